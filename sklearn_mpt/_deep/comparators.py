@@ -15,6 +15,7 @@ import torch
 from sklearn_mpt._deep.density import DeepDensity
 from sklearn_mpt._deep.objectives import MaskedLoss, RowLoss
 from sklearn_mpt._integration.quadrature import log_mean_exp, normal_points
+from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._measure.contract import masked_score
 
 
@@ -28,7 +29,7 @@ def row_sample_bound(module, X, noise):
     z = posterior.mean[:, None] + noise @ posterior.root
     log_prob = module.entry_log_prob(filled, z)
     log_likelihood = (log_prob @ observed.to(X.dtype)[..., None])[..., 0]
-    log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
+    log_det = 0.5 * log_determinant(posterior.precision_root)
     log_ratio = 0.5 * ((noise**2).sum(-1) - (z**2).sum(-1)) - log_det[:, None]
     return log_mean_exp(log_likelihood + log_ratio, 1)
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from sklearn_mpt._base.user_modules import UserModuleWrapper
 from sklearn_mpt._integration.quadrature import gaussian_around
 from sklearn_mpt._likelihoods.base import FormedLocations, Locations
+from sklearn_mpt._matrices import identity
 
 ACTIVATIONS = {
     "gelu": functional.gelu,
@@ -65,7 +66,7 @@ class Layers(torch.nn.Module):
 
     def value_and_jacobian(self, h):
         """Return outputs, (n, n_out), and their derivatives, (n, n_in, n_out)."""
-        tangents = torch.eye(h.shape[1], dtype=h.dtype, device=h.device)
+        tangents = identity(h.shape[1], h)
         *hidden, last = zip(self.coefs, self.intercepts, strict=True)
         for coef, intercept in hidden:
             h, slope = self._activate(h @ coef + intercept)
@@ -193,7 +194,7 @@ class Encoder(torch.nn.Module):
 
 def precision_root_of(curvature, W):
     """Return Cholesky factors of I + sum_j c_j w_j w_j'; (n, k, k)."""
-    eye = torch.eye(len(W), dtype=W.dtype, device=W.device)
+    eye = identity(len(W), W)
     outer = (W[:, None] * W[None]).flatten(0, 1)
     return torch.linalg.cholesky(eye + (curvature @ outer.T).unflatten(1, eye.shape))
 

@@ -16,6 +16,7 @@ from sklearn_mpt._integration.quadrature import (
     normal_points,
     standard_normal_log_prob,
 )
+from sklearn_mpt._matrices import identity
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,10 @@ def laplace(rows, z, module, max_steps=SEARCH.max_steps):
         entries = kind.entry_log_prob(selected.X, location)
         slope, information = kind.derivatives(selected.X, location)
         slope = kind.to_locations(observed) * slope
-        eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
         return LogJoint(
             (entries * observed).sum(1) + standard_normal_log_prob(z),
             (jacobian @ slope[..., None])[..., 0] - z,
-            eye + kind.precision(information, observed, jacobian),
+            identity(z.shape[1], z) + kind.precision(information, observed, jacobian),
         )
 
     modes = climb(log_joint_of, z, max_iter=max_steps, min_gain=SEARCH.min_gain)

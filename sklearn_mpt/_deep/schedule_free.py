@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from sklearn_mpt._matrices import identity
+
 
 @dataclass(frozen=True)
 class AdamSteps:
@@ -234,7 +236,7 @@ class Eigenbasis:
             part = slice(start, start + p.numel())
             for axis, n in enumerate(p.shape):
                 if 1 < n <= steps.max_rotated_side:
-                    basis = torch.eye(n, dtype=p.dtype, device=p.device)
+                    basis = identity(n, p)
                     covariance = torch.zeros_like(basis)
                     self.sides.append(
                         MatrixAxis(part, p.shape, axis, covariance, basis)

@@ -25,6 +25,7 @@ import torch
 from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._factors.sums import moments_of, raised
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
+from sklearn_mpt._matrices import identity, inverse_of_lower, log_determinant
 from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES
 
 ROW_ENTRIES = 2**16  # of a tensor over rows and features; several fit the caches
@@ -42,26 +43,17 @@ def _second_moment_about(mean, moments, V):
     return product, moments.variance + offset**2
 
 
-def _identity(W):
-    return torch.eye(len(W), dtype=W.dtype, device=W.device)
-
-
 def _precision_root_by_rows(observed, scaled):
     """Return lower triangular L with L L' = I + sum_j o_j w_j w_j'; (n, k, k).
 
     scaled : the w_j, as columns. The sum is not formed, because rounding would remove
     the identity from it.
     """
-    eye = _identity(scaled).expand(len(observed), -1, -1)
+    eye = identity(len(scaled), scaled).expand(len(observed), -1, -1)
     rows = torch.cat([observed[..., None] * scaled.T, eye], 1)
     upper = torch.linalg.qr(rows).R
     sign = torch.sign(upper.diagonal(dim1=1, dim2=2))
     return (sign[..., None] * upper).mT
-
-
-def _log_determinant(root):
-    """Return log det F' F."""
-    return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _observed(X, hidden=None):
@@ -142,7 +134,7 @@ class LinearGaussian(LatentDensity):
         noise = _residual(X, observed, self.decode(z))
         distance = (noise**2).sum(1) / self.noise_variance + (z**2).sum(1)
         log_scale = observed.sum(1) * (LOG_2PI + self.noise_variance.log())
-        log_prob = _finite(-0.5 * (log_scale - _log_determinant(root) + distance))
+        log_prob = _finite(-0.5 * (log_scale - log_determinant(root) + distance))
         return log_prob, torch.zeros_like(log_prob)
 
     def conditional_log_prob(self, X, mask):
@@ -206,14 +198,14 @@ class LinearGaussian(LatentDensity):
         observed : shape (n, d), 1.0 where observed. F has the shape (n, k, k).
         """
         W, noise = self.components.T, self.noise_variance
-        eye = _identity(self.components)
+        eye = identity(W.shape[1], W)
         if self.signal > MAX_RATIO_BY_PRECISION:
             factor = _precision_root_by_rows(observed, self.components / noise.sqrt())
         else:
             outer = (W[:, :, None] * W[:, None, :]).flatten(1)
             gram = (observed @ outer).unflatten(1, eye.shape)
             factor = torch.linalg.cholesky(eye + gram / noise)
-        return torch.linalg.solve_triangular(factor, eye, upper=False)
+        return inverse_of_lower(factor)
 
     def mean_log_prob(self, moments):
         """Return the mean log-density of complete rows, from their moments."""
@@ -223,7 +215,7 @@ class LinearGaussian(LatentDensity):
         explained = torch.sum(product * V) / self.noise_variance
         distance = (variance.sum() - explained) / self.noise_variance
         log_scale = len(self.mean) * (LOG_2PI + self.noise_variance.log())
-        return -0.5 * (log_scale - _log_determinant(root) + distance)
+        return -0.5 * (log_scale - log_determinant(root) + distance)
 
     def moment_scores(self, moments, masks):
         """Return masked scores averaged over complete rows, from moments; (n_masks,).
@@ -347,8 +339,8 @@ def _by_moments(second, order, model):
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
         products, product = _sums_before(product, w[:, :, None] * second[places, None])
         # With as many places as components, torch would take W for a batch of vectors.
-        weights = W.expand(len(grams), -1, -1)
-        p = torch.linalg.solve(grams + model.noise_variance * _identity(W), weights)
+        weights, eye = W.expand(len(grams), -1, -1), identity(len(W), W)
+        p = torch.linalg.solve(grams + model.noise_variance * eye, weights)
         variance = model.noise_variance * (1 + (W * p).sum(1))
         observed = torch.arange(n_features, device=W.device) < places[:, None]
         quadratic = (products * observed[:, None]) @ W.T
@@ -401,7 +393,7 @@ def _score_rows(X, order, model):
     present = (~torch.isnan(error)).to(error.dtype)
     error = error.nan_to_num_()
     variance = (noise + (W**2).sum(0))[order]
-    covariance = _identity(W).repeat(len(X), 1, 1)
+    covariance = identity(len(W), W).repeat(len(X), 1, 1)
     scores = error.new_empty(n_features, 2, len(X))
     for t in range(n_features):
         log_prob = normal_log_prob(error**2, variance).mul_(present)

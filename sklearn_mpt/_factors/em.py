@@ -16,6 +16,7 @@ from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import Ascent
 from sklearn_mpt._fitting.natural_gradient import Point
+from sklearn_mpt._matrices import identity
 
 
 def em_step(covariances, loadings, noise):
@@ -33,7 +34,7 @@ def em_step(covariances, loadings, noise):
     variance : Tensor of shape (K, g)
         Variance that the loadings leave to each feature: the new noise variances.
     """
-    eye = torch.eye(loadings.shape[2], dtype=noise.dtype, device=noise.device)
+    eye = identity(loadings.shape[2], noise)
     scaled = loadings / noise[..., None]
     inner = eye + loadings.mT @ scaled
     beta = torch.linalg.solve(inner, scaled.mT)  # E[z | x] = beta x; (K, q, g)

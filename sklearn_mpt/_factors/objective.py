@@ -24,6 +24,7 @@ from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -224,8 +225,7 @@ class GaussianRows(Objective):
             return 0.5 * (weight * trace).sum()
         present_pairs = present.T @ (weight[:, None] * present)
         axes, explained = explained_axes(model.scaled)
-        eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
-        precision = eye - (axes * explained) @ axes.T
+        precision = identity(len(axes), axes) - (axes * explained) @ axes.T
         return 0.5 * present_pairs * precision**2
 
     @functools.cached_property

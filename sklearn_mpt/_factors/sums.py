@@ -24,6 +24,7 @@ from sklearn_mpt._fitting.natural_gradient import (
     latent_rescaling,
 )
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CACHE_ENTRIES
 
 MIN_VARIANCE_RATIO = 1e-12  # of a conditional variance to the noise
@@ -283,7 +284,7 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     gradient = Point(slope / m.noise[:, None], noise_slope)
     information = _information(C, z, share, m, symmetric)
     second = torch.einsum("n,nkl->kl", weight, C) + (weight[:, None] * z).T @ z
-    eye = torch.eye(len(second), dtype=second.dtype, device=second.device)
+    eye = identity(len(second), second)
     spread = 0.5 * (second - weight.sum() * eye)
     rescaling = latent_rescaling(spread, (weight[:, None] * z).sum(0))
     return Sums.of(value, weight, gradient, information, rescaling)
@@ -383,7 +384,7 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     slope = torch.nn.functional.pad(slope, (0, 1))
     gradient = Point(n_rows * slope, n_rows * noise_slope)
     information = _moment_information(second[None], d, m).times(n_rows)
-    eye = torch.eye(len(C), dtype=C.dtype, device=C.device)
+    eye = identity(len(C), C)
     rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
     return Sums(value, value**2 / n_rows, gradient, information, n_rows, rescaling)
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import TINY
 
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
@@ -335,7 +336,7 @@ def apply(point, move, size, floor=-math.inf):
 def axes_of(point):
     """Return the rotation of z that makes weights over noise orthogonal."""
     n_dims = point.coefs.shape[1] - 1
-    rotation = torch.eye(n_dims + 1, dtype=point.coefs.dtype, device=point.coefs.device)
+    rotation = identity(n_dims + 1, point.coefs)
     scaled = point.coefs[:, :n_dims] / point.shape_params.exp().sqrt()[..., None]
     rotation[:n_dims, :n_dims] = torch.linalg.svd(scaled.T, full_matrices=False)[0]
     return rotation

@@ -29,6 +29,7 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import TINY
 
 DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
@@ -102,7 +103,7 @@ def _unexplained(product, unit, axes, squared_lengths):
 
     n_features, n_wanted = len(unit), len(squared_lengths)
     if n_features <= max(DENSE_FEATURES, 4 * n_wanted):
-        matrix = excess(torch.eye(n_features, dtype=unit.dtype, device=unit.device))
+        matrix = excess(identity(n_features, unit))
         values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.T))
         values, vectors = values[-n_wanted:], vectors[:, -n_wanted:]
     else:

@@ -16,6 +16,7 @@ from scipy.special import roots_hermitenorm
 from scipy.stats import norm, qmc, t
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._matrices import inverse_of_lower, log_determinant
 
 MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
 # Points around the mode and from the prior in training: at first, and at the end.
@@ -45,9 +46,7 @@ class Posterior(NamedTuple):
 
 
 def gaussian_around(mean, precision_root):
-    eye = torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
-    root = torch.linalg.solve_triangular(precision_root, eye, upper=False)
-    return Posterior(mean, root, precision_root)
+    return Posterior(mean, inverse_of_lower(precision_root), precision_root)
 
 
 def widened(posterior, excess=0.4):
@@ -73,8 +72,8 @@ def gaussian_log_prob(z, posterior):
 
 def log_peak(posterior):
     """Return the log density at the mean; (n,)."""
-    log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
-    return log_det - 0.5 * posterior.mean.shape[1] * LOG_2PI
+    log_det = log_determinant(posterior.precision_root)
+    return 0.5 * (log_det - posterior.mean.shape[1] * LOG_2PI)
 
 
 def moments(z):

@@ -8,6 +8,7 @@ import torch
 
 from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING
+from sklearn_mpt._matrices import identity
 
 LIMIT_ABILITY = 1e4  # z at which a likelihood is at its limit
 MAX_ABILITY = 15.0  # largest size of z in the search for the mode of a likelihood
@@ -81,7 +82,7 @@ def modes(
 
     def log_joint(z, index):
         columns = []
-        for step in difference * torch.eye(z.shape[1], dtype=z.dtype, device=z.device):
+        for step in difference * identity(z.shape[1], z):
             ends = [evaluate(z + sign * step, index)[1] for sign in (1, -1)]
             columns.append((ends[1] - ends[0]) / (2 * difference))
         matrix = torch.stack(columns, 2)
@@ -94,8 +95,7 @@ def modes(
 def covariances(curvature):
     """Invert minus the Hessians; NaN where they show no maximum."""
     good = torch.linalg.eigvalsh(curvature).amin(1) > 0
-    k = curvature.shape[1]
-    eye = torch.eye(k, dtype=curvature.dtype, device=curvature.device)
+    eye = identity(curvature.shape[1], curvature)
     safe = torch.where(good[:, None, None], curvature, eye)
     return torch.where(good[:, None, None], torch.linalg.inv(safe), torch.nan)
 

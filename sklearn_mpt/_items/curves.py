@@ -33,6 +33,8 @@ import numpy as np
 import torch
 from torch.nn.functional import logsigmoid
 
+from sklearn_mpt._matrices import identity
+
 GUESSING_START = 0.15
 MAX_THRESHOLD = 12.0  # largest threshold at the start of training, in logits
 
@@ -171,7 +173,7 @@ class PartialCreditItems(ItemKind):
         log_prob = logits.log_softmax(1)
         prob = log_prob.exp()
         slope = weight - (weight * prob).sum(1, keepdim=True)
-        eye = torch.eye(self.n_categories, dtype=prob.dtype, device=prob.device)
+        eye = identity(self.n_categories, prob)
         shape_params = eye[1:, :, None] - prob[:, 1:, None]
         return Curve(log_prob, slope, shape_params)
 

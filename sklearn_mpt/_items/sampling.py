@@ -28,6 +28,7 @@ from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import LatentGrid
 from sklearn_mpt._items.training import ItemObjective, block_sums
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 POPULATION_POINTS = 2**12
@@ -80,7 +81,7 @@ class ItemJoint:
         """
         prior = torch.zeros_like(start), torch.ones_like(start)
         z, curvature = modes(self.items, self.point, X, prior, start)
-        eye = torch.eye(self.n_dims, dtype=z.dtype, device=z.device)
+        eye = identity(self.n_dims, z)
         is_peak = covariances(curvature).isfinite().all(2).all(1)
         curvature = torch.where(is_peak[:, None, None], curvature, eye)
         return widened(gaussian_around(z, torch.linalg.cholesky(curvature)))

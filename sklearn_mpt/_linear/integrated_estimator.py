@@ -52,6 +52,7 @@ from sklearn_mpt._linear.linear_map import (
     LinearMap,
     spacing,
 )
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import MIN_INFORMATION
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
@@ -228,8 +229,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         rows, joint = rows_of(density.units.standardise(X)), density.joint
         matrix = information_by_nodes(rows, weight, joint, density.scoring)
         coefs = point_of(joint.components, joint.intercept).coefs
-        eye = torch.eye(len(coefs), dtype=coefs.dtype, device=coefs.device)
-        free = likelihood.centre(eye)
+        free = likelihood.centre(identity(len(coefs), coefs))
         return Information(
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),

@@ -18,6 +18,7 @@ from sklearn_mpt._integration.quadrature import (
     normal_points,
     widened,
 )
+from sklearn_mpt._matrices import log_determinant
 
 MAX_SPACING = 0.8  # largest spacing of the shared grid
 
@@ -160,7 +161,7 @@ def evidence_lower_bound(rows, posterior, joint, grid):
     log_prob = joint.likelihood.entry_log_prob(rows.X[:, None], points)
     expected = torch.where(rows.observed, grid[1].exp() @ log_prob, 0.0).sum(1)
     trace = (posterior.root**2).sum((1, 2)) + (posterior.mean**2).sum(1)
-    log_det = 2 * posterior.root.diagonal(dim1=1, dim2=2).log().sum(1)
+    log_det = log_determinant(posterior.root)
     return expected - 0.5 * (trace - posterior.mean.shape[1] - log_det)
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
+from sklearn_mpt._matrices import identity, inverse_of_lower
 from sklearn_mpt._mixture.gaussians import DenseGaussians, DiagonalGaussians
 
 
@@ -90,10 +91,7 @@ class Full(CovarianceForm):
         return 0.5 * (spread + spread.mT)
 
     def widen(self, covariances, amount):
-        eye = torch.eye(
-            covariances.shape[1], dtype=covariances.dtype, device=covariances.device
-        )
-        return covariances + amount * eye
+        return covariances + amount * identity(covariances.shape[1], covariances)
 
     def is_valid(self, covariances):
         is_empty = covariances.numel() == 0
@@ -101,8 +99,7 @@ class Full(CovarianceForm):
 
     def inverses(self, covariances):
         root = torch.linalg.cholesky(torch.from_numpy(covariances))
-        eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
-        root = torch.linalg.solve_triangular(root, eye, upper=False).mT
+        root = inverse_of_lower(root).mT
         return root.numpy(), (root @ root.mT).numpy()
 
     def least_variances(self, covariances):

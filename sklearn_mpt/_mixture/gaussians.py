@@ -17,6 +17,7 @@ from functools import cached_property
 import torch
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._matrices import inverse_of_lower, log_determinant
 from sklearn_mpt._mixture.patterns import Patterns
 from sklearn_mpt._numbers import TINY
 
@@ -33,11 +34,9 @@ class DenseGaussians:
     def __init__(self, means, covariances):
         self.means = means
         self.root = root = torch.linalg.cholesky(covariances)
-        eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
-        eye = eye.expand_as(root)
-        self.whitening = torch.linalg.solve_triangular(root, eye, upper=False)
+        self.whitening = inverse_of_lower(root)
         self.precision = self.whitening.mT @ self.whitening
-        self.log_det = _log_det(root)
+        self.log_det = log_determinant(root)
 
     @property
     def pattern_numbers(self):
@@ -56,7 +55,7 @@ class DenseGaussians:
         if patterns.hidden.shape[1]:
             root = torch.linalg.cholesky(patterns.blocks(self.precision))
             covariance = torch.cholesky_inverse(root) * patterns.is_in_block
-            log_det = (log_det + _log_det(root))[:, patterns.pattern_index]
+            log_det = (log_det + log_determinant(root))[:, patterns.pattern_index]
             pulled = patterns.at_hidden(deviation @ self.precision)
             expected = -patterns.multiply(covariance, pulled)
             deviation = patterns.with_hidden(deviation, expected)
@@ -68,11 +67,6 @@ class DenseGaussians:
     def draw(self, k, noise):
         """Draw deviations from the means of components k, (n,); noise : (n, g)."""
         return (self.root[k] @ noise[..., None])[..., 0]
-
-
-def _log_det(root):
-    """Return the log-determinants of matrices with these Cholesky factors."""
-    return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 class DenseConditioned:

@@ -6,6 +6,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from sklearn_mpt._matrices import identity
+
 # Sums of these numbers differ between patterns. They are exact in double precision.
 LARGEST_KEY = 2**40
 
@@ -89,7 +91,7 @@ class Patterns:
         They are those of the identity where `hidden` has observed columns.
         """
         blocks = matrices.flatten(1)[:, self.block_places]
-        eye = torch.eye(blocks.shape[-1], dtype=blocks.dtype, device=blocks.device)
+        eye = identity(blocks.shape[-1], blocks)
         return torch.where(self.is_in_block, blocks, eye)
 
     @cached_property
