@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
+from sklearn_mpt._factors.em import em_step
+from sklearn_mpt._factors.starts import factors_of_covariances
 from sklearn_mpt._matrices import identity, inverse_of_lower
 from sklearn_mpt._mixture.gaussians import DenseGaussians, DiagonalGaussians
 
@@ -63,8 +65,27 @@ class CovarianceForm(ABC):
         """Return the least variance of each component in any direction, (K,)."""
 
     @abstractmethod
-    def n_parameters(self, n_classes, n_features, n_factors):
+    def n_parameters(self, n_classes, n_features):
         """Return the number of free parameters."""
+
+    def factors(self, covariances, reg_covar):
+        """Return loadings (K, g, q) and noise variances of given covariances.
+
+        They are empty unless the covariances consist of them.
+        """
+        n_classes, n_features = covariances.shape[:2]
+        loadings = covariances.new_zeros(n_classes, n_features, 0)
+        return loadings, covariances.new_zeros(n_classes, 0)
+
+    def estimate(self, spread, counts, loadings, noise, reg_covar):
+        """Return the covariances after an M-step, their loadings and noise variances.
+
+        spread : covariances of the rows in each component. counts : rows in each
+        component, (K,). loadings, noise : those before the step. reg_covar : added to
+        the variances.
+        """
+        covariances = self.pool(spread, counts / counts.sum())
+        return self.widen(covariances, reg_covar), loadings, noise
 
 
 class Full(CovarianceForm):
@@ -105,7 +126,7 @@ class Full(CovarianceForm):
     def least_variances(self, covariances):
         return np.linalg.eigvalsh(covariances)[:, 0]
 
-    def n_parameters(self, n_classes, n_features, n_factors):
+    def n_parameters(self, n_classes, n_features):
         return n_classes * n_features * (n_features + 1) // 2
 
 
@@ -125,15 +146,43 @@ class Tied(Full):
         mean = (share[:, None, None] * spread).sum(0).expand_as(spread)
         return super().pool(mean, share)
 
-    def n_parameters(self, n_classes, n_features, n_factors):
+    def n_parameters(self, n_classes, n_features):
         return n_features * (n_features + 1) // 2
 
 
 class LowRank(Full):
-    """Factors and noise variances for each component."""
+    """Factors and noise variances for each component.
 
-    def n_parameters(self, n_classes, n_features, n_factors):
-        q = min(n_factors, n_features)
+    Parameters
+    ----------
+    n_factors : int
+    n_steps : int
+        Number of steps of factor analysis in each M-step.
+    pooled_rows : float
+        Number of rows with the pooled noise variances that are added to each component.
+        So the noise of a feature that is constant in one component stays above zero.
+    """
+
+    def __init__(self, n_factors, n_steps=5, pooled_rows=1.0):
+        self.n_factors = n_factors
+        self.n_steps, self.pooled_rows = n_steps, pooled_rows
+
+    def factors(self, covariances, reg_covar):
+        n_factors = min(self.n_factors, covariances.shape[1])
+        return factors_of_covariances(covariances, n_factors, reg_covar)
+
+    def estimate(self, spread, counts, loadings, noise, reg_covar):
+        share = (counts / counts.sum())[:, None]
+        of_component = counts[:, None] / (counts[:, None] + self.pooled_rows)
+        for _ in range(self.n_steps):
+            loadings, variance = em_step(spread, loadings, noise)
+            pooled = (share * variance).sum(0)
+            noise = of_component * variance + (1 - of_component) * pooled + reg_covar
+        covariances = loadings @ loadings.mT + torch.diag_embed(noise)
+        return covariances, loadings, noise
+
+    def n_parameters(self, n_classes, n_features):
+        q = min(self.n_factors, n_features)
         return n_classes * (n_features * (q + 1) - q * (q - 1) // 2)
 
 
@@ -172,7 +221,7 @@ class Diagonal(CovarianceForm):
     def least_variances(self, covariances):
         return covariances.min(axis=1)
 
-    def n_parameters(self, n_classes, n_features, n_factors):
+    def n_parameters(self, n_classes, n_features):
         return n_classes * n_features
 
 
@@ -191,14 +240,23 @@ class Spherical(Diagonal):
     def pool(self, spread, share):
         return spread.mean(1, keepdim=True).expand_as(spread)
 
-    def n_parameters(self, n_classes, n_features, n_factors):
+    def n_parameters(self, n_classes, n_features):
         return n_classes * min(n_features, 1)
 
 
 FORMS = {
-    "full": Full(),
-    "tied": Tied(),
-    "diag": Diagonal(),
-    "spherical": Spherical(),
-    "low_rank": LowRank(),
+    "full": Full,
+    "tied": Tied,
+    "diag": Diagonal,
+    "spherical": Spherical,
+    "low_rank": LowRank,
 }
+
+
+def form_of(covariance_type, n_factors):
+    """Return the form of a `covariance_type`; `n_factors` matters if it is of factors.
+
+    covariance_type : a key of `FORMS`.
+    """
+    form = FORMS[covariance_type]
+    return form(n_factors) if form is LowRank else form()

@@ -19,12 +19,11 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
-from sklearn_mpt._factors.starts import factors_of_covariances
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import fixed_size
-from sklearn_mpt._mixture.covariances import FORMS
+from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._mixture.start import features_of, given_array, moments, statistics
@@ -354,7 +353,7 @@ class MPTMixture(TableMPT):
         """Return the number of free parameters."""
         n_classes, layout = len(self.weights_), self._layout(self.n_features_in_)
         g, free = len(layout.gaussian), 0
-        n_covariance_params = layout.form.n_parameters(n_classes, g, self.n_factors)
+        n_covariance_params = layout.form.n_parameters(n_classes, g)
         if layout.likelihood is not None:
             entries = torch.from_numpy(np.ones(len(layout.others)))
             n_locations = len(layout.likelihood.to_locations(entries))
@@ -385,7 +384,8 @@ class MPTMixture(TableMPT):
         if likelihood is not None:
             likelihood = likelihood.to(device).requires_grad_(False)
         columns = (torch.from_numpy(part).to(device) for part in (gaussian, others))
-        return MixtureLayout(FORMS[self.covariance_type], *columns, likelihood)
+        form = form_of(self.covariance_type, self.n_factors)
+        return MixtureLayout(form, *columns, likelihood)
 
     # The start
 
@@ -424,7 +424,7 @@ class MPTMixture(TableMPT):
             torch.from_numpy(np.tile(mean, (n_classes, 1))),
             wide,
             torch.from_numpy(locations),
-            *self._factors(wide),
+            *layout.form.factors(wide, self.reg_covar),
         )
         order = pattern_order(~rows[:, layout.gaussian].isnan())
         rows, share = rows[order], share[order]
@@ -440,15 +440,6 @@ class MPTMixture(TableMPT):
                 break
             classes = first_statistics
         return classes
-
-    def _factors(self, covariances):
-        """Return loadings and noise variances to start from; empty if not low-rank."""
-        n_classes, n_gaussian = covariances.shape[:2]
-        if self.covariance_type != "low_rank":
-            nothing = covariances.new_zeros(n_classes, 0)
-            return covariances.new_zeros(n_classes, n_gaussian, 0), nothing
-        n_factors = min(self.n_factors, n_gaussian)
-        return factors_of_covariances(covariances, n_factors, self.reg_covar)
 
     def _responsibilities(self, X, rng, layout, weight, variance):
         """Return the first responsibilities, (n, K), as `init_params` says."""
@@ -497,7 +488,7 @@ class MPTMixture(TableMPT):
             if not form.is_valid(torch.from_numpy(precisions)):
                 raise ValueError("precisions_init must be positive definite.")
             given = torch.from_numpy(form.inverses(precisions)[1])
-            loadings, noise = self._factors(given)
+            loadings, noise = form.factors(given, self.reg_covar)
             classes = classes._replace(
                 covariances=given, loadings=loadings, noise=noise
             )
@@ -506,7 +497,7 @@ class MPTMixture(TableMPT):
     # Training
 
     def _step(self, layout):
-        return MStepParams(self.covariance_type, self.n_factors, self.reg_covar, layout)
+        return MStepParams(self.reg_covar, layout)
 
     def _solver(self, data):
         layout = self._layout(data.X.shape[1], data.device)

@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._factors.em import em_step
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below, trend
@@ -36,8 +35,6 @@ SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
 # whose losses are compared.
 LEAST_EPOCHS, MOST_EPOCHS, WINDOW = 10, 200, 5
 N_HALVINGS = 20  # of a step that leads to invalid parameters
-FACTOR_STEPS = 5  # steps of factor analysis in each M-step
-POOLED_ROWS = 1.0  # rows with the pooled noise variances, added to each class
 
 
 class SufficientStatistics(NamedTuple):
@@ -61,8 +58,6 @@ class SufficientStatistics(NamedTuple):
 class MStepParams(NamedTuple):
     """Settings of the M-step."""
 
-    covariance_type: str
-    n_factors: int
     reg_covar: float
     layout: object
 
@@ -181,12 +176,9 @@ def moved(classes, statistics, n_rows, size, step, with_prior):
     share = counts / counts.sum()
     kept = (keep * class_rows).view_as(per_class) * before
     spread = (size * statistics.scatters + kept) / per_class - form.outer(shift)
-    loadings, noise = classes.loadings, classes.noise
-    if step.covariance_type == "low_rank":
-        loadings, noise = factored(spread, counts, loadings, noise, step)
-        covariances = loadings @ loadings.mT + torch.diag_embed(noise)
-    else:
-        covariances = form.widen(form.pool(spread, share), step.reg_covar)
+    covariances, loadings, noise = form.estimate(
+        spread, counts, classes.loadings, classes.noise, step.reg_covar
+    )
     if not form.is_valid(covariances):
         return None
     locations = classes.locations
@@ -197,21 +189,6 @@ def moved(classes, statistics, n_rows, size, step, with_prior):
         share, classes.means + shift, covariances, locations, loadings, noise
     )
     return classes_moved if classes_moved.is_finite() else None
-
-
-def factored(spread, counts, loadings, noise, step):
-    """Take a few steps of EM of factor analysis in each class.
-
-    Each class counts one additional row that has the noise variances pooled over the
-    classes. So the noise of a feature that is constant in one class stays above zero.
-    """
-    share = (counts / counts.sum())[:, None]
-    class_share = counts[:, None] / (counts[:, None] + POOLED_ROWS)
-    for _ in range(FACTOR_STEPS):
-        loadings, variance = em_step(spread, loadings, noise)
-        pooled = (share * variance).sum(0)
-        noise = class_share * variance + (1 - class_share) * pooled + step.reg_covar
-    return loadings, noise
 
 
 class MixtureSolver(Solver):
