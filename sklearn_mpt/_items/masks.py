@@ -115,10 +115,8 @@ class MaskedItemSolver(ItemSolver):
         log_weight = objective.grid.log_weight(objective.layout.population(point))
         slopes = torch.zeros_like(table)  # gradient in the log-probabilities
         row_counts = torch.zeros_like(table[:, 0])  # expected numbers of rows, (d, s)
-        group_slopes, groups = (
-            torch.zeros_like(log_weight),
-            torch.zeros_like(log_weight),
-        )
+        group_slopes = torch.zeros_like(log_weight)
+        group_rows = log_weight.new_zeros(len(log_weight))  # rows in each group
         value = 0.0
         parts = np.array_split(self.rng.permutation(len(answers)), len(masks))
         for mask, rows in zip(masks, parts, strict=True):
@@ -126,7 +124,7 @@ class MaskedItemSolver(ItemSolver):
                 continue
             value += _add_masked(
                 answers, torch.from_numpy(rows).to(z.device), mask, table, prob,
-                log_weight, slopes, row_counts, group_slopes, groups,
+                log_weight, slopes, row_counts, group_slopes, group_rows,
             )  # fmt: skip
         gradient, metric = torch.zeros_like(point), []
         for block, curve in zip(items.blocks, curves, strict=True):
@@ -138,11 +136,9 @@ class MaskedItemSolver(ItemSolver):
             value -= objective._add_priors(block, point, slope, information)
             gradient[block.parameters] = slope.flatten()
             metric.append(information)
-        objective._fill_population_gradient(point, group_slopes, gradient)
-        unused_gradient = torch.zeros_like(gradient)
-        population_metric = objective._fill_population_gradient(
-            point, groups, unused_gradient
-        )
+        first = items.n_parameters
+        gradient[first:] = objective._population_gradient(point, group_slopes)
+        population_metric = objective._population_metric(point, group_rows)
         return Evaluation(value, gradient, metric, population_metric)
 
 
@@ -156,7 +152,7 @@ def _add_masked(
     slopes,
     row_counts,
     group_slopes,
-    groups,
+    group_rows,
 ):
     """Add the sums over rows with one mask to the totals; return their score."""
     d, most, _ = table.shape
@@ -177,5 +173,5 @@ def _add_masked(
     weighted = weight[:, None] * r
     row_counts += (codes != MISSING).double().T @ weighted
     group_slopes.index_add_(0, group, through)
-    groups.index_add_(0, group, weighted)
+    group_rows.index_add_(0, group, weight)
     return float((scale[:, None] * average.log()).sum())

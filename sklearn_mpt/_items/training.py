@@ -130,6 +130,11 @@ class ParameterLayout(NamedTuple):
             mean[:, None].repeat(1, n_dims), deviation[:, None].repeat(1, n_dims)
         )
 
+    def free(self, means, log_deviations):
+        """Return what belongs to the free means and log deviations, of (g,) each."""
+        parts = (means, self.free_mean), (log_deviations, self.free_variance)
+        return torch.cat([part[torch.from_numpy(is_free)] for part, is_free in parts])
+
     def population_params(self, mean, variance):
         """Return the end of the flat parameters, given means and variances (g,)."""
         return np.concatenate(
@@ -255,7 +260,9 @@ class ItemObjective:
             value -= self._add_priors(block, point, slope, information)
             gradient[block.parameters] = slope.flatten()
             metric.append(information)
-        population_metric = self._fill_population_gradient(point, groups, gradient)
+        first = self.layout.items.n_parameters
+        gradient[first:] = self._population_gradient(point, groups)
+        population_metric = self._population_metric(point, groups.sum(1))
         if not math.isfinite(value):
             return None
         return Evaluation(value, gradient, metric, population_metric)
@@ -304,24 +311,25 @@ class ItemObjective:
             curvature[:, -1] += self.priors.guessing[1] ** -2
         return curvature
 
-    def _fill_population_gradient(self, point, groups, gradient):
-        """Fill in the gradient in means and log deviations; return the metric."""
-        layout = self.layout
-        mean_places, deviation_places = layout.places
-        z, population = self.grid.z[:, 0], layout.population(point)
+    def _population_gradient(self, point, groups):
+        """Return the gradient in the free means and log deviations; (f,).
+
+        groups : derivatives in the log weights of nodes, (g, s).
+        """
+        population = self.layout.population(point)
         mean, deviation = population.mean[:, 0], population.deviation[:, 0]
-        count = groups.sum(1)
-        difference = z - mean[:, None]
+        difference = self.grid.z[:, 0] - mean[:, None]
         means = (groups * difference).sum(1) / deviation**2
-        deviations = (groups * difference**2).sum(1) / deviation**2 - count
-        chosen = (
-            torch.from_numpy(layout.free_mean),
-            torch.from_numpy(layout.free_variance),
-        )
-        gradient[mean_places] = means[chosen[0]]
-        gradient[deviation_places] = deviations[chosen[1]]
-        metric = (count / deviation**2)[chosen[0]], (2 * count)[chosen[1]]
-        return torch.cat(metric)
+        squares = (groups * difference**2).sum(1) / deviation**2
+        return self.layout.free(means, squares - groups.sum(1))
+
+    def _population_metric(self, point, n_rows):
+        """Return the metric of the free means and log deviations; (f,).
+
+        n_rows : in each group, (g,).
+        """
+        deviation = self.layout.population(point).deviation[:, 0]
+        return self.layout.free(n_rows / deviation**2, 2 * n_rows)
 
 
 def block_sums(block, curve, counts, z):

@@ -190,15 +190,17 @@ class IntegratedRows(Objective):
         s : posterior means of the gradient of a row in its locations; see `saddles`.
         The information is that of the locations.
         """
-        args = self.X, self.likelihood, self.params, self.n_dims, self.context
-        # coarse nodes suffice: the gain of a component is measured before it is used
-        is_coarse_lml = self.targets is None and not self.is_fine
-        exact = self if is_coarse_lml else LikelihoodRows(*args)
-        joint, many = exact.joint(point), SIZES.slope_rows
-        places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
-        batch = RowBatch(places, exact._draw(None), 0)
+        row_nodes, joint = self.row_nodes, self.joint(point)
+        if self.targets is not None or self.is_fine:
+            # coarse nodes suffice: the gain of a component is measured before its use
+            row_nodes = RowNodes(
+                self.n_rows, self.n_dims, self.X.device, self.context.seed
+            )
+        n_places = min(self.n_rows, SIZES.slope_rows)
+        places = np.linspace(0, self.n_rows - 1, n_places).astype(int)
+        batch = RowBatch(places, self._nothing_hidden, 0)
         slopes, information = [], 0
-        for rows, nodes, weight in exact._row_node_blocks(batch, joint):
+        for rows, nodes, weight in self._row_node_blocks(batch, joint, row_nodes):
             block_slopes = mean_slopes(rows, nodes, point, joint.likelihood, weight)
             slopes.append(block_slopes[0])
             information = information + block_slopes[1]
@@ -229,6 +231,11 @@ class IntegratedRows(Objective):
         largest = SIZES.step if self.likelihood.values else SIZES.step_if_slow
         fitting = max(1, min(SIZES.copies, largest // numbers))
         return fitting if self.n_batches == 1 else 1
+
+    @property
+    def _nothing_hidden(self):
+        """The only mask of whole rows; (1, d)."""
+        return np.zeros((1, self.n_features), dtype=bool)
 
     def _draw(self, rng):
         count = self.n_masks
@@ -326,27 +333,26 @@ class IntegratedRows(Objective):
 
     def _row_node_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
-        for rows, nodes, weight in self._row_node_blocks(batch, joint):
+        parts = self._row_node_blocks(batch, joint, self.row_nodes)
+        for rows, nodes, weight in parts:
             yield row_node_sums(
                 rows, nodes, point, joint.likelihood, self.targets, weight
             )
 
-    def _row_node_blocks(self, batch, joint):
+    def _row_node_blocks(self, batch, joint, row_nodes):
         """Yield rows, their nodes and their weights, block by block.
 
-        Posteriors are found for more rows at a time than there are in a block.
+        row_nodes : RowNodes, which places the nodes. Posteriors are found for more rows at a time than there are in a block.
         """
         width = joint.components.numel()
         for index, rows, weight in self._blocks(batch, width):
-            posterior = self.row_nodes.posterior(rows, joint, index)
-            size = max(
-                1,
-                SIZES.row_node_block // (len(joint.intercept) * self.row_nodes.n_nodes),
-            )
+            posterior = row_nodes.posterior(rows, joint, index)
+            n_entries = len(joint.intercept) * row_nodes.n_nodes
+            size = max(1, SIZES.row_node_block // n_entries)
             for start in range(0, len(index), size):
                 part = slice(start, start + size)
                 block, near = rows.take(part), posterior.take(part)
-                nodes = self.row_nodes.place(block, near, batch.iteration)
+                nodes = row_nodes.place(block, near, batch.iteration)
                 yield block, nodes, weight[part]
 
     def _blocks(self, batch, width):
@@ -418,11 +424,11 @@ class LikelihoodRows(IntegratedRows):
         return 1
 
     def _draw(self, rng):
-        return np.zeros((1, self.n_features), dtype=bool)
+        return self._nothing_hidden
 
     def batches(self, rng):
         for batch in super().batches(rng):
-            yield batch._replace(masks=self._draw(rng), iteration=0)
+            yield batch._replace(masks=self._nothing_hidden, iteration=0)
 
     def _parts(self, batch, point, joint):
         if self.representative is None:
