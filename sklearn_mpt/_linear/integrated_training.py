@@ -342,7 +342,10 @@ class IntegratedRows(Objective):
     def _row_node_blocks(self, batch, joint, row_nodes):
         """Yield rows, their nodes and their weights, block by block.
 
-        row_nodes : RowNodes, which places the nodes. Posteriors are found for more rows at a time than there are in a block.
+        Posteriors are found for more rows at a time than there are in a block.
+
+        row_nodes : RowNodes
+            Places the nodes.
         """
         width = joint.components.numel()
         for index, rows, weight in self._blocks(batch, width):
