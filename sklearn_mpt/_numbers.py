@@ -10,6 +10,8 @@ CHUNK_BYTES = 2**25
 CHUNK_ENTRIES = CHUNK_BYTES // FLOAT_BYTES
 # Largest table that is kept from one pass to the next.
 KEPT_ENTRIES = 2**24
+# Whole numbers up to this are exact in double precision.
+MAX_EXACT_INTEGER = 2**53
 # Smallest mean Fisher information of a location. It may be 0, as where all amounts are.
 MIN_INFORMATION = 1e-12
 # Floor of divisors that are zero only where the dividend is.

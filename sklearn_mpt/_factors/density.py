@@ -28,7 +28,6 @@ from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._matrices import identity, inverse_of_lower, log_determinant
 from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES
 
-ROW_ENTRIES = 2**16  # of a tensor over rows and features; several fit the caches
 # Largest ratio of a feature's variance to the noise for which scores have an error of
 # about 1e-6 at most: by second moments, by precisions, and by rank-one updates.
 MAX_RATIO_BY_MOMENTS, MAX_RATIO_BY_PRECISION, MAX_RATIO_BY_UPDATES = 1e5, 1e7, 1e8
@@ -372,7 +371,7 @@ def _by_rows(X, orders, model, score_rows):
     """
     if orders.ndim == 2:
         orders = orders[:, None].expand(-1, len(X), -1)
-    size = max(1, ROW_ENTRIES // orders[:, 0].numel())
+    size = max(1, CACHE_ENTRIES // orders[:, 0].numel())
     sums = 0
     for rows, block_orders in zip(X.split(size), orders.split(size, 1), strict=True):
         scores = score_rows(

@@ -14,9 +14,8 @@ import torch
 from sklearn_mpt._information.louis import covariance_of, missing_information
 from sklearn_mpt._integration.integrals import log_joint
 from sklearn_mpt._integration.quadrature import Nodes
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 
-BLOCK = 2**21  # largest size of a tensor over rows, nodes and parameters
 # Rules are refined until the information changes by less, relative to its diagonal.
 AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
 MAX_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
@@ -136,7 +135,7 @@ def information_by_nodes(rows, weight, joint, accuracy):
 def _information_by_rule(rows, weight, joint, rule):
     parts, size, total = _CompleteData(joint), len(rows.X), 0.0
     n_nodes = len(_nodes(rows.take(slice(1)), joint, *rule).z[0])
-    step = max(1, BLOCK // (n_nodes * parts.n_parameters))
+    step = max(1, CHUNK_ENTRIES // (n_nodes * parts.n_parameters))
     for start in range(0, size, step):
         block = slice(start, start + step)
         part = rows.take(block)
@@ -158,7 +157,7 @@ def information_by_scores(rows, joint, accuracy):
         for rule in accuracy.rules()
         if not rule.is_shared and len(rule.groups[-1][0]) <= FINE_NODES
     )
-    step, total = max(1, BLOCK // (n_nodes * parts.n_parameters)), 0.0
+    step, total = max(1, CHUNK_ENTRIES // (n_nodes * parts.n_parameters)), 0.0
     for start in range(0, len(rows.X), step):
         part = rows.take(slice(start, start + step))
         nodes = _nodes(part, joint, rule, True)

@@ -8,9 +8,8 @@ of a matrix of indicators and a matrix over nodes.
 import numpy as np
 import torch
 
-from sklearn_mpt._numbers import KEPT_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES
 
-BLOCK = 2**20  # numbers in a tensor over rows and columns, or nodes
 # Equal rows are merged unless more than this share of a sample of rows is distinct.
 SAMPLE, OFTEN_ALONE = 4096, 0.8
 MISSING = -1
@@ -90,7 +89,7 @@ class Answers:
 
     def blocks(self, n_nodes):
         """Yield slices of rows for which tensors over nodes and columns fit memory."""
-        size = max(1, BLOCK // max(n_nodes, self.columns))
+        size = max(1, CACHE_ENTRIES // max(n_nodes, self.columns))
         for start in range(0, len(self), size):
             yield slice(start, start + size)
 

@@ -52,8 +52,8 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn_mpt._frames import fill_masked
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
+from sklearn_mpt._numbers import CACHE_ENTRIES
 
-BLOCK_ENTRIES = 2**20  # number of entries of rows that are processed at a time
 # Differences of log-probabilities, relative or in nats:
 CLEARLY = 1e-4  # larger than rounding errors in single precision
 COMMUTES = 1e-5  # largest difference between two integrals of one joint
@@ -340,7 +340,7 @@ def row_blocks(rows):
     from sklearn.utils import gen_batches  # models load without sklearn
 
     n_rows, n_features = rows.shape
-    for batch in gen_batches(n_rows, max(1, BLOCK_ENTRIES // n_features)):
+    for batch in gen_batches(n_rows, max(1, CACHE_ENTRIES // n_features)):
         yield batch, rows.slice(batch.start, batch.stop)
 
 

@@ -33,7 +33,7 @@ from sklearn_mpt._measure.masks import (
     share_out,
 )
 from sklearn_mpt._measure.rows import Rows
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER
 
 N_STRATA = 8  # groups of rows whose errors are stored separately
 N_SETS = 5  # balanced sets of masks of each size, if all rows share masks
@@ -56,10 +56,10 @@ class Measurement:
 
     @cached_property
     def n_existing(self):
-        """Number of distinct masks of each size; 2**53 if masks may be repeated."""
+        """Number of distinct masks of each size; 2^53 if masks may be repeated."""
         n_features = self.shape[1]
         if self.blocks is not None:
-            return np.where(self.sizes == n_features, 1, 2**53)
+            return np.where(self.sizes == n_features, 1, MAX_EXACT_INTEGER)
         return np.array([count_masks(size, n_features) for size in self.sizes])
 
     @property

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER
+
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
 MAX_ENUMERATED_ORDERS = 24
-ROWS_TOGETHER = 2**16  # rows for which random keys are drawn at a time
 RUNS = 4  # runs of features that are scored for each mask of a fixed size
 
 
@@ -144,8 +145,8 @@ def enumerate_masks(n_features, size):
 
 
 def count_masks(size, n_features):
-    """Return the number of masks of one size, at most 2**53."""
-    return min(comb(n_features, int(size)), 2**53)
+    """Return the number of masks of one size, at most 2^53."""
+    return min(comb(n_features, int(size)), MAX_EXACT_INTEGER)
 
 
 def draw_distinct(size, n_masks, n_features, rng):
@@ -206,8 +207,8 @@ def draw_order(index, seed, n_rows, n_features):
         orders = np.tile(features, (n_rows, 1))
         return rng.permuted(orders, axis=1, out=orders)
     orders = np.array(list(permutations(features)))
-    rng, starts = np.random.default_rng(seed), range(0, n_rows, ROWS_TOGETHER)
-    counts = (min(ROWS_TOGETHER, n_rows - start) for start in starts)
+    rng, size = np.random.default_rng(seed), CHUNK_ENTRIES // len(orders)
+    counts = (min(size, n_rows - start) for start in range(0, n_rows, size))
     keys = (rng.random((count, len(orders))) for count in counts)
     return np.concatenate([orders[key.argsort(axis=1)[:, index]] for key in keys])
 

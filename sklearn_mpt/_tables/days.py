@@ -3,6 +3,7 @@
 Dates become days since the first date that `fit` saw, time differences become days.
 """
 
+from datetime import datetime
 from typing import NamedTuple, Self
 
 import narwhals.stable.v2 as nw
@@ -11,12 +12,17 @@ import numpy as np
 from sklearn_mpt._frames import words_for
 
 DATES, DURATIONS = "dates", "durations"
-MICROSECONDS = 1, 1_000, 10**6, 60 * 10**6, 3600 * 10**6, 86400 * 10**6
-"""Lengths of the steps to which dates are rounded: microsecond, ..., day."""
-DAY = MICROSECONDS[-1]
 DTYPES = {DATES: "M8[us]", DURATIONS: "m8[us]"}
-YEARS = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
-NANOSECONDS = -(2**63) // 1000 + 1, (2**63 - 1) // 1000  # what 64 bits hold
+# Steps to which dates are rounded, in microseconds.
+STEPS = [
+    int(np.timedelta64(1, unit) / np.timedelta64(1, "us"))
+    for unit in ("us", "ms", "s", "m", "h", "D")
+]
+DAY = max(STEPS)
+# Bounds in microseconds: of Python's dates, and of nanoseconds in 64 bits.
+OF_PYTHON = tuple(np.array([datetime.min, datetime.max], "M8[us]").astype(int).tolist())
+LAST = int(np.timedelta64(np.iinfo(np.int64).max, "ns").astype("m8[us]").astype(int))
+OF_NANOSECONDS = -LAST, LAST
 
 
 class DayCoding(NamedTuple):
@@ -38,12 +44,12 @@ class DayCoding(NamedTuple):
     def of(cls, column, holds) -> Self:
         """Read a column whose dates or time differences are of kind `holds`."""
         present = _microseconds(column, holds)[~column.missing]
-        origin = int(present.min(initial=2**62)) if holds == DATES else 0
+        origin = int(present.min()) if holds == DATES and len(present) else 0
         apart = int(np.gcd.reduce(present - origin)) if len(present) else 0
-        step = max(length for length in MICROSECONDS if apart % length == 0)
+        step = max(length for length in STEPS if apart % length == 0)
         names = {type(value).__name__ for value in column.present}
         entry = names.pop() if len(names) == 1 else "datetime"
-        bounds = NANOSECONDS if "ns" in _unit(column) else YEARS
+        bounds = OF_NANOSECONDS if "ns" in _unit(column) else OF_PYTHON
         return cls(holds, entry, origin, step, *bounds)
 
     def encode(self, column):

@@ -15,7 +15,7 @@ from sklearn_mpt._tables.days import DayCoding, kind_of_days
 
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
 STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"
-INT64 = -(2**63), 2**63 - 1
+INT64 = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 PANDAS_DTYPES = {BOOLEANS: "bool", INTEGERS: "int64", NUMBERS: "float64"}
 OTHER_DTYPES = {BOOLEANS: nw.Boolean, INTEGERS: nw.Int64, NUMBERS: nw.Float64}
 

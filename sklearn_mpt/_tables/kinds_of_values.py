@@ -13,6 +13,7 @@ from scipy import stats
 
 from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
 MAX_LEVELS = 20  # largest number of levels in order
 ROWS_PER_LEVEL = 5  # smallest mean number of rows for each level
@@ -54,7 +55,9 @@ def step_of(values):
 
     0 if some value is not whole.
     """
-    if len(values) == 0 or (values % 1 != 0).any() or np.abs(values).max() > 2**53:
+    if len(values) == 0 or (values % 1 != 0).any():
+        return 0
+    if np.abs(values).max() > MAX_EXACT_INTEGER:
         return 0
     return math.gcd(*np.diff(np.unique(values)).astype(np.int64).tolist())
 
