@@ -122,7 +122,7 @@ class Likelihood(torch.nn.Module, ABC):
 
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of the values of a feature
     values: tuple[float, ...] | None = None  # all values of a feature, if they are few
-    is_separable = True  # whether each feature has one location
+    n_locations = 1  # number of locations of a feature, which are neighbours
     # The feature to which each shape parameter belongs.
     shape_param_features: Sequence[int] = ()
     n_shape_params = 0  # number of shape parameters of a feature
@@ -138,10 +138,10 @@ class Likelihood(torch.nn.Module, ABC):
         """Return the likelihood of all columns of this kind in a table."""
         return cls()
 
-    @staticmethod
-    def n_locations(n_categories: int) -> int:
-        """Return the number of locations of a feature."""
-        return 1
+    @property
+    def is_separable(self) -> bool:
+        """Whether each feature has one location."""
+        return self.n_locations == 1
 
     def values_of_each(self, n_features: int) -> list[Sequence[float]] | None:
         """Return the values that each feature takes; None if some take any number.
@@ -333,7 +333,9 @@ class Likelihood(torch.nn.Module, ABC):
 
     def to_locations(self, entries: torch.Tensor) -> torch.Tensor:
         """Repeat the number of each feature for each of its locations; (..., l)."""
-        return entries
+        if self.n_locations == 1:
+            return entries
+        return entries.repeat_interleave(self.n_locations, -1)
 
     def units_of_locations(self, array: Scale) -> Scale:
         """Return the shift or scale of each location from that of the columns."""
@@ -351,7 +353,7 @@ class Likelihood(torch.nn.Module, ABC):
     @property
     def n_net_inputs(self) -> int:
         """How many numbers `net_inputs` returns for a feature."""
-        return 1
+        return self.net_inputs(torch.zeros(1, 1, device="cpu")).shape[-1]
 
     standardises_net_inputs = False  # whether `net_inputs` are standardised before use
 

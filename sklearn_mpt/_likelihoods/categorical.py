@@ -27,21 +27,16 @@ class Categorical(Likelihood):
         are neighbours.
     """
 
-    is_separable = False
     has_fixed_information = True
     measure = "probability"
 
     def __init__(self, n_categories):
         super().__init__()
-        self.n_categories = n_categories
+        self.n_categories = self.n_locations = n_categories
 
     @classmethod
     def of_columns(cls, n_categories, n_features):
         return cls(n_categories)
-
-    @staticmethod
-    def n_locations(n_categories):
-        return n_categories
 
     @property
     def n_means(self):
@@ -98,13 +93,6 @@ class Categorical(Likelihood):
     def inputs(self, X):
         """Return 1.0 for the category of each entry, else 0.0."""
         return self._indicators(X).flatten(-2)
-
-    @property
-    def n_net_inputs(self):
-        return self.n_categories
-
-    def to_locations(self, entries):
-        return entries.repeat_interleave(self.n_categories, -1)
 
     def precision(self, information, observed, jacobian):
         full = super().precision(information, observed, jacobian)

@@ -70,9 +70,9 @@ class Columns(Likelihood):
         )
         part_by_kind = dict(zip(groups, self.parts, strict=True))
         self.n_locations_each = [
-            part_by_kind[kind].n_locations(kind[1]) for kind in feature_kinds
+            part_by_kind[kind].n_locations for kind in feature_kinds
         ]
-        self.is_separable = max(self.n_locations_each) == 1
+        self.n_locations = max(self.n_locations_each)
         if noise_variance is not None and "gaussian" in self.kinds:
             place = groups.index(("gaussian", 1))
             self.parts[place] = Gaussian(noise_variance)

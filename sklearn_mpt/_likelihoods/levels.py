@@ -104,10 +104,6 @@ class Levels(ShapeLikelihood):
         """Return codes scaled to -1..1."""
         return 2 * X / (self.n_categories - 1) - 1
 
-    @property
-    def n_net_inputs(self):
-        return self.n_categories - 1
-
     def net_inputs(self, X):
         """Return 1 or -1 for each level c >= 1: whether the entry is at least c."""
         levels = torch.arange(1, self.n_categories, device=X.device)

@@ -38,14 +38,10 @@ class ZeroLognormal(DispersionLikelihood):
 
     measure = "density and probability"  # of zero
     bounds = (0.0, np.inf)
-    is_separable = False
+    n_locations = 2
     has_bound = False
     floor = VARIANCE_FLOOR
     attribute = "noise_variance_"
-
-    @staticmethod
-    def n_locations(n_categories):
-        return 2
 
     @staticmethod
     def check_rows(X):
@@ -103,10 +99,6 @@ class ZeroLognormal(DispersionLikelihood):
         square = (log_of(X) - mean) ** 2 / self.scatter
         return 0.5 * is_positive * (square - 1), 0.5 * is_positive.expand_as(square)
 
-    def to_locations(self, entries):
-        return entries.repeat_interleave(2, -1)
-
-    n_net_inputs = 2
     standardises_net_inputs = True
 
     def inputs(self, X):
