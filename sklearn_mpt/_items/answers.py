@@ -5,6 +5,8 @@ j. With the first category as the base, the sums for all rows and nodes are the 
 of a matrix of indicators and a matrix over nodes.
 """
 
+from functools import cached_property
+
 import numpy as np
 import torch
 
@@ -16,37 +18,30 @@ MISSING = -1
 
 
 class Answers:
-    """Answers of rows; equal rows can be merged into one with the sum of the weights.
+    """Answers of rows.
 
     Parameters
     ----------
-    X : ndarray of shape (n, d)
-        Codes, NaN where missing.
+    codes : int8 Tensor of shape (n, d)
+        `MISSING` where missing.
     n_categories : int
         Largest number of categories of an item.
-    weight : ndarray of shape (n,) or None
-    group : ndarray of int, of shape (n,), or None
-    device : torch.device
-    compress : bool
-        Whether to merge equal rows.
+    weight : Tensor of shape (n,), default=None
+        None is 1.
+    group : int Tensor of shape (n,), default=None
+        None is 0.
     """
 
-    def __init__(
-        self, X, n_categories, weight=None, group=None, device="cpu", compress=True
-    ):
-        codes = np.where(np.isnan(X), MISSING, X).astype(np.int8)
-        weight = np.ones(len(X)) if weight is None else np.asarray(weight, float)
-        group = np.zeros(len(X), int) if group is None else group
-        self.place = None
-        if compress:
-            codes, weight, group, self.place = _distinct(codes, weight, group)
-        self.codes = torch.from_numpy(codes).to(device)
-        self.weight = torch.from_numpy(weight).to(device)
-        self.group = torch.from_numpy(group).to(device)
+    def __init__(self, codes, n_categories, weight=None, group=None):
+        n, device = len(codes), codes.device
+        if weight is None:
+            weight = torch.ones(n, dtype=torch.float64, device=device)
+        if group is None:
+            group = torch.zeros(n, dtype=torch.int64, device=device)
+        self.codes, self.weight, self.group = codes, weight, group
         self.n_categories = n_categories
         gaps = self.codes == MISSING
         self.gappy = gaps.any(0).nonzero()[:, 0]  # items with missing answers
-        self.total = float(self.weight.sum())
         columns = self.codes.shape[1] * (n_categories - 1) + len(self.gappy)
         self.columns = columns
         self._kept = None
@@ -55,6 +50,11 @@ class Answers:
 
     def __len__(self):
         return len(self.codes)
+
+    @cached_property
+    def total(self):
+        """The sum of the weights."""
+        return float(self.weight.sum())
 
     def indicators(self, rows):
         """Return indicators of categories except the first, and of gaps; (n, columns).
@@ -117,15 +117,27 @@ def log_joint(answers, rows, table, log_weight):
     return torch.addmm(start, answers.indicators(rows), more)
 
 
+def merged_answers(X, n_categories, weight=None, group=None, device="cpu"):
+    """Return answers in which equal rows are one row with the sum of the weights.
+
+    X : codes, NaN where missing, (n, d). weight, group : arrays (n,); None is 1 and 0.
+    """
+    codes = np.where(np.isnan(X), MISSING, X).astype(np.int8)
+    weight = np.ones(len(X)) if weight is None else np.asarray(weight, float)
+    group = np.zeros(len(X), int) if group is None else group
+    codes, weight, group = (
+        torch.from_numpy(part).to(device) for part in _distinct(codes, weight, group)
+    )
+    return Answers(codes, n_categories, weight, group)
+
+
 def _distinct(codes, weight, group):
-    """Return the distinct rows, their weights and groups, and the index of each row."""
+    """Return the distinct rows, their weights and groups."""
     coded_rows = np.concatenate([codes, group[:, None].astype(np.int8)], 1)
     coded_rows = np.ascontiguousarray(coded_rows)
     keys = coded_rows.view(np.dtype((np.void, coded_rows.shape[1])))[:, 0]
     sample = keys[:: max(1, len(keys) // SAMPLE)]
     if len(np.unique(sample)) > OFTEN_ALONE * len(sample) and len(keys) > SAMPLE:
-        return codes, weight, group, None
+        return codes, weight, group
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)
-    place = place.ravel()
-    total = np.bincount(place, weight, len(first))
-    return codes[first], total, group[first], place
+    return codes[first], np.bincount(place.ravel(), weight, len(first)), group[first]

@@ -12,7 +12,7 @@ from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities
-from sklearn_mpt._items.answers import Answers
+from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._items.training import Priors
@@ -170,7 +170,7 @@ class FittedItems(LatentMixin, BaseMPT):
         weight = check_sample_weight(sample_weight, rows)
         codes = self._codes_of(groups, X)
         device = check_device(self.device)
-        answers = Answers(rows, model.items.most, weight, codes, device)
+        answers = merged_answers(rows, model.items.most, weight, codes, device)
         objective = model.objective(answers, self._priors)
         point = model.start(device)
         objective.refine()

@@ -8,7 +8,7 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 import torch
 
 from sklearn_mpt._base.density import LatentDensity
-from sklearn_mpt._items.answers import Answers, log_joint
+from sklearn_mpt._items.answers import MISSING, Answers, log_joint
 from sklearn_mpt._items.nodes import grid_of
 from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY
 
@@ -66,9 +66,8 @@ class ItemDensity(LatentDensity):
         """
         if observed is not None:
             X = torch.where(observed, X, torch.nan)
-        answers = Answers(
-            X.cpu().numpy(), self.items.most, device=X.device, compress=False
-        )
+        codes = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
+        answers = Answers(codes, self.items.most)
         all_rows = slice(None)
         if log_weight is None:
             return log_joint(answers, all_rows, self.table, self.log_weight[None])

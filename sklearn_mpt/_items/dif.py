@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
-from sklearn_mpt._items.answers import Answers
+from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.training import ItemObjective, ParameterLayout, maximise
 
@@ -103,7 +103,7 @@ class _DifFits:
 
     def fit(self, free, start):
         X, items, _ = self.split(free)
-        answers = Answers(X, items.most, self.weight, self.group, self.device)
+        answers = merged_answers(X, items.most, self.weight, self.group, self.device)
         unseen = torch.from_numpy(items.unseen(X)).to(self.device)
         objective = ItemObjective(answers, self.layout(items), self.priors, unseen)
         point = torch.from_numpy(start).to(self.device)

@@ -23,7 +23,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._items.answers import Answers
+from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.given_parameters import (
     given_items,
@@ -367,7 +367,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                     f"groups must be those of the fitted model, {known.tolist()}, got "
                     f"{self._group_labels.tolist()}."
                 )
-        answers = Answers(data.X, model.items.most, data.weight, codes, data.device)
+        answers = merged_answers(
+            data.X, model.items.most, data.weight, codes, data.device
+        )
         unseen = None
         if data.is_all:
             unseen = _unseen(data.X, model.items).to(data.device)

@@ -9,7 +9,7 @@ from scipy.special import expit, logsumexp
 
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE
 from sklearn_mpt._integration.quadrature import normal_points
-from sklearn_mpt._items.answers import Answers
+from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.information import observed_information
 
 K = 4
@@ -103,7 +103,7 @@ def test_the_gradient_is_that_of_the_value(items, unseen):
     X = answers(15)
     model = items._model_of(vars(items))
     nobody = torch.tensor([[unseen, False]] + [[False, False]] * 5)
-    objective = model.objective(Answers(X, 2), items._priors, nobody)
+    objective = model.objective(merged_answers(X, 2), items._priors, nobody)
     start = model.start("cpu")
     objective.place_nodes(start)
 
@@ -118,7 +118,7 @@ def test_the_gradient_is_that_of_the_value(items, unseen):
 
 def test_the_information_is_minus_the_derivative_of_the_gradient(items):
     model = items._model_of(vars(items))
-    objective = model.objective(Answers(answers(15), 2), items._priors)
+    objective = model.objective(merged_answers(answers(15), 2), items._priors)
     point = model.start("cpu")
     objective.place_nodes(point)
     found = observed_information(objective, point)
