@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._measure.masks import block_keys
+from sklearn_mpt._measure.masks import block_keys, fixed_size
 
 
 class MaskSizes:
@@ -25,9 +25,7 @@ class MaskSizes:
     def __init__(self, mask_rate, n_features, blocks=None):
         self.size, self.blocks = None, blocks
         if mask_rate != "uniform":
-            is_rate = isinstance(mask_rate, float | np.floating)
-            size = math.floor(mask_rate * n_features + 0.5) if is_rate else mask_rate
-            self.size = max(1, int(size))
+            self.size = fixed_size(mask_rate, n_features)
 
     def draw(self, present, generator, n_batches=1):
         """Draw a mask for each row; return the masks and the weights of hidden entries.

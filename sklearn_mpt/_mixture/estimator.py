@@ -22,7 +22,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
-from sklearn_mpt._measure.masks import fixed_size
+from sklearn_mpt._measure.masks import draw_masks, fixed_size
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.patterns import pattern_order
@@ -551,10 +551,10 @@ class MPTMixture(TableMPT):
             sizes = 1 + np.floor(level * n_features).astype(int)
         else:
             sizes = np.full(n_masks, fixed_size(self.mask_rate, n_features))
-        ranks = rng.random((n_masks, n_features)).argsort(axis=1).argsort(axis=1)
+        masks = draw_masks(sizes, n_features, rng)
         rows = np.tile(np.arange(n_rows), n_copies)
         mask_index = rng.permutation(len(rows)) % n_masks
-        masks, inflation = ranks < sizes[:, None], n_features / sizes[:, None]
+        inflation = n_features / sizes[:, None]
         rows, mask_index, masks, inflation = (
             torch.from_numpy(array).to(X.device)
             for array in (rows, mask_index, masks, inflation)
