@@ -16,3 +16,8 @@ MAX_EXACT_INTEGER = 2**53
 MIN_INFORMATION = 1e-12
 # Floor of divisors that are zero only where the dividend is.
 TINY = 1e-300
+# Relative differences of numbers, or of sums over rows, that may be rounding errors.
+ROUNDING = 1e-9
+# Least width of a component of numbers, in standard deviations of the column. Narrower
+# components would be fitted to single values, and their densities have no bound.
+MIN_WIDTH = 3e-3

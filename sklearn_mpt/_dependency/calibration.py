@@ -32,16 +32,15 @@ from scipy.special import logsumexp
 
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
 
-SCALES = 2.0 ** (np.arange(-4, 2) / 2)  # from 1/4 to the root of 2
+# Factors of standard deviations, from 1/4 to the root of 2. What the shapes gain is in
+# benchmarks/RESULTS.rst, "Dependency networks".
+SCALES = 2.0 ** (np.arange(-4, 2) / 2)
 LEVEL = 0.9  # of the intervals whose coverage is calibrated
-# Least and largest factor of standard deviations: half and twice the variance.
+# Least and largest factor of standard deviations: half and twice the variance. What
+# wider limits change is in benchmarks/RESULTS.rst, too.
 SPREADS = 0.5**0.5, 2.0**0.5
-SPREAD_TOL = 0.01
-# Factors of both ends are fitted in turn; each turn has a tenth of the error of the one
-# before with a uniform mask rate.
-N_TURNS = 2
 # Copies of rows that are used: the coverage of as many has a standard error of 0.01.
-MOST_COPIES = 1000
+MAX_COPIES = 1000
 
 
 class HeldOut(NamedTuple):
@@ -233,18 +232,19 @@ class Calibration:
         wide = self.wide_family.log_prob(x, *self.wide)
         return np.logaddexp(np.log1p(-self.share) + shapes, np.log(self.share) + wide)
 
-    def spreads(self, shape_weights):
+    def spreads(self, shape_weights, *, n_turns=2, tol=0.01):
         """Return the factors with which intervals cover rows as often as they should.
 
         Each is that of its end given the other, in turn, as rows between the ends have
         a part of both.
 
-        shape_weights : of rows, (n, n_shapes).
+        shape_weights : of rows, (n, n_shapes). n_turns : with a uniform mask rate a
+        turn has a tenth of the error of the one before. tol : error of a factor.
         """
         components = self._components(shape_weights[:, : 1 + len(SCALES)])
         values_weight = shape_weights[:, 1 + len(SCALES) :].sum(axis=1)
         spreads = np.ones(2)
-        for ends in [[0, 1], *[[1], [0]] * N_TURNS]:
+        for ends in [[0, 1], *[[1], [0]] * n_turns]:
             entry_weight = self.end_weights[ends].sum(axis=0)
 
             def excess(spread, ends=ends, entry_weight=entry_weight):
@@ -254,7 +254,7 @@ class Calibration:
                 return np.average(inside, weights=entry_weight) - LEVEL
 
             if entry_weight.any():
-                spreads[ends] = _root(excess, SPREADS, SPREAD_TOL)
+                spreads[ends] = _root(excess, SPREADS, tol)
         return spreads
 
     def _inside(self, components, values_weight, spreads):

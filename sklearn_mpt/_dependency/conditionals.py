@@ -238,7 +238,8 @@ class AmountConditional(ColumnConditional):
 
     def draw(self, inputs, uniform):
         zero = self.sign.prob(inputs)[:, 0]
-        rest = np.clip((uniform[:, 0] - zero) / (1 - zero), 0, 1 - 1e-12)
+        rest = (uniform[:, 0] - zero) / (1 - zero)
+        rest = np.clip(rest, 0, 1 - np.finfo(float).eps)  # the quantile is finite
         amount = self.amount.draw(inputs, np.stack([rest, uniform[:, 1]], 1))
         return np.where(uniform[:, 0] < zero, 0.0, amount)
 

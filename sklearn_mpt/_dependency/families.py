@@ -10,12 +10,13 @@ import numpy as np
 from scipy import stats
 from scipy.special import betainc, gammainc, gammaln, ndtr, ndtri, pdtr
 
-from sklearn_mpt._likelihoods.amounts import LARGEST_LOG
+from sklearn_mpt._likelihoods.amounts import MAX_LOG
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._likelihoods.negative_binomial import MIN_DISPERSION
 
-# A negative binomial has a variance above its mean: at least by this share.
-LEAST_OVERDISPERSION = 1e-3
-WIDTH = 2.0  # of the wide component, in standard deviations of the column
+# Width of the wide component, in standard deviations of the column. It is wider than
+# the column, because a number that is predicted badly may lie beyond those seen.
+WIDTH = 2.0
 
 
 class ResidualFamily(ABC):
@@ -71,7 +72,7 @@ class LognormalResiduals(NormalResiduals):
         return np.log(x)
 
     def inverse_target(self, y):
-        return np.exp(np.minimum(y, LARGEST_LOG))
+        return np.exp(np.minimum(y, MAX_LOG))
 
     def log_jacobian(self, x):
         return -np.log(x)
@@ -121,8 +122,8 @@ class NegativeBinomialResiduals(ResidualFamily):
 
     @staticmethod
     def _size(mean, variance):
-        excess = np.maximum(variance - mean, LEAST_OVERDISPERSION * mean)
-        return mean**2 / excess
+        dispersion = (variance - mean) / mean**2
+        return 1 / np.maximum(dispersion, MIN_DISPERSION)
 
     def log_prob(self, x, mean, variance):
         size = self._size(mean, variance)

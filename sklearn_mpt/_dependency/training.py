@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._dependency.calibration import (
-    MOST_COPIES,
+    MAX_COPIES,
     Calibration,
     HeldOut,
     mixture_of_leaves,
@@ -28,14 +28,13 @@ from sklearn_mpt._dependency.predictors import (
 )
 from sklearn_mpt._fitting.mask_sizes import MaskSizes
 from sklearn_mpt._likelihoods.levels import smoothed_shares
+from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
 
-# Of numbers, in standard deviations of the column, as for the components of a net.
-WIDTH_FLOOR = 3e-3
-# Distances of numbers, in standard deviations, that are rounding errors.
-ROUNDING = 1e-9
-LEAST_MEAN = 1e-3  # of counts and amounts, as a share of the mean of the column
-N_FOLDS = 3  # parts of the rows that are left out in turn, for residuals
-LEAST_VALUES = 0.01  # weight of the numbers in leaves below which they are not kept
+# Least mean of counts and amounts, as a share of the mean of the column: other counts
+# would be impossible given a leaf that holds zeros only.
+MIN_MEAN = 1e-3
+# Weight of the numbers in leaves below which they are not kept, as they take memory.
+MIN_VALUES_WEIGHT = 0.01
 
 
 class NetworkSettings(NamedTuple):
@@ -161,7 +160,7 @@ class _ColumnFit(NamedTuple):
         # rounding to a step has the variance of a uniform distribution
         rounded = 0.0 if step == np.inf else step**2 / 12
         is_constant = step == np.inf
-        floor = (WIDTH_FLOOR * (1.0 if std == 0 else std)) ** 2
+        floor = (MIN_WIDTH * (1.0 if std == 0 else std)) ** 2
         learned = {
             "kind": kind,
             "mean": float(mean),
@@ -171,8 +170,8 @@ class _ColumnFit(NamedTuple):
         }
         has_values = FAMILIES[kind].has_values and rounded >= floor
         if FAMILIES[kind].is_positive:
-            learned["least_mean"] = float(max(LEAST_MEAN * mean, WIDTH_FLOOR**2))
-            learned["mean"] = float(max(mean, WIDTH_FLOOR**2))
+            learned["least_mean"] = float(max(MIN_MEAN * mean, MIN_WIDTH**2))
+            learned["mean"] = float(max(mean, MIN_WIDTH**2))
         if is_constant:
             return [], learned
         predictor = self._fitted(y, False)
@@ -192,7 +191,7 @@ class _ColumnFit(NamedTuple):
             self.copies, x, self.weight, family, least_variance, has_values
         )
         values, counts = rows.leaf_values(forest, slice(None))
-        chosen = self.rng.permutation(len(self.copies.rows))[:MOST_COPIES]
+        chosen = self.rng.permutation(len(self.copies.rows))[:MAX_COPIES]
         if forest.bootstrap:
             held_out = rows.out_of_bag(forest, values, counts, chosen)
         else:
@@ -212,7 +211,7 @@ class _ColumnFit(NamedTuple):
             (learned["mean"], WIDTH**2 * learned["variance"]),
             has_values,
         ).fit()
-        if has_values and weights[:, -1].max() < LEAST_VALUES:
+        if has_values and weights[:, -1].max() < MIN_VALUES_WEIGHT:
             weights[:, -1], values = 0.0, None
             weights /= weights.sum(axis=1, keepdims=True)
         return {
@@ -270,9 +269,12 @@ class _ColumnFit(NamedTuple):
         isotonic.fit(n_visible, squares, sample_weight=weight)
         return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1]))
 
-    def _folds(self, y):
-        """Yield the copies of rows that are left out, and a predictor of the others."""
-        fold = self.rng.permutation(len(y)) % min(N_FOLDS, len(y))
+    def _folds(self, y, n_folds=3):
+        """Yield the copies of rows that are left out, and a predictor of the others.
+
+        n_folds : number of parts of the rows that are left out in turn.
+        """
+        fold = self.rng.permutation(len(y)) % min(n_folds, len(y))
         copy_fold = fold[self.copies.rows]
         for k in range(fold.max() + 1):
             out = copy_fold == k

@@ -12,11 +12,12 @@ import numpy as np
 
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransforms
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
+from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._tables.kinds_of_values import MAX_LEVELS, ROWS_PER_LEVEL
 
 ORDERED = ("ordinal", "partial_credit")
-MIN_SPREAD = 1e-12  # smallest spread of a column, relative to its largest value
-MIN_STEP = 1e-9  # smallest step between values, relative to the range of the column
+# Standard deviation of equal numbers, relative to them, by rounding errors of sums.
+MIN_SPREAD = 1e-12
 
 
 class ColumnLayout(NamedTuple):
@@ -102,7 +103,7 @@ def levels_of(numbers):
     values = np.unique(numbers)
     if not 2 <= len(values) <= min(MAX_LEVELS, len(numbers) / ROWS_PER_LEVEL):
         return None
-    if np.diff(values).min() < MIN_STEP * np.ptp(values):
+    if np.diff(values).min() < ROUNDING * np.ptp(values):
         return None
     return values
 

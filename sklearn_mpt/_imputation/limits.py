@@ -6,7 +6,7 @@ import numpy as np
 
 from sklearn_mpt._tables.kinds_of_values import step_of
 
-MOST_DECIMALS = 6  # numbers with more are on no grid
+MAX_DECIMALS = 6  # numbers with more are on no grid
 
 
 class Limits(NamedTuple):
@@ -63,7 +63,7 @@ class Limits(NamedTuple):
         place = np.rint((rows - self.origin) / step)
         place = place.clip(np.ceil(least), np.floor(most))
         grid = self.origin + place * step
-        return np.where(has_grid, grid.round(MOST_DECIMALS), rows)
+        return np.where(has_grid, grid.round(MAX_DECIMALS), rows)
 
 
 def decimal_step(numbers):
@@ -71,7 +71,7 @@ def decimal_step(numbers):
 
     It is a whole number of ones, of tenths, of hundredths, ...
     """
-    for decimals in range(MOST_DECIMALS + 1):
+    for decimals in range(MAX_DECIMALS + 1):
         scaled = numbers * 10.0**decimals
         whole = np.rint(scaled)
         if np.allclose(scaled, whole, rtol=1e-12, atol=1e-6):

@@ -4,9 +4,18 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import totals
+from sklearn_mpt._likelihoods.gaussian import EQUAL_ROUNDING_ERRORS
 from sklearn_mpt._numbers import TINY
 
-LARGEST_LOG = 80.0  # largest log of an expected amount in single precision
+# Largest log of an expected amount: sums of some of their exponentials are finite in
+# single precision, too.
+MAX_LOG = 80.0
+# Largest exponent in log-densities, which are linear beyond it. So products of their
+# derivatives are finite.
+MAX_EXPONENT = 50.0
+# Least variance of a logarithm, and of an amount over its squared mean: a rounding
+# error of single precision.
+DISPERSION_FLOOR = 1e-7
 
 
 def check_amounts(X, kind, takes, is_invalid):
@@ -49,4 +58,5 @@ def positive_part_is_constant(X):
     logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
     low = np.fmin.reduce(logs, axis=0, initial=np.inf)
     high = np.fmax.reduce(logs, axis=0, initial=-np.inf)
-    return (low <= high) & (high - low <= 1e-14 * (1 + np.abs(high)))
+    error = EQUAL_ROUNDING_ERRORS * np.finfo(np.float64).eps * (1 + np.abs(high))
+    return (low <= high) & (high - low <= error)

@@ -12,7 +12,9 @@ import torch
 
 from sklearn_mpt._numbers import CACHE_ENTRIES
 
-LOG_NOISE_STEP = 10.0  # log noise variances take larger steps than coefficients
+# A step of a net's parameter changes the log of a noise variance by so many times as
+# much, because it has further to go than a coefficient.
+LOG_NOISE_STEP = 10.0
 
 Scale = float | np.ndarray  # one scale for all columns, or one for each
 
@@ -499,6 +501,7 @@ class DispersionLikelihood(ShapeLikelihood):
     has_bound = True  # whether a step of the logarithm is at most 1
 
     def __init__(self, scatter):
+        # from the floor itself no gradient leads away
         excess = torch.clamp(scatter - self.floor, min=0.1 * self.floor)
         super().__init__(excess.log() / LOG_NOISE_STEP)
 
@@ -508,6 +511,10 @@ class DispersionLikelihood(ShapeLikelihood):
 
     def _empty(self):
         return self.of_columns(1, 0)
+
+    def attributes_at_start(self, scatter):
+        """Return the fitted attributes at the start: scatter above the floor."""
+        return {self.attribute: np.maximum(scatter, 2 * self.floor)}
 
     def from_attributes(self, fitted, scale):
         scatter = np.array(fitted[self.attribute], dtype=float)

@@ -14,16 +14,16 @@ import torch
 from scipy.stats import gamma
 
 from sklearn_mpt._likelihoods.amounts import (
-    LARGEST_LOG,
+    DISPERSION_FLOOR,
+    MAX_EXPONENT,
+    MAX_LOG,
     check_amounts,
     log_moments,
     log_of,
     positive_part_is_constant,
 )
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
-
-DISPERSION_FLOOR = 1e-7
-MAX_EXCESS = 50.0  # of log(x / m); beyond it log-densities are linear
+from sklearn_mpt._numbers import TINY
 
 
 class Gamma(DispersionLikelihood):
@@ -55,14 +55,18 @@ class Gamma(DispersionLikelihood):
         return np.log(total / count)
 
     def start_attributes(self, X, scale, weight=None):
-        """Return nearly the maximum likelihood dispersion of each column.
+        """Return nearly the maximum likelihood dispersion of each column [1]_.
 
         It is computed from the mean and the mean logarithm.
+
+        References
+        ----------
+        .. [1] T. P. Minka, "Estimating a gamma distribution", 2002.
         """
         mean_log, _, _ = log_moments(X, weight)
-        s = np.maximum(self.start_location(X, weight) - mean_log, 1e-12)
+        s = np.maximum(self.start_location(X, weight) - mean_log, TINY)
         dispersion = 12 * s / (3 - s + np.sqrt((s - 3) ** 2 + 24 * s))
-        return {self.attribute: np.maximum(dispersion, 10 * self.floor)}
+        return self.attributes_at_start(dispersion)
 
     @property
     def _shape(self):
@@ -79,8 +83,8 @@ class Gamma(DispersionLikelihood):
     def entry_log_prob(self, X, location):
         logs = log_of(X)
         excess = logs - location
-        capped = excess.clamp(max=MAX_EXCESS)
-        beyond = (excess - MAX_EXCESS).clamp(min=0) * math.expm1(MAX_EXCESS)
+        capped = excess.clamp(max=MAX_EXPONENT)
+        beyond = (excess - MAX_EXPONENT).clamp(min=0) * math.expm1(MAX_EXPONENT)
         cost = torch.expm1(capped) - capped + beyond
         return self._constant(location) - logs - self._shape * cost
 
@@ -92,7 +96,7 @@ class Gamma(DispersionLikelihood):
         logs = log_of(X.double())
         centre = at.detach().mean(0)
         amounts = torch.where(is_observed > 0, (logs - centre).exp(), 0.0)
-        ratio = amounts @ (shape * (centre - at).clamp(max=MAX_EXCESS).exp()).T
+        ratio = amounts @ (shape * (centre - at).clamp(max=MAX_EXPONENT).exp()).T
         offset = is_observed @ (shape * (1 + centre - at)).T
         log_prob = self._constant(at) - logs + shape * (logs - centre)
         return (offset - ratio + (is_observed * log_prob).sum(1, keepdim=True)).to(
@@ -101,7 +105,7 @@ class Gamma(DispersionLikelihood):
 
     def _ratio(self, X, location):
         """Return amounts divided by their means."""
-        return (log_of(X) - location).clamp(max=MAX_EXCESS).exp()
+        return (log_of(X) - location).clamp(max=MAX_EXPONENT).exp()
 
     def derivatives(self, X, location):
         shape = self._shape
@@ -110,7 +114,7 @@ class Gamma(DispersionLikelihood):
     def shape_derivatives(self, X, location):
         """Return derivatives in the log dispersion, which is minus the log shape."""
         shape, excess = self._shape, log_of(X) - location
-        capped = excess.clamp(max=MAX_EXCESS)
+        capped = excess.clamp(max=MAX_EXPONENT)
         slope = shape.log() - torch.digamma(shape) - (torch.expm1(capped) - capped)
         information = shape**2 * torch.polygamma(1, shape) - shape
         return -shape * slope, information.expand_as(slope)
@@ -122,7 +126,7 @@ class Gamma(DispersionLikelihood):
         return log_of(X)
 
     def mean(self, location):
-        return location.clamp(max=LARGEST_LOG).exp()
+        return location.clamp(max=MAX_LOG).exp()
 
     def draw(self, location, uniform):
         shape = self._shape.detach().cpu().numpy()

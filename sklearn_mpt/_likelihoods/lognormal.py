@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.amounts import (
-    LARGEST_LOG,
+    DISPERSION_FLOOR,
+    MAX_LOG,
     check_amounts,
     log_moments,
     log_of,
@@ -12,8 +13,6 @@ from sklearn_mpt._likelihoods.amounts import (
 )
 from sklearn_mpt._likelihoods.base import DispersionLikelihood
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob, normal_pairs
-
-VARIANCE_FLOOR = 1e-7  # of a logarithm in single precision
 
 
 class Lognormal(DispersionLikelihood):
@@ -29,7 +28,7 @@ class Lognormal(DispersionLikelihood):
     bounds = (0.0, np.inf)
     has_fixed_information = True
     has_bound = False
-    floor = VARIANCE_FLOOR
+    floor = DISPERSION_FLOOR
     attribute = "noise_variance_"
 
     @staticmethod
@@ -46,7 +45,7 @@ class Lognormal(DispersionLikelihood):
 
     def start_attributes(self, X, scale, weight=None):
         _, variance, _ = log_moments(X, weight)
-        return {self.attribute: np.maximum(variance, 10 * self.floor)}
+        return self.attributes_at_start(variance)
 
     def entry_log_prob(self, X, location):
         logs = log_of(X)
@@ -72,11 +71,11 @@ class Lognormal(DispersionLikelihood):
         return log_of(X)
 
     def mean(self, location):
-        return (location + self.scatter / 2).clamp(max=LARGEST_LOG).exp()
+        return (location + self.scatter / 2).clamp(max=MAX_LOG).exp()
 
     def draw(self, location, uniform):
         noise = self.scatter.sqrt() * torch.special.ndtri(uniform)
-        return (location + noise).clamp(max=LARGEST_LOG).exp()
+        return (location + noise).clamp(max=MAX_LOG).exp()
 
 
 def centred_pairs(values, observed, location, variance):

@@ -12,10 +12,10 @@ import torch
 from scipy.stats import nbinom
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.amounts import LARGEST_LOG, check_counts
+from sklearn_mpt._likelihoods.amounts import MAX_LOG, check_counts
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
-DISPERSION_FLOOR = 1e-6  # nearly Poisson
+MIN_DISPERSION = 1e-6  # nearly Poisson: a smaller one changes log-probabilities less
 
 
 class NegativeBinomial(DispersionLikelihood):
@@ -30,7 +30,7 @@ class NegativeBinomial(DispersionLikelihood):
     measure = "probability"
     bounds = (0.0, np.inf)
     has_blocks = True
-    floor = DISPERSION_FLOOR
+    floor = MIN_DISPERSION
     attribute = "dispersion_"
 
     @staticmethod
@@ -47,6 +47,7 @@ class NegativeBinomial(DispersionLikelihood):
         total, count = totals(X, weight)
         mean = (total + 0.5) / (count + 0.5)
         variance = totals((X - mean) ** 2, weight)[0] / count
+        # neither so small nor so large that log-probabilities hardly depend on it
         return {self.attribute: ((variance - mean) / mean**2).clip(1e-2, 1e2)}
 
     @property
@@ -95,7 +96,7 @@ class NegativeBinomial(DispersionLikelihood):
         return torch.log1p(X)
 
     def mean(self, location):
-        return location.clamp(max=LARGEST_LOG).exp()
+        return location.clamp(max=MAX_LOG).exp()
 
     def draw(self, location, uniform):
         size = self._size.detach().double().cpu().numpy()

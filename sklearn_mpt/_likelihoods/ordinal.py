@@ -26,8 +26,10 @@ from torch.nn.functional import logsigmoid
 from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
-MIN_GAP = 1e-6
-BEYOND = 1e30  # thresholds below the first level and above the last
+MIN_GAP = 1e-6  # least gap between thresholds, whose logarithm is a parameter
+# Threshold below the first level, and minus that above the last. It is finite, as the
+# gradients of infinite ones are NaN.
+BEYOND = 1e30
 
 
 class Ordinal(Levels):
@@ -124,7 +126,8 @@ class Ordinal(Levels):
         first, last = known * below * (1 - below), known * over * (1 - over)
         blocks = _nested(is_past, first.sum(1)) + _nested(reaches, last.sum(1))
         blocks = blocks * gaps[:, :, None] * gaps[:, None]
-        curvature = (gaps / (2 * torch.sinh((gaps / 2).clamp(max=300)))) ** 2
+        half = (gaps / 2).clamp(max=300)  # a larger one has an infinite sinh
+        curvature = (gaps / (2 * torch.sinh(half))) ** 2
         blocks += torch.diag_embed((is_at * known.sum(1)[..., None]).sum(0) * curvature)
         cross = -gaps[..., None] * (
             torch.einsum("ndq,ndk->dqk", is_past, first.mT @ z)

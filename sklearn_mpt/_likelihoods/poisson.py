@@ -6,14 +6,11 @@ import numpy as np
 import torch
 from scipy.stats import poisson
 
-from sklearn_mpt._likelihoods.amounts import check_counts
+from sklearn_mpt._likelihoods.amounts import MAX_EXPONENT, check_counts
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
-# Rates are capped at the exponential of this, so that none is infinite. Beyond,
-# log-probabilities are linear in the location.
-MAX_LOG_RATE = 50.0
-MAX_RATE = math.exp(MAX_LOG_RATE)
+MAX_RATE = math.exp(MAX_EXPONENT)  # beyond it log-probabilities are linear
 # Larger counts are scored one by one, because a product of matrices would have rounding
 # errors of more than 1e-4 nats.
 MAX_COUNT_IN_PRODUCT = 2.0**32
@@ -43,11 +40,11 @@ class Poisson(Likelihood):
         For large counts X log(rate), the rate and log X! nearly cancel. The two terms
         here have the same sign. -c(X) is the log-probability at rate X.
         """
-        capped = location.clamp(max=MAX_LOG_RATE)
+        capped = location.clamp(max=MAX_EXPONENT)
         excess = capped - torch.where(X > 0, X, 1.0).log()
         distance = X * (torch.expm1(excess) - excess).clamp(min=0)
         distance = torch.where(X > 0, distance, capped.exp())
-        beyond = (location - MAX_LOG_RATE).clamp(min=0)
+        beyond = (location - MAX_EXPONENT).clamp(min=0)
         line = beyond * (X - MAX_RATE).clamp(max=0)
         return line - distance - _least_cost(X)
 
@@ -68,7 +65,7 @@ class Poisson(Likelihood):
     def derivatives(self, X, location):
         rate = _rate(location)
         slope = X - rate
-        is_line = location > MAX_LOG_RATE
+        is_line = location > MAX_EXPONENT
         return torch.where(is_line, slope.clamp(max=0), slope), rate
 
     def net_inputs(self, X):
@@ -83,12 +80,12 @@ class Poisson(Likelihood):
 
 
 def _rate(location):
-    return location.clamp(max=MAX_LOG_RATE).exp()
+    return location.clamp(max=MAX_EXPONENT).exp()
 
 
 def _cumulant(location):
     """Return the rate; beyond the largest rate, its linear continuation."""
-    return _rate(location) + MAX_RATE * (location - MAX_LOG_RATE).clamp(min=0)
+    return _rate(location) + MAX_RATE * (location - MAX_EXPONENT).clamp(min=0)
 
 
 def _least_cost(X):

@@ -12,7 +12,8 @@ from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.amounts import (
-    LARGEST_LOG,
+    DISPERSION_FLOOR,
+    MAX_LOG,
     check_amounts,
     log_moments,
     log_of,
@@ -20,9 +21,7 @@ from sklearn_mpt._likelihoods.amounts import (
 )
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
-from sklearn_mpt._likelihoods.lognormal import VARIANCE_FLOOR, centred_pairs
-
-MIN_POSITIVE = 2  # with fewer positive amounts the noise variance starts at 1
+from sklearn_mpt._likelihoods.lognormal import centred_pairs
 
 
 class ZeroLognormal(DispersionLikelihood):
@@ -40,7 +39,7 @@ class ZeroLognormal(DispersionLikelihood):
     bounds = (0.0, np.inf)
     n_locations = 2
     has_bound = False
-    floor = VARIANCE_FLOOR
+    floor = DISPERSION_FLOOR
     attribute = "noise_variance_"
 
     @staticmethod
@@ -63,8 +62,8 @@ class ZeroLognormal(DispersionLikelihood):
 
     def start_attributes(self, X, scale, weight=None):
         _, variance, count = log_moments(X, weight)
-        variance = np.where(count < MIN_POSITIVE, 1.0, variance)
-        return {self.attribute: np.maximum(variance, 10 * self.floor)}
+        variance = np.where(count < 2, 1.0, variance)  # one amount has no variance
+        return self.attributes_at_start(variance)
 
     def entry_log_prob(self, X, location):
         chance, mean = _split_locations(location)
@@ -108,15 +107,17 @@ class ZeroLognormal(DispersionLikelihood):
     def mean(self, location):
         """Return the expected amount."""
         chance, mean = _split_locations(location)
-        amount = (mean + self.scatter / 2).clamp(max=LARGEST_LOG).exp()
+        amount = (mean + self.scatter / 2).clamp(max=MAX_LOG).exp()
         return torch.sigmoid(chance) * amount
 
     def draw(self, location, uniform):
         chance, mean = _split_locations(location)
         zero = torch.sigmoid(-chance)
-        level = ((uniform - zero) / (1 - zero)).clamp(1e-12, 1 - 1e-12)
+        level = (uniform - zero) / (1 - zero)
+        eps = torch.finfo(level.dtype).eps
+        level = level.clamp(eps, 1 - eps)  # so that quantiles are finite
         noise = self.scatter.sqrt() * torch.special.ndtri(level)
-        amount = (mean + noise).clamp(max=LARGEST_LOG).exp()
+        amount = (mean + noise).clamp(max=MAX_LOG).exp()
         return torch.where(uniform < zero, 0.0, amount)
 
 

@@ -13,12 +13,11 @@ import torch
 from sklearn_mpt._likelihoods import likelihood_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._masked.linear_start import fit_mixture
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING, TINY
 
-# Of the components of a mixture, in standard deviations of the column. Narrower
-# ones would be fitted to single values.
-WIDTH_FLOOR = 3e-3
-MAX_SHAPE_PARAM = 12.0  # largest shape parameter of a column, which may be a logarithm
+# Largest size of a logarithm that the net returns: of a shape parameter, and of a width
+# in standard deviations. Its exponential is far from overflow in single precision.
+MAX_LOG = 12.0
 
 
 class ColumnHead(torch.nn.Module, ABC):
@@ -120,7 +119,7 @@ class LikelihoodHead(ColumnHead):
         count = np.maximum(weight.sum(0), TINY)
         mean = (weight * read).sum(0) / count
         scale = np.sqrt((weight * (read - mean) ** 2).sum(0) / count)
-        return mean, np.where(scale > 1e-6, scale, 1.0)
+        return mean, np.where(scale > ROUNDING * np.abs(mean), scale, 1.0)
 
     def _parts(self, parameters):
         """Return the likelihood of each row, and its locations."""
@@ -128,7 +127,7 @@ class LikelihoodHead(ColumnHead):
             return self.likelihood, parameters
         by_column = parameters.unflatten(-1, (-1, self.width))
         location, shape_params = by_column.tensor_split([self.n_locations], -1)
-        shape_params = shape_params.clamp(-MAX_SHAPE_PARAM, MAX_SHAPE_PARAM)
+        shape_params = shape_params.clamp(-MAX_LOG, MAX_LOG)
         return self.likelihood.at(shape_params.flatten(-2)), location.flatten(-2)
 
     def log_prob(self, X, parameters, moments):
@@ -186,8 +185,8 @@ class MixtureHead(ColumnHead):
         by_column = parameters.unflatten(-1, (-1, 3, self.n_mixtures))
         logits, centres, log_widths = by_column.unbind(-2)
         mean, deviation = (moment[..., None] for moment in moments)
-        widths = deviation * log_widths.clamp(-12, 6).exp()
-        widths = (widths**2 + WIDTH_FLOOR**2).sqrt()
+        widths = deviation * log_widths.clamp(-MAX_LOG, MAX_LOG).exp()
+        widths = (widths**2 + MIN_WIDTH**2).sqrt()
         return logits.log_softmax(-1), mean + deviation * centres, widths
 
     def log_prob(self, X, parameters, moments):
@@ -213,4 +212,5 @@ class MixtureHead(ColumnHead):
         distance = (X[..., None] - centres) / widths
         most_probable = (log_weights - widths.log() - 0.5 * distance**2).argmax(-1)
         width = widths.gather(-1, most_probable[..., None])[..., 0]
-        return width < 1.5 * WIDTH_FLOOR
+        # half as wide again: the width of the net adds to the least one
+        return width < 1.5 * MIN_WIDTH

@@ -25,7 +25,6 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._fitting.mask_sizes import MaskSizes
 from sklearn_mpt._frames import plain
-from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
@@ -33,6 +32,7 @@ from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, StandardisedRows
 from sklearn_mpt._measure.masks import read_blocks
+from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._seeds import RandomState
 
 OFTEN = 0.1  # share of entries of a column with the least width that causes a warning
@@ -413,7 +413,7 @@ class MPTMaskedAutoencoder(TableMPT):
             names = fitted.get("feature_names_in_", np.arange(len(at_floor)))
             warn_caller(
                 f"Column(s) {names[often[:10]].tolist()} of X have conditionals of the "
-                f"least width, {WIDTH_FLOOR} standard deviations, for more than "
+                f"least width, {MIN_WIDTH} standard deviations, for more than "
                 f"{OFTEN:.0%} of their entries: they hold few distinct values, or are "
                 "functions of other columns, and their densities have no upper bound. "
                 "Values that are few may be 'categorical'.",

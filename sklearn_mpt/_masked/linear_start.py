@@ -10,8 +10,7 @@ from scipy.special import softmax
 from sklearn_mpt._factors.em import fit_factors
 from sklearn_mpt._factors.sums import conditional_moments, packing_of
 from sklearn_mpt._fitting.natural_gradient import Point, as_arrays
-
-N_RESIDUALS = 1000  # number of rows and masks that mixtures of residuals are fitted to
+from sklearn_mpt._numbers import TINY
 
 
 def count_factors(n_samples, n_features, *, rows_per_factor=40, max_factors=32):
@@ -96,8 +95,9 @@ def residuals_of(linear, X, rng):
 def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):
     """Fit a mixture of Gaussians to numbers by EM, from their quantiles.
 
-    Each component counts a tenth of a number more, of the variance of all. min_width :
-    smallest width of a component.
+    Each component counts a tenth of a number more, of the variance of all, so that its
+    width is not 0, and has a thousandth of the weight at least, so that the net can
+    make it larger. min_width : smallest width of a component.
 
     Returns
     -------
@@ -116,8 +116,8 @@ def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):
         square = (x[:, None] - centres) ** 2
         log_each = np.log(counts) - 0.5 * np.log(variances) - 0.5 * square / variances
         share = softmax(log_each, axis=1) * weight[:, None]
-        counts = share.sum(0) + 1e-9
-        centres = (share.T @ x + 1e-9 * centres) / counts
+        counts = share.sum(0) + TINY  # a component without numbers stays where it is
+        centres = (share.T @ x + TINY * centres) / counts
         square = (x[:, None] - centres) ** 2
         variances = ((share * square).sum(0) + 0.1 * variance) / (counts + 0.1)
         variances = np.maximum(variances, min_width**2)

@@ -7,7 +7,6 @@ import torch
 
 from sklearn_mpt._masked.columns import LikelihoodHead, MixtureHead
 from sklearn_mpt._masked.linear_start import (
-    N_RESIDUALS,
     NumberMoments,
     residuals_of,
 )
@@ -111,16 +110,18 @@ class MaskedModule(torch.nn.Module):
             return [np.zeros(0), np.ones(0)]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
-    def start(self, X, weight, rng):
+    def start(self, X, weight, rng, n_residuals=1000):
         """Return the outputs from which training starts; ndarray (n_outputs,).
 
         X : rows whose numbers are standardised. rng : source of masks of the numbers.
+        n_residuals : number of rows, with a mask each, whose residuals mixtures are
+        fitted to.
         """
         parts = []
         for head, columns, _ in self.groups():
             entries, entry_weight = X[:, columns.cpu().numpy()], weight
             if isinstance(head, MixtureHead):
-                sample = np.resize(rng.permutation(len(X)), N_RESIDUALS)
+                sample = np.resize(rng.permutation(len(X)), n_residuals)
                 entries = residuals_of(self.linear, entries[sample], rng)
                 entry_weight = weight[sample]
             parts.append(head.start(entries, entry_weight))

@@ -19,9 +19,9 @@ from sklearn_mpt._measure.contract import (
 )
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, with_entries
+from sklearn_mpt._numbers import ROUNDING
 
 N_QUANTILES = 8  # values at which the density of a column of numbers is compared
-ROUNDING = 1e-9  # gains in nats that may be rounding errors
 DECIMALS = 6  # of entropies, so that rounding errors do not decide between columns
 
 
