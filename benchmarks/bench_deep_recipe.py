@@ -202,7 +202,7 @@ def table(name, folder, n_rows):
 def bound(model, X):
     """Return a lower bound on the mean LML of rows."""
     fitted, likelihood = vars(model), model._likelihood()
-    units = Units.of(fitted, "cpu")
+    units = Units.from_attributes(fitted, "cpu")
     rows = units.standardise(as_tensor(X, "cpu"))
     log_scale = (~rows.isnan() * units.log_scale).sum(1).mean()
     counts = SampleCounts(64, 256, model.n_components)

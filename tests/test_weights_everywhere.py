@@ -239,9 +239,9 @@ def test_many_more_rows_leave_little_doubt_about_models():
 
 def test_units_are_those_of_repeated_rows():
     X, weight = numbers(), np.random.default_rng(2).integers(1, 4, 60)
-    layout = ColumnLayout.of(["gaussian"] * 3, [None] * 3)
-    weighted = NumberTransform.of(X, layout, weight=weight)
-    twice = NumberTransform.of(repeated(X, weight), layout)
+    layout = ColumnLayout.from_kinds(["gaussian"] * 3, [None] * 3)
+    weighted = NumberTransform.from_rows(X, layout, weight=weight)
+    twice = NumberTransform.from_rows(repeated(X, weight), layout)
     assert_allclose(weighted.shift, twice.shift)
     assert_allclose(weighted.scale, twice.scale)
 

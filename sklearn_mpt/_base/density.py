@@ -256,7 +256,7 @@ class Units(NamedTuple):
     scale: torch.Tensor
 
     @classmethod
-    def of(cls, fitted, device):
+    def from_attributes(cls, fitted, device):
         """Return those of fitted attributes."""
         arrays = (np.asarray(fitted[name]) for name in ("_shift", "_scale"))
         return cls(*(as_tensor(array, device) for array in arrays))

@@ -115,7 +115,7 @@ class TableMPT(BaseMPT):
         self._storage = []
         if not self._is_of_numbers:
             kinds = kinds_of(self.likelihood, X, self._kinds_taken)
-            reader = TableReader.of(X, kinds)
+            reader = TableReader.from_table(X, kinds)
             self.likelihoods_, self.categories_, self._storage = reader
 
     def _check_values(self, X):

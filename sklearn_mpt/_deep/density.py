@@ -41,7 +41,7 @@ class PointRules(NamedTuple):
     pilot: tuple[int] = (3,)
 
     @classmethod
-    def of(cls, n_dims):
+    def for_dims(cls, n_dims):
         """Return the rules for a number of latent variables."""
         if n_dims > SEARCH.few_dims:
             return cls((5, 7, 9), (5, 7), (5, 7))
@@ -125,7 +125,7 @@ class DeepDensity(IntegratedDensity):
 
     def __init__(self, module, units, device, seed):
         n_dims = module.n_dims
-        rules = PointRules.of(n_dims)
+        rules = PointRules.for_dims(n_dims)
         tolerances = IMPORTANCE_TOLERANCE, CONDITIONAL_TOLERANCE, AVERAGE_TOLERANCE
         (pilot,) = points(rules.pilot, n_dims)
         scoring, predicting, averaging = (

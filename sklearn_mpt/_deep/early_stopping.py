@@ -29,7 +29,7 @@ class ValidationRows:
     """
 
     def __init__(self, X, batch_size, samples, seed, weight=None):
-        self.X, self.weights = X, SampleWeights.of(weight, X)
+        self.X, self.weights = X, SampleWeights.from_array(weight, X)
         rng = np.random.default_rng(seed)
         self.rows = [(part.nan_to_num(), ~part.isnan()) for part in X.split(batch_size)]
         self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.rows]
@@ -41,7 +41,9 @@ class ValidationRows:
         for rows, noise in zip(self.rows, self.noise, strict=True):
             posterior = module.posterior(*rows)
             densities = natural_parameters(posterior)
-            samples = SharedSamples.of(posterior, densities, (1, len(rows[0])), *noise)
+            samples = SharedSamples.draw(
+                posterior, densities, (1, len(rows[0])), *noise
+            )
             sample_batches.append((samples, module.decoder.locations(samples.z)))
         return sample_batches
 

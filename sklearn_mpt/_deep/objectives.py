@@ -170,7 +170,7 @@ def _draw_samples(module, X, observed, noise, prior_samples):
     rows = torch.nan_to_num(X) * observed_float
     posterior = module.posterior(rows.flatten(0, 1), observed_float.flatten(0, 1))
     densities = natural_parameters(posterior)
-    samples = SharedSamples.of(posterior, densities, shape, noise, prior_samples)
+    samples = SharedSamples.draw(posterior, densities, shape, noise, prior_samples)
     return rows, [part.unflatten(0, shape) for part in densities], samples
 
 
@@ -183,7 +183,7 @@ class SharedSamples(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, posterior, densities, shape, noise, prior_samples):
+    def draw(cls, posterior, densities, shape, noise, prior_samples):
         """Draw samples from the posteriors of rows, as many from each set of features.
 
         If there are more sets than samples for each row, only the first sets are used.
@@ -256,7 +256,7 @@ class RowLoss:
     """
 
     def __init__(self, X, batch_size, samples, weight=None):
-        self.X, self.weights = X, SampleWeights.of(weight, X)
+        self.X, self.weights = X, SampleWeights.from_array(weight, X)
         self.batch_size = batch_size
         self.samples = samples
         self.share = 1.0
@@ -277,7 +277,7 @@ class RowLoss:
             [weight_part * (total / len(weight_part)) for weight_part, total in parts]
         )
         self.X = torch.cat([self.X, others.X])
-        self.weights = SampleWeights.of(weight.cpu().numpy(), self.X)
+        self.weights = SampleWeights.from_array(weight.cpu().numpy(), self.X)
 
     def batches(self, rng):
         """Yield the minibatches of one epoch."""

@@ -62,7 +62,7 @@ class WeightedRows(NamedTuple):
     weight: np.ndarray
 
     @classmethod
-    def of(cls, X, weight):
+    def from_arrays(cls, X, weight):
         weight = np.ones(len(X)) if weight is None else weight
         return cls(X, weight * (len(X) / weight.sum()))
 
@@ -84,7 +84,7 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     weights, (n,); None is 1.
     """
     shift, scale = likelihood.units(X, weight)
-    rows = WeightedRows.of((X - shift) / scale, weight)
+    rows = WeightedRows.from_arrays((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
     sizes = [n_components, *recipe.widths[::-1], len(location)]
     layers, *hidden = _decoder_start(

@@ -325,7 +325,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
 
     def _density_of(self, fitted, device):
         module = module_of(fitted, self._likelihood(), device, self.decoder)
-        units = Units.of(fitted, device)
+        units = Units.from_attributes(fitted, device)
         kind, *_ = CONDITIONALS[self.conditional]
         return kind(module, units, device, tuple(fitted["_seed"].tolist()))
 
@@ -334,11 +334,11 @@ class MPTDeepVAE(LatentMixin, TableMPT):
 
     def _solver(self, data):
         fitted, device = data.fitted, data.device
-        likelihood, units = self._likelihood(), Units.of(fitted, device)
+        likelihood, units = self._likelihood(), Units.from_attributes(fitted, device)
         module = module_of(fitted, likelihood, device, self.decoder).float()
         rows = units.standardise(as_tensor(data.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
-        log_scale *= SampleWeights.of(data.weight, rows).each
+        log_scale *= SampleWeights.from_array(data.weight, rows).each
         recipe = self._recipe(likelihood, *rows.shape)
         chosen, held_out = self._split(data, rows)
         weight = np.ones(len(rows)) if data.weight is None else data.weight

@@ -236,7 +236,7 @@ class MPTDependencyNetwork(TableMPT):
             fitted["estimators_"],
             fitted["_learned"],
             fitted["_marginal_weight"],
-            Units.of(fitted, device),
+            Units.from_attributes(fitted, device),
             torch.tensor(fitted["orders_"], device=device),
             self._column_names,
         )

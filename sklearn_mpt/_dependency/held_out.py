@@ -41,7 +41,7 @@ class ForestRows(NamedTuple):
             return None, counts
         leaves = LeafMoments(forest).leaves(copies.inputs.given_to(forest))
         y = self.family.target(self.x[copies.rows])
-        return LeafValues.of(leaves, counts, y), counts
+        return LeafValues.from_rows(leaves, counts, y), counts
 
     def out_of_bag(self, forest, values, counts, index):
         """Predict copies by the trees that have no copy of the row in their bags."""

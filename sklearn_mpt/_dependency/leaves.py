@@ -42,7 +42,7 @@ class LeafValues(NamedTuple):
     total: np.ndarray
 
     @classmethod
-    def of(cls, leaves, counts, y):
+    def from_rows(cls, leaves, counts, y):
         """Collect the numbers of rows.
 
         leaves : of each row and tree, (n, n_trees). counts : how often a tree has each

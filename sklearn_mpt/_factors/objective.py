@@ -142,7 +142,7 @@ class GaussianRows(Objective):
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
-        self.weights = SampleWeights.of(weight, X)
+        self.weights = SampleWeights.from_array(weight, X)
         self.masks = masks
         self.floor = floor
         self.symmetric = SymmetricMatrices(n_dims, X.device)

@@ -223,7 +223,7 @@ def masked_sums(
     information = _information(C, z, share, m, symmetric) if informed else None
     v_z = v.T @ z
     rescaling = latent_rescaling(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
-    return Sums.of(value, weight, gradient, information, rescaling)
+    return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
 def _resolved(target, visible, ratio, largest_ratio=1e4):
@@ -287,7 +287,7 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     eye = identity(len(second), second)
     spread = 0.5 * (second - weight.sum() * eye)
     rescaling = latent_rescaling(spread, (weight[:, None] * z).sum(0))
-    return Sums.of(value, weight, gradient, information, rescaling)
+    return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
 def explained_axes(scaled):

@@ -111,7 +111,7 @@ class Sums(NamedTuple):
     rescaling: torch.Tensor | None = None  # None: from the gradient
 
     @classmethod
-    def of(cls, value, weight, gradient, information, rescaling=None):
+    def from_rows(cls, value, weight, gradient, information, rescaling=None):
         """Return the sums, given values and weights of rows, (n,) each."""
         total, square = (weight * value).sum(), (weight * value**2).sum()
         return cls(total, square, gradient, information, weight.sum(), rescaling)

@@ -13,7 +13,7 @@ class SampleWeights(NamedTuple):
     total: float
 
     @classmethod
-    def of(cls, weight, X):
+    def from_array(cls, weight, X):
         """Return the weights of the rows X; None is 1 for each."""
         weight = np.ones(len(X)) if weight is None else weight
         total = float(weight.sum())

@@ -33,7 +33,7 @@ class ColumnLayout(NamedTuple):
     values: Mapping[int, np.ndarray] = {}
 
     @classmethod
-    def of(cls, kinds, categories):
+    def from_kinds(cls, kinds, categories):
         counts = [
             (2 if kind == "bernoulli" else 0) if known is None else len(known)
             for kind, known in zip(kinds, categories, strict=True)
@@ -121,7 +121,7 @@ class NumberTransform(NamedTuple):
     values: Mapping[int, np.ndarray] = {}
 
     @classmethod
-    def of(cls, rows, layout, powers=NO_TRANSFORMS, weight=None):
+    def from_rows(cls, rows, layout, powers=NO_TRANSFORMS, weight=None):
         rows = powers.transform(rows)
         is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))

@@ -148,7 +148,9 @@ class Adjustments(NamedTuple):
     high: np.ndarray
 
     @classmethod
-    def of(cls, delta, min_value, max_value, reader: TableReader, names) -> Self:
+    def from_parameters(
+        cls, delta, min_value, max_value, reader: TableReader, names
+    ) -> Self:
         """Read the parameters; the error lists all problems.
 
         names : of the columns.

@@ -397,7 +397,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
     def _adjustments(self, X):
         bounds = self.min_value, self.max_value
-        return Adjustments.of(self.delta, *bounds, self._reader, column_names(X))
+        return Adjustments.from_parameters(
+            self.delta, *bounds, self._reader, column_names(X)
+        )
 
     def _warn_of_columns(self, reasons, hints):
         names = list(self.unmodelled_)

@@ -80,7 +80,7 @@ class GaussianIndicators(RecodedModel):
             gaussian = ColumnLayout(
                 ["gaussian"] * coded.shape[1], np.zeros(coded.shape[1])
             )
-            self.units_ = NumberTransform.of(coded, gaussian)
+            self.units_ = NumberTransform.from_rows(coded, gaussian)
         self.model.fit(self.units_.transform(coded), sample_weight=sample_weight)
         self._frequencies = {
             j: frequencies(X[:, j], len(values), sample_weight)

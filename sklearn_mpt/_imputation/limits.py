@@ -22,7 +22,7 @@ class Limits(NamedTuple):
     step: np.ndarray
 
     @classmethod
-    def of(cls, rows, is_number):
+    def from_rows(cls, rows, is_number):
         """Learn the limits and grids of columns of numbers.
 
         Limits lie a standard deviation outside of what is seen, but are not negative

@@ -44,7 +44,7 @@ class PowerTransforms(NamedTuple):
     exponents: np.ndarray  # shape: (m,)
 
     @classmethod
-    def of(cls, rows, is_number) -> Self:
+    def from_rows(cls, rows, is_number) -> Self:
         """Choose the columns of numbers that a transform makes more normal.
 
         A transform must raise the normal log-likelihood by more than its three

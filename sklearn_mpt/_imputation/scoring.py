@@ -13,7 +13,7 @@ def hidden_score(model, X, columns=None, n_parts=4, seed=0):
 
     columns : indices of the columns whose entries are hidden; None is all.
     """
-    rows = Rows.of(X)
+    rows = Rows.from_table(X)
     n_rows, n_features = rows.shape
     keys = np.random.default_rng(seed).random((n_rows, n_features))
     columns = np.arange(n_features) if columns is None else columns

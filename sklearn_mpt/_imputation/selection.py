@@ -94,7 +94,7 @@ class AutoSeconds:
     min_rows: int = 100
     max_indicators: int = 20
 
-    def of(self, n_rows, n_indicators):
+    def for_table(self, n_rows, n_indicators):
         """Return the seconds for a table.
 
         The number of columns is the geometric mean of those with and without
@@ -146,7 +146,7 @@ class TrialTable(NamedTuple):
     largest: np.ndarray
 
     @classmethod
-    def of(cls, rows, layout, units, masks, weight=None):
+    def from_rows(cls, rows, layout, units, masks, weight=None):
         numbers = units.inverse_transform(rows)
         scale = np.where(layout.numbers, spreads(numbers, weight), 1.0)
         log_slope = units.log_slope(numbers) + np.log(scale)
@@ -248,15 +248,15 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         )
     n_masks = min(-(-RULES.min_hidden // masks[0].sum()), RULES.max_masks)
     masks += [hide(rows, rng) for _ in range(n_masks - 1)]
-    table = TrialTable.of(rows, layout, units, masks, weight)
+    table = TrialTable.from_rows(rows, layout, units, masks, weight)
     train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
     widths = np.where(layout.numbers, 1, widths)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = TableSize(*rows.shape, int(widths.sum()), n_patterns)
     paths = candidate_paths(layout, units, size, int(rng.integers(2**31)))
-    auto_seconds = AUTO_SECONDS.of(len(rows), widths)
-    allowance = Allowance.of(max_seconds, max_models, auto_seconds, n_masks)
+    auto_seconds = AUTO_SECONDS.for_table(len(rows), widths)
+    allowance = Allowance.from_limits(max_seconds, max_models, auto_seconds, n_masks)
     trials, value = [], np.zeros(2)
     gains, paths = map(list, zip(*paths, strict=True))
     last = [None] * len(paths)
@@ -412,7 +412,7 @@ class Allowance(NamedTuple):
     n_masks: int = 1
 
     @classmethod
-    def of(cls, max_seconds, max_models, auto_seconds, n_masks):
+    def from_limits(cls, max_seconds, max_models, auto_seconds, n_masks):
         candidates = np.inf if max_models is None else max_models
         is_free = max_seconds == "auto" and max_models is not None
         if max_seconds is None or is_free:

@@ -141,11 +141,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]
         rows = repeated(numbers, weight)
-        self._layout = ColumnLayout.of(kinds, categories).with_levels(rows)
+        self._layout = ColumnLayout.from_kinds(kinds, categories).with_levels(rows)
         is_number = np.array([kind == "gaussian" for kind in self._layout.kinds])
-        powers = PowerTransforms.of(rows, is_number)
-        self._units = NumberTransform.of(numbers, self._layout, powers, weight)
-        self._limits = Limits.of(rows, self._layout.numbers)
+        powers = PowerTransforms.from_rows(rows, is_number)
+        self._units = NumberTransform.from_rows(numbers, self._layout, powers, weight)
+        self._limits = Limits.from_rows(rows, self._layout.numbers)
         if self.bounds is not None:
             low, high = self.bounds
             self._limits = self._limits.with_bounds(low[columns], high[columns])

@@ -157,7 +157,7 @@ def _weighted(rows, rule, model, visit=None):
         nodes = rule.place(group, posteriors, rows)
         joint = log_joint(rows, nodes, model, visit)
         if rows.moments is not None:
-            rows.moments.append(PartMoments.of(nodes, joint, posteriors))
+            rows.moments.append(PartMoments.from_nodes(nodes, joint, posteriors))
         yield nodes, joint
 
 

@@ -234,7 +234,7 @@ class PartMoments(NamedTuple):
     log_squares: torch.Tensor  # shape: (n,), and of the sum of their squares
 
     @classmethod
-    def of(cls, nodes, log_weight, posteriors):
+    def from_nodes(cls, nodes, log_weight, posteriors):
         """Return the moments of nodes with logarithms of weights (n, s)."""
         weight = log_weight.softmax(1)
         part_weights = weight * nodes.log_parts[:-1].softmax(0)

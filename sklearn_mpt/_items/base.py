@@ -67,7 +67,9 @@ class FittedItems(LatentMixin, BaseMPT):
         return [str(name) for name in names]
 
     def _model_of(self, fitted):
-        return ItemModel.of(fitted, self._names(len(fitted["n_categories_"])))
+        return ItemModel.from_attributes(
+            fitted, self._names(len(fitted["n_categories_"]))
+        )
 
     def _coded(self, groups, X, known=None):
         """Labels of groups, and the code of each row; None if there are none."""

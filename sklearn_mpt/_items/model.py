@@ -37,7 +37,7 @@ class ItemModel(NamedTuple):
     seed: tuple[int, ...]
 
     @classmethod
-    def of(cls, fitted, names):
+    def from_attributes(cls, fitted, names):
         """Make the model from fitted attributes."""
         d = len(names)
         counts = fitted["n_categories_"]

@@ -330,4 +330,4 @@ def _point(fitted, device):
 
 def _moments(X, device, weight, mean=None):
     rows = as_view(X, device)
-    return moments_of(rows, SampleWeights.of(weight, rows).each, mean)
+    return moments_of(rows, SampleWeights.from_array(weight, rows).each, mean)

@@ -211,7 +211,10 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     def _density_of(self, fitted, device):
         joint = self._joint_of(fitted, device)
-        units, seed = Units.of(fitted, device), tuple(fitted["_seed"].tolist())
+        units, seed = (
+            Units.from_attributes(fitted, device),
+            tuple(fitted["_seed"].tolist()),
+        )
         if joint.n_dims <= MAX_GRID_DIMS:
             accuracy = quadrature(joint.n_dims, device)
             scoring = _shared_first(joint, accuracy, is_fine=False)
@@ -250,7 +253,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     def _solver(self, data):
         joint = self._joint_of(data.fitted, data.device)
-        units = Units.of(data.fitted, data.device)
+        units = Units.from_attributes(data.fitted, data.device)
         rows, weight = as_view(data.X, data.device), data.weight
         given = RowContext(
             seed=(*data.fitted["_seed"].tolist(), 1),
@@ -386,7 +389,7 @@ def start_components(X, intercept, n_components, likelihood, weight=None):
     slopes = np.where(spread, slope.numpy() / size, np.nan)
     rows = torch.from_numpy(slopes)
     mean = rows.new_zeros(rows.shape[1])
-    moments = moments_of(rows, SampleWeights.of(weight, rows).each, mean)
+    moments = moments_of(rows, SampleWeights.from_array(weight, rows).each, mean)
     components = closed_form(moments, n_components, 0)["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))

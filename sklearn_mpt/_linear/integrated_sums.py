@@ -165,7 +165,7 @@ class RepresentativeValues(NamedTuple):
     code: torch.Tensor  # shape: (n, d): index of the value of each entry; -1 if missing
 
     @classmethod
-    def of(cls, X, number):
+    def from_rows(cls, X, number):
         """Choose all values of features that have few, and quantiles of others.
 
         X : rows (n, d), NaN where missing. number : of values at most.
@@ -328,7 +328,7 @@ def sums_of(value, weight, gradient, information, shape_params=None):
     none = gradient.new_zeros(0)
     slope, shape_information, blocks = shape_params or (none, none, None)
     curvature = Curvature(information, shape_information, blocks)
-    return Sums.of(value, weight, Point(gradient, slope), curvature)
+    return Sums.from_rows(value, weight, Point(gradient, slope), curvature)
 
 
 def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):

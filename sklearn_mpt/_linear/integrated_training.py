@@ -157,7 +157,7 @@ class IntegratedRows(Objective):
         self.X = X
         self.is_complete = not bool(X.isnan().any())
         self.context = context
-        self.weights = SampleWeights.of(context.weight, X)
+        self.weights = SampleWeights.from_array(context.weight, X)
         self.likelihood = likelihood
         self.floor = likelihood.shape_steps.floor.to(X.device)
         self.n_dims = n_dims
@@ -413,7 +413,9 @@ class LikelihoodRows(IntegratedRows):
             number = max(SIZES.n_representative, likelihood.n_shape_params + 2)
             number = 1 if likelihood.has_fixed_information else number
             entries = context.standardise(X).cpu().numpy()
-            self.representative = RepresentativeValues.of(entries, number).to(X.device)
+            self.representative = RepresentativeValues.from_rows(entries, number).to(
+                X.device
+            )
 
     def exact_objective(self):
         """Return the objective with more sampled nodes; None if these are many."""

@@ -352,11 +352,11 @@ class MPTMaskedAutoencoder(TableMPT):
     def _density_of(self, fitted, device):
         module = self._module(fitted).to(device).double()
         orders = torch.tensor(fitted["orders_"], device=device)
-        return MaskedDensity(module, Units.of(fitted, device), orders)
+        return MaskedDensity(module, Units.from_attributes(fitted, device), orders)
 
     def _solver(self, data):
         fitted, device = data.fitted, data.device
-        units = Units.of(fitted, device)
+        units = Units.from_attributes(fitted, device)
         X = as_tensor(data.X, device)
         weight = X.new_ones(len(X))
         if data.weight is not None:

@@ -276,7 +276,7 @@ def _check_integral(conditional, rows, mask, j):
 
 def _some_rows(rows, j, i):
     """Return the first rows, where feature j has the value of row i."""
-    moved = Rows.of(with_value_of_row(rows.values, j, i))
+    moved = Rows.from_table(with_value_of_row(rows.values, j, i))
     return moved.slice(0, min(ROWS_TO_SUM, len(moved)))
 
 
@@ -288,7 +288,7 @@ def _is_explained(conditional, rows, mask, i, j, column):
         repeated = np.repeat(np.array(rows.values[[i]], dtype=float), len(values), 0)
         repeated[:, j] = values
         try:
-            log_prob = _ask(conditional, Rows.of(repeated), mask)[:, j]
+            log_prob = _ask(conditional, Rows.from_table(repeated), mask)[:, j]
         except Exception:  # the user's function may refuse other values
             return np.full(len(values), np.nan)
         return np.exp(log_prob)

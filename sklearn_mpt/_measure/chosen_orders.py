@@ -111,7 +111,7 @@ def _at_candidates(ask, rows, hidden, candidates):
         candidates.entries, candidates.exists, log_prob, strict=True
     ):
         filled = with_entries(rows.values, others, np.where(hidden, entries, -1))
-        values[:] = np.where(exists, ask(Rows.of(filled), hidden), -np.inf)
+        values[:] = np.where(exists, ask(Rows.from_table(filled), hidden), -np.inf)
     return log_prob
 
 

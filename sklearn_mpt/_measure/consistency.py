@@ -107,7 +107,7 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
     for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
         kept = np.setdiff1d(hidden, changed)
         if len(changed) and len(kept):
-            moved = Rows.of(with_moved_columns(rows.values, changed))
+            moved = Rows.from_table(with_moved_columns(rows.values, changed))
             after = ask(moved, mask)
             if after is None:
                 continue
@@ -163,7 +163,7 @@ def excessive_integral(conditional, rows, few, mask, j, most=NORMALISED):
         repeated = np.repeat(few.values[:1], len(values), axis=0)
         repeated = repeated.astype(np.result_type(repeated, values), copy=False)
         repeated[:, j] = values
-        log_prob = np.asarray(conditional(Rows.of(repeated), mask))[:, j]
+        log_prob = np.asarray(conditional(Rows.from_table(repeated), mask))[:, j]
         with np.errstate(over="ignore"):
             return np.exp(np.nan_to_num(log_prob, nan=-np.inf, posinf=-np.inf))
 

@@ -186,16 +186,16 @@ def check_rows(model, X):
             )
         owner = getattr(model, "__self__", None)
         if not is_function or hasattr(owner, "feature_names_in_"):
-            return Rows.of(X)
+            return Rows.from_table(X)
         if not holds_numbers(X):
-            return Rows.of(X)
+            return Rows.from_table(X)
         X = as_numbers(X)
     from sklearn.utils.validation import check_array  # models load without sklearn
 
     numbers = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
     anything = {"dtype": None, "ensure_all_finite": False}
     options = numbers if is_function else anything
-    return Rows.of(check_array(X, **options, input_name="X"))
+    return Rows.from_table(check_array(X, **options, input_name="X"))
 
 
 def as_array(values):
@@ -210,7 +210,7 @@ def hidden_log_prob(conditional, rows, mask):
 
     -inf is allowed, for events of probability 0. NaN and inf are errors.
     """
-    rows = Rows.of(rows)
+    rows = Rows.from_table(rows)
     log_prob = conditional(rows, mask)
     targets = rows.targets(mask)
     wrong = targets & ~(log_prob < np.inf)
@@ -248,7 +248,7 @@ def measures_of_columns(model, n_features):
 
 def mean_masked_scores(model, rows, masks):
     """Average the masked score over rows, for each mask; shape (n_masks,)."""
-    rows = Rows.of(rows)
+    rows = Rows.from_table(rows)
     if hasattr(model, "mean_masked_scores"):
         scores = as_array(model.mean_masked_scores(rows.readonly_view(), masks))
         return _check_scores(scores, (len(masks),), "mean_masked_scores")
@@ -272,7 +272,7 @@ def _check_scores(scores, shape, name):
 
 def loop_over_masks(model, rows, masks):
     """Compute `mean_masked_scores` with one call of the conditional per mask."""
-    conditional, rows = CheckedConditional(model), Rows.of(rows)
+    conditional, rows = CheckedConditional(model), Rows.from_table(rows)
     return np.array(
         [
             masked_score(hidden_log_prob(conditional, rows, mask), mask).mean()
@@ -283,7 +283,7 @@ def loop_over_masks(model, rows, masks):
 
 def mean_chain_scores(model, rows, orders):
     """Average the scores along orders over rows; shape (2, n_orders, n_features)."""
-    rows = Rows.of(rows)
+    rows = Rows.from_table(rows)
     if hasattr(model, "mean_chain_scores"):
         scores = as_array(model.mean_chain_scores(rows.readonly_view(), orders))
         shape = (2, len(orders), rows.shape[1])
@@ -353,7 +353,7 @@ def takes_row_masks(conditional, rows):
     the test cannot detect a function that uses one mask for all rows; this happens if
     the hidden features do not depend on the visible ones.
     """
-    rows = complete_rows(Rows.of(rows))
+    rows = complete_rows(Rows.from_table(rows))
     n_rows, n_features = rows.shape
     if n_rows < 2 or n_features < 2:
         return False
@@ -399,7 +399,7 @@ def _commute(conditional, rows):
     This is tested on up to four rows and three pairs of features: one pair given
     nothing, one given half of the features, one given all others.
     """
-    rows = complete_rows(Rows.of(rows))
+    rows = complete_rows(Rows.from_table(rows))
     n_features = rows.shape[1]
     order = np.random.default_rng(1).permutation(n_features)
     for t in sorted({0, (n_features - 1) // 2, n_features - 2}):

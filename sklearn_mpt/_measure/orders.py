@@ -567,7 +567,9 @@ def _tolerance(model, rows, sums, tolerance):
         return np.full(len(rows), float(tolerance))
     least = TOLERANCE * np.maximum(1, np.abs(sums).max(axis=0))
     try:
-        error = model.score_samples(copy_of(Rows.of(rows).values), return_std=True)[1]
+        error = model.score_samples(
+            copy_of(Rows.from_table(rows).values), return_std=True
+        )[1]
     except (AttributeError, TypeError, ValueError):  # no standard errors
         return least
     return np.fmax(least, np.sqrt(rows.shape[1]) * error)

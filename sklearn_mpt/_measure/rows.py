@@ -34,7 +34,7 @@ class Rows:
     first: int = 0
 
     @classmethod
-    def of(cls, X):
+    def from_table(cls, X):
         """Return X if it is a `Rows`, else make one of an array or DataFrame."""
         if isinstance(X, cls):
             return X

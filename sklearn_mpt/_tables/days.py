@@ -41,7 +41,7 @@ class DayCoding(NamedTuple):
     largest: int
 
     @classmethod
-    def of(cls, column, holds) -> Self:
+    def from_column(cls, column, holds) -> Self:
         """Read a column whose dates or time differences are of kind `holds`."""
         present = _microseconds(column, holds)[~column.missing]
         origin = int(present.min()) if holds == DATES and len(present) else 0

@@ -55,7 +55,7 @@ class ColumnStorage(NamedTuple):
     days: tuple = ()
 
     @classmethod
-    def of(cls, column):
+    def from_column(cls, column):
         """Return the storage of a column that `columns_of` has read."""
         if column.series is None:
             return cls() if column.values.dtype != object else cls()._of_objects(column)
@@ -81,7 +81,7 @@ class ColumnStorage(NamedTuple):
         if not holds:
             return self._replace(holds=OBJECTS, numbers=_numbers_among(column))
         is_object = self.dtype in ("", "object", "Object")
-        days = tuple(DayCoding.of(column, holds))
+        days = tuple(DayCoding.from_column(column, holds))
         return self._replace(holds=OBJECTS if is_object else holds, days=days)
 
     def encode(self, column, of_strings):
@@ -230,7 +230,9 @@ def _with_categories(column, codes, fitted, categories):
     known = ~np.isnan(codes)
     entries = column.values.astype(object)
     entries[known] = array_of_objects(categories[codes[known].astype(int)].tolist())
-    if ColumnStorage.of(column).takes_categories_of(fitted, categories.tolist()):
+    if ColumnStorage.from_column(column).takes_categories_of(
+        fitted, categories.tolist()
+    ):
         return column.series_of(_merged(column, entries), column.dtype)
     dtype = _dtype_of(fitted, column, categories.tolist())
     return column.series_of(entries.tolist(), dtype)
@@ -241,13 +243,13 @@ def _with_days(column, days, fitted):
     values = DayCoding(*fitted.days).decode(days[column.missing], column.backend)
     entries[column.missing] = array_of_objects(values)
     entries = entries.tolist()
-    if ColumnStorage.of(column).takes_days_of(fitted):
+    if ColumnStorage.from_column(column).takes_days_of(fitted):
         return column.series_of(entries, column.dtype)
     return column.series_of(entries, _dtype_of(fitted, column, entries))
 
 
 def _with_numbers(column, numbers, fitted):
-    given = ColumnStorage.of(column)
+    given = ColumnStorage.from_column(column)
     values = _as_values(numbers, fitted)
     if given.takes_numbers_of(fitted):
         if fitted.numbers == NUMBERS and given.holds == INTEGERS:

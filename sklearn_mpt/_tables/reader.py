@@ -53,14 +53,16 @@ class TableReader(NamedTuple):
     storage: list[dict]
 
     @classmethod
-    def of(cls, X, kinds) -> Self:
+    def from_table(cls, X, kinds) -> Self:
         """Learn the categories and dtypes of a table whose columns have these kinds.
 
         Dates are read as numbers only by `learn`.
         """
         columns = columns_of(X)
         categories = [_categories(*args) for args in zip(kinds, columns, strict=True)]
-        storage = [ColumnStorage.of(column)._replace(days=()) for column in columns]
+        storage = [
+            ColumnStorage.from_column(column)._replace(days=()) for column in columns
+        ]
         return cls(list(kinds), categories, [args._asdict() for args in storage])
 
     @classmethod
@@ -85,7 +87,7 @@ class TableReader(NamedTuple):
         columns, reader, reasons, problems = columns_of(X), cls([], [], []), {}, []
         for j, (want, column) in enumerate(zip(wanted, columns, strict=True)):
             kind, obstacle = kind_or_obstacle(want, column, allowed)
-            storage = ColumnStorage.of(column)
+            storage = ColumnStorage.from_column(column)
             try:
                 categories = _categories(kind, column)
                 if kind is not None and categories is None:

@@ -56,7 +56,10 @@ def test_tables_of_polars_are_read_as_those_of_pandas(frame):
         schema_overrides={"level": polars.Categorical, "visits": polars.Int64},
     )
     assert kinds_of("from_dtype", other) == kinds_of("from_dtype", frame)
-    reader, twin = TableReader.of(with_gaps(frame), KINDS), TableReader.of(other, KINDS)
+    reader, twin = (
+        TableReader.from_table(with_gaps(frame), KINDS),
+        TableReader.from_table(other, KINDS),
+    )
     rows = reader.encode(with_gaps(frame))
     assert_array_equal(rows, twin.encode(other))
     filled = twin.fill(other, np.nan_to_num(rows), np.isnan(rows))
@@ -65,7 +68,7 @@ def test_tables_of_polars_are_read_as_those_of_pandas(frame):
 
 
 def test_codes_decode_to_what_they_come_from(frame):
-    reader = TableReader.of(frame, KINDS)
+    reader = TableReader.from_table(frame, KINDS)
     decoded = reader.decode(reader.encode(frame))
     assert decoded[:, 2].tolist() == frame["level"].tolist()
     assert reader.categories[2].tolist() == ["high", "low", "mid"]
@@ -229,7 +232,7 @@ def test_posterior_is_that_of_a_grid(fitted, frame):
     mean, covariance = fitted.posterior(rows)
     z = np.linspace(-6, 6, 2001)
     log_joint = np.zeros((5, len(z))) - 0.5 * z**2
-    codes = TableReader.of(frame, KINDS).encode(rows)
+    codes = TableReader.from_table(frame, KINDS).encode(rows)
     locations = z[:, None] * fitted.components_ + fitted.intercept_
     log_category = (
         locations[:, 2:5] - np.logaddexp.reduce(locations[:, 2:5], 1)[:, None]

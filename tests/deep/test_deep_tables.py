@@ -71,7 +71,7 @@ def on_a_grid(model, codes):
 
 def test_scores_and_posteriors_are_those_of_a_grid(fitted, frame):
     rows = with_gaps(frame)
-    codes = TableReader.of(frame, KINDS).encode(rows)
+    codes = TableReader.from_table(frame, KINDS).encode(rows)
     expected, mean = on_a_grid(fitted, codes)
     score, error = fitted.score_samples(rows, return_std=True)
     assert error.max() < 0.05
@@ -82,7 +82,7 @@ def test_scores_and_posteriors_are_those_of_a_grid(fitted, frame):
 
 def test_conditionals_are_those_of_a_grid(fitted, frame):
     rows = frame[:40]
-    codes = TableReader.of(frame, KINDS).encode(rows)
+    codes = TableReader.from_table(frame, KINDS).encode(rows)
     for j in range(4):
         mask = np.arange(4) == j
         visible = np.where(mask, np.nan, codes)

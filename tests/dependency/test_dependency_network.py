@@ -314,7 +314,7 @@ def test_the_numbers_in_leaves_have_the_mean_of_their_tree(weighted, bootstrap):
     forest = ExtraTreesRegressor(6, min_samples_leaf=4, bootstrap=bootstrap)
     forest.set_params(random_state=0).fit(X, y, weight)
     leaves = LeafMoments(forest).leaves(X)
-    values = LeafValues.of(leaves, draws_of_trees(forest, 80, weight), y)
+    values = LeafValues.from_rows(leaves, draws_of_trees(forest, 80, weight), y)
     predicted = [tree.predict(X) for tree in forest.estimators_]
     assert_allclose(values.mean(leaves, lambda y: y).T, predicted, atol=1e-12)
     every = values.share(leaves, np.full(80, -1.0), np.full(80, 9.0))

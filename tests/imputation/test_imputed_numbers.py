@@ -56,7 +56,7 @@ def test_numbers_of_few_values_are_coded_and_restored():
     layout = layout.with_levels(rows)
     assert layout.kinds == ["ordinal", "gaussian", "bernoulli", "categorical"]
     assert_array_equal(layout.n_categories, [4, 0, 2, 3])
-    units = NumberTransform.of(rows, layout)
+    units = NumberTransform.from_rows(rows, layout)
     coded = units.transform(rows)
     assert_array_equal(np.unique(coded[:, 0]), [0, 1, 2, 3])
     assert_allclose(units.inverse_transform(coded), rows)
@@ -66,7 +66,7 @@ def test_numbers_of_few_values_are_coded_and_restored():
 
 def test_limits_are_a_standard_deviation_outside_of_what_is_seen():
     rows = np.column_stack([[1.0, 2, 6], [-1.0, 0, 3], [0.5, 1.25, np.nan]])
-    limits = Limits.of(rows, np.array([True, True, True]))
+    limits = Limits.from_rows(rows, np.array([True, True, True]))
     assert_allclose(limits.low, [0, -1 - rows[:, 1].std(), 0.125])
     assert_allclose(limits.high, [6 + rows[:, 0].std(), 3 + rows[:, 1].std(), 1.625])
     found = limits.nearest_existing(np.array([[-5.0, 0.4, 0.13], [100.0, 0.6, 0.9]]))
@@ -84,7 +84,7 @@ def test_transforms_imply_the_moments_of_the_sample(spread):
     """Also where the best one, the logarithm, implies a mean that is far too large."""
     numbers = np.exp(spread * np.random.default_rng(1).normal(size=300))
     numbers = np.append(numbers, numbers.min() / 50)
-    powers = PowerTransforms.of(numbers[:, None], np.array([True]))
+    powers = PowerTransforms.from_rows(numbers[:, None], np.array([True]))
     transforms = powers.transform(numbers[:, None])[:, 0]
     normal = np.random.default_rng(0).normal(size=400_000)
     law = powers.inverse((transforms.mean() + transforms.std() * normal)[:, None])

@@ -153,7 +153,7 @@ def test_one_model_takes_columns_alone(wine):
 
 def test_a_column_of_many_categories_has_no_more_time():
     rule = AutoSeconds(max_indicators=5)
-    few, five, many = (rule.of(2000, [1, 1, n]) for n in (3, 5, 40))
+    few, five, many = (rule.for_table(2000, [1, 1, n]) for n in (3, 5, 40))
     assert few < five == many < rule.max_seconds
 
 
@@ -295,7 +295,7 @@ def skewed_table(n_rows, rng):
 
 def test_powers_choose_skewed_columns_and_are_inverted():
     rows = skewed_table(300, np.random.default_rng(0))
-    powers = PowerTransforms.of(rows, np.array([True, True, True, False]))
+    powers = PowerTransforms.from_rows(rows, np.array([True, True, True, False]))
     assert_array_equal(powers.columns, [0, 1])
     assert abs(powers.exponents[0]) < 0.2, "the logarithm of a lognormal is normal"
     transforms = powers.transform(rows)
@@ -312,12 +312,12 @@ def test_powers_choose_skewed_columns_and_are_inverted():
 def test_powers_do_not_depend_on_scales():
     rows, is_number = skewed_table(200, np.random.default_rng(1))[:, :3], np.ones(3)
     powers, others = (
-        PowerTransforms.of(rows, is_number),
-        PowerTransforms.of(rows * 1e3, is_number),
+        PowerTransforms.from_rows(rows, is_number),
+        PowerTransforms.from_rows(rows * 1e3, is_number),
     )
     assert_allclose(others.exponents, powers.exponents, atol=1e-4)
     shift = np.array([50.0, -50.0, 3.0])
-    apart = PowerTransforms.of(rows - shift, is_number)
+    apart = PowerTransforms.from_rows(rows - shift, is_number)
     assert_array_equal(apart.columns, [0, 1])
     assert_allclose(apart.exponents[1], powers.exponents[1], atol=1e-4)
 
@@ -325,7 +325,7 @@ def test_powers_do_not_depend_on_scales():
 def test_a_column_of_few_distinct_values_has_no_power():
     rows = np.column_stack([np.zeros(50), np.arange(50) == 7, np.arange(50.0)])
     rows[:49, 2] = np.nan
-    assert not len(PowerTransforms.of(rows, np.ones(3)).columns)
+    assert not len(PowerTransforms.from_rows(rows, np.ones(3)).columns)
 
 
 def test_conditionals_of_powers_are_densities_with_the_expected_values():
@@ -397,7 +397,7 @@ def test_independent_columns_are_normal_densities_and_frequencies():
     X = np.array([[1.0, 0], [2.0, 1], [4.0, 1], [np.nan, np.nan]])
     weight = np.array([1.0, 1, 2, 5])
     layout = ColumnLayout(["gaussian", "categorical"], np.array([0, 3]))
-    units = NumberTransform.of(np.nan_to_num(X) * 0, layout)
+    units = NumberTransform.from_rows(np.nan_to_num(X) * 0, layout)
     model = IndependentColumns(layout, units).fit(X, sample_weight=weight)
     mean, variance = 11 / 4, (1 + 4 + 32) / 4 - (11 / 4) ** 2
     frequency = np.array([1.5, 3.5, 0.5]) / 5.5

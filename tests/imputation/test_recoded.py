@@ -28,7 +28,9 @@ def table():
     kinds = ["gaussian", "gaussian", "bernoulli", "gaussian"]
     layout = ColumnLayout(kinds, np.array([0, 0, 2, 0])).with_levels(rows)
     is_number = np.array([kind == "gaussian" for kind in layout.kinds])
-    units = NumberTransform.of(rows, layout, PowerTransforms.of(rows, is_number))
+    units = NumberTransform.from_rows(
+        rows, layout, PowerTransforms.from_rows(rows, is_number)
+    )
     assert list(layout.values) == [1]
     assert units.powers.columns.tolist() == [0]
     return units.transform(rows), layout, units

@@ -108,7 +108,9 @@ def test_log_probs_are_those_of_one_call_per_prefix(factory, has_gaps):
     X, orders = with_orders(X, has_gaps)
     log_prob = model.chain_log_prob(X, orders)
     loop = CheckedConditional(model.conditional_log_prob)
-    assert_allclose(log_prob, chain_log_prob(loop, Rows.of(X), orders), atol=1e-9)
+    assert_allclose(
+        log_prob, chain_log_prob(loop, Rows.from_table(X), orders), atol=1e-9
+    )
 
 
 def test_orders_hold_each_feature_once():

@@ -227,7 +227,7 @@ def test_adapted_posteriors_are_nearer_to_a_gaussian_target():
     log_weight = nodes.log_weight - standard_normal_log_prob(nodes.z)
     joint = log_weight + gaussian_log_prob(nodes.z, target)
     halves = [
-        PartMoments.of(Nodes(z, weight, log_parts), joint_part, parts)
+        PartMoments.from_nodes(Nodes(z, weight, log_parts), joint_part, parts)
         for z, weight, log_parts, joint_part in zip(
             nodes.z.split(2048, 1),
             nodes.log_weight.split(2048, 1),
@@ -241,7 +241,7 @@ def test_adapted_posteriors_are_nearer_to_a_gaussian_target():
     assert_allclose(near[1].root ** 2, 0.25, atol=0.03)
     assert_allclose(wide.mean, 1.0, atol=0.02)
     assert_allclose(wide.root**2, wide_part_scale(1) ** 2 * 0.25, rtol=0.05)
-    together = PartMoments.of(nodes, joint, parts)
+    together = PartMoments.from_nodes(nodes, joint, parts)
     for one_part, other in zip(adapt(parts, [together]), [*near, wide], strict=True):
         assert_allclose(one_part.mean, other.mean)
         assert_allclose(one_part.root, other.root)

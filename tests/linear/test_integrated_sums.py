@@ -198,7 +198,7 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
 
 def both_sums(rows, grid, point, likelihood, number=8):
     """Sums of the log-likelihoods of all rows, at shared nodes and at their own."""
-    typical = RepresentativeValues.of(rows.numpy(), number)
+    typical = RepresentativeValues.from_rows(rows.numpy(), number)
     blocks = [
         (rows_of(part), torch.ones(len(part)).double(), typical.indicators(which, part))
         for which, part in ((slice(2), rows[:2]), (slice(2, None), rows[2:]))
