@@ -355,10 +355,10 @@ class IntegratedDensity(LatentDensity):
             )
 
         value, error, _ = refine(along, shared, self.predicting.tolerance)
-        far = (error > self.predicting.tolerance).nonzero()
+        inaccurate = (error > self.predicting.tolerance).nonzero()
         places = orders.argsort(-1)
         accuracy = self.predicting.without_shared()
-        parts = [part.T for part in far.split(len(X)) if len(part)]
+        parts = [part.T for part in inaccurate.split(len(X)) if len(part)]
         for row_index, i, feature in parts:
             place = places[row_index, i]
             is_target = place == place.gather(1, feature[:, None])
@@ -377,17 +377,19 @@ class IntegratedDensity(LatentDensity):
         largest = (
             accuracy.tolerance if accuracy.is_quadrature else MAX_CONDITIONAL_ERROR
         )
-        far = (error > largest).nonzero()
-        if len(far) == 0:
+        inaccurate = (error > largest).nonzero()
+        if len(inaccurate) == 0:
             return value
         accuracy = self.scoring if accuracy.is_quadrature else accuracy.finest()
         integrate = partial(self._estimate, integrate_log_prob, accuracy=accuracy)
-        for row_index, feature in (part.T for part in far.split(len(value))):
+        for row_index, feature in (part.T for part in inaccurate.split(len(value))):
             entries = row_index, feature
-            other, other_error = conditionals_by_difference(rows, entries, integrate)
-            better = other_error < error[row_index, feature]
+            difference, difference_error = conditionals_by_difference(
+                rows, entries, integrate
+            )
+            better = difference_error < error[row_index, feature]
             value[row_index, feature] = torch.where(
-                better, other, value[row_index, feature]
+                better, difference, value[row_index, feature]
             )
         return value
 

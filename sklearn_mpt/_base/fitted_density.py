@@ -280,9 +280,11 @@ class FittedDensityMixin(DensityMixin):
         """
         self._check_is_fitted()
         check_int(n_samples, "n_samples")
-        nothing = np.broadcast_to(np.nan, (n_samples, self.n_features_in_))
+        all_missing = np.broadcast_to(np.nan, (n_samples, self.n_features_in_))
         rng, density = self._generator_for(random_state), self._density()
-        drawn = self._map_rows(density, lambda rows: density.draw(rows, rng), nothing)
+        drawn = self._map_rows(
+            density, lambda rows: density.draw(rows, rng), all_missing
+        )
         return self._as_given(drawn)
 
     # Rows and fitted attributes

@@ -149,10 +149,10 @@ def _shape_attribute_errors(likelihood, covariance, scale):
     for name in likelihood.shape_attributes(scale):
         value, slope = _value_and_slope(likelihood, shape_params, scale, name)
         slope = slope.reshape(-1, shape_params.numel()).numpy()
-        moves = slope != 0  # the covariance of others may be NaN
+        has_slope = slope != 0  # the covariance of others may be NaN
         variances = [
             np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
-            for s, m in zip(slope, moves, strict=True)
+            for s, m in zip(slope, has_slope, strict=True)
         ]
         deviations = np.where(value.isnan().flatten(), np.nan, variances)
         deviations = deviations.reshape(value.shape)

@@ -71,7 +71,7 @@ class UserModuleWrapper(torch.nn.Module):
             if isinstance(output, torch.Tensor):
                 sizes.append(output.numel() // 2)
 
-        wanted = (
+        expected = (
             f"{name} must map tensors of shape (n, {n_inputs}) to tensors of shape "
             f"(n, {n_outputs}), in single and in double precision"
         )
@@ -81,13 +81,13 @@ class UserModuleWrapper(torch.nn.Module):
             try:
                 outputs = self.module.to(dtype)(rows)
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
-                raise ValueError(f"{wanted}; it raised: {error}") from error
+                raise ValueError(f"{expected}; it raised: {error}") from error
             if not isinstance(outputs, torch.Tensor):
-                raise TypeError(f"{wanted}; it gave {type(outputs).__name__}.")
+                raise TypeError(f"{expected}; it gave {type(outputs).__name__}.")
             if outputs.shape != (2, n_outputs) or outputs.dtype != dtype:
                 raise ValueError(
-                    f"{wanted}; 2 rows of {dtype} gave shape {tuple(outputs.shape)} of "
-                    f"{outputs.dtype}."
+                    f"{expected}; 2 rows of {dtype} gave shape {tuple(outputs.shape)} "
+                    f"of {outputs.dtype}."
                 )
         for hook in hooks:
             hook.remove()

@@ -58,7 +58,7 @@ class ValidationRows:
             batch_samples.bounds(module, copy(locations), rows)[0]
             for (batch_samples, locations), rows in zip(samples, self.rows, strict=True)
         ]
-        losses = -self.weights.each * torch.cat(bounds)
+        losses = -self.weights.values * torch.cat(bounds)
         return losses.double().cpu().numpy()
 
     @torch.no_grad()
@@ -122,9 +122,9 @@ def _derivatives(losses, number, difference=0.1):
     Single-precision losses have rounding errors that a smaller `difference` of the
     number would magnify.
     """
-    below, here, above = (losses(number + h) for h in (-difference, 0, difference))
+    below, middle, above = (losses(number + h) for h in (-difference, 0, difference))
     slope = (above - below) / (2 * difference)
-    return slope, (above - 2 * here + below).mean() / difference**2
+    return slope, (above - 2 * middle + below).mean() / difference**2
 
 
 def training_is_flat(losses, window, tol):

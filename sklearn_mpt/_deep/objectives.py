@@ -285,7 +285,7 @@ class RowLoss:
         for _ in range(max(1, round(MIN_EPOCH_STEPS / n_batches))):
             for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
                 noise = self.samples.draw(len(rows), self.X.device, rng)
-                yield self.X[rows], self.weights.each[rows], *noise
+                yield self.X[rows], self.weights.values[rows], *noise
 
 
 class MaskedLoss(RowLoss):

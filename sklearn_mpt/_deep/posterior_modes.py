@@ -103,13 +103,15 @@ def _distinct(modes):
     chosen = [first]
     for _ in range(1, n_modes(first.mean.shape[1])):
         before = chosen[-1]
-        away = (modes.mean - before.mean[:, None]) @ before.precision_root
-        apart = away.norm(dim=2) > SEARCH.mode_distance
-        modes = modes._replace(mass=torch.where(apart, modes.mass, -torch.inf))
-        other = modes.best()
+        offset = (modes.mean - before.mean[:, None]) @ before.precision_root
+        is_apart = offset.norm(dim=2) > SEARCH.mode_distance
+        modes = modes._replace(mass=torch.where(is_apart, modes.mass, -torch.inf))
+        best_mode = modes.best()
         none = (modes.mass.amax(1) < largest - SEARCH.negligible)[:, None]
-        mean = torch.where(none, first.mean, other.mean)
-        root = torch.where(none[..., None], first.precision_root, other.precision_root)
+        mean = torch.where(none, first.mean, best_mode.mean)
+        root = torch.where(
+            none[..., None], first.precision_root, best_mode.precision_root
+        )
         chosen.append(gaussian_around(mean, root))
     return chosen
 

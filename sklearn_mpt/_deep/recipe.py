@@ -76,13 +76,13 @@ def recipe_for(
     most_prior_samples : int
         Largest number of samples of the prior in a step.
     """
-    many = n_features >= image_features
-    rotates = many and likelihood.values_of_each(n_features) is None
+    has_many_features = n_features >= image_features
+    rotates = has_many_features and likelihood.values_of_each(n_features) is None
     sets_noise = rotates and objective == "mpt"
     if isinstance(hidden_layer_sizes, str):
-        hidden_layer_sizes = (128, 128, 128) if many else (128, 128)
+        hidden_layer_sizes = (128, 128, 128) if has_many_features else (128, 128)
     if activation == "auto":
-        activation = "relu" if many else "silu"
+        activation = "relu" if has_many_features else "silu"
     if batch_size == "auto":
         batch_size = int(np.clip(n_rows // 16, *batch_sizes))
     if objective == "elbo":

@@ -159,7 +159,7 @@ class ScheduleFreeAdam:
         self.squares.lerp_(self.scale, max(1 / self.n_steps, 1 - steps.squares_decay))
         torch.sqrt(self.squares, out=self.scale).add_(steps.epsilon)
         move.div_(self.scale).mul_(self.gain).clamp_(-steps.max_move, steps.max_move)
-        self.eigenbasis.rotate(move, back=True)
+        self.eigenbasis.rotate(move, inverse=True)
         if self.n_steps <= self.delay:
             move.index_fill_(0, self.delayed, 0)
         size = min(1, self.n_steps / steps.warm_up)
@@ -257,8 +257,8 @@ class Eigenbasis:
             ):
                 side.basis.copy_(torch.linalg.qr(side.covariance @ side.basis).Q)
 
-    def rotate(self, vector, back=False):
+    def rotate(self, vector, inverse=False):
         """Replace a vector by its coordinates in the bases, or back, in place."""
         for side in self.sides:
             g = side.view(vector)
-            g.copy_((side.basis if back else side.basis.T) @ g)
+            g.copy_((side.basis if inverse else side.basis.T) @ g)

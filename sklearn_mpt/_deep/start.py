@@ -70,7 +70,7 @@ class WeightedRows(NamedTuple):
         """Return the weighted sum over rows of entries, (n, m); (m,)."""
         return (self.weight[:, None] * entries).sum(0)
 
-    def some(self, n_rows, rng):
+    def sample(self, n_rows, rng):
         """Draw `n_rows` rows in proportion to their weights; return their numbers."""
         order = rng.permutation(len(self.X))
         ends = self.weight[order].cumsum()
@@ -133,7 +133,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
     if recipe.widths:
         sizes = [2 * n_inputs, *recipe.widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        sample = rows.some(SCALES.n_rows, rng)
+        sample = rows.sample(SCALES.n_rows, rng)
         entering = np.concatenate([inputs[sample], observed[sample]], 1)
         propagate(coefs, intercepts, recipe.activation, entering, 1.0, rng)
         coefs[-1][:], intercepts[-1][:] = 0, 0

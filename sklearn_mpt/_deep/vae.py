@@ -338,7 +338,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         module = module_of(fitted, likelihood, device, self.decoder).float()
         rows = units.standardise(as_tensor(data.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
-        log_scale *= SampleWeights.from_array(data.weight, rows).each
+        log_scale *= SampleWeights.from_array(data.weight, rows).values
         recipe = self._recipe(likelihood, *rows.shape)
         chosen, held_out = self._split(data, rows)
         weight = np.ones(len(rows)) if data.weight is None else data.weight

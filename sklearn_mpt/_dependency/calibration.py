@@ -267,8 +267,8 @@ class Calibration:
         components = limited(components._replace(variance=variance), self.limits)
         below, near = self.held_out.values_below, self.held_out.values_near
         ends = []
-        for y, less in zip(self.cell, (below, below + near), strict=True):
-            prob = components.cdf(self.family, y) + values_weight * less
+        for y, share_below in zip(self.cell, (below, below + near), strict=True):
+            prob = components.cdf(self.family, y) + values_weight * share_below
             wide = self.wide_family.cdf(y, *self.wide)
             ends.append((1 - self.share) * prob + self.share * wide)
         low, high = ends

@@ -46,20 +46,20 @@ class NetworkDensity(OrderMixture):
         """Approximate memory for scoring a row along all orders."""
         return FLOAT_BYTES * self.n_values * len(self.orders)
 
-    def _ask(self, method, rows, visible, column, *more):
+    def _call(self, method, rows, visible, column, *args):
         """Return what a method of the conditional of a column returns, as a tensor."""
         visible = visible.numpy().copy()
         visible[:, column] = False
         inputs = PredictorInputs(self.codings[column], rows.numpy(), visible)
-        more = (part.numpy() for part in more)
+        args = (part.numpy() for part in args)
         with named(self.predictors[column], self.names[column], "predict"):
-            answer = getattr(self.conditionals[column], method)(inputs, *more)
-        return torch.from_numpy(np.ascontiguousarray(answer, dtype=np.float64))
+            result = getattr(self.conditionals[column], method)(inputs, *args)
+        return torch.from_numpy(np.ascontiguousarray(result, dtype=np.float64))
 
     def log_prob(self, rows, visible, hidden):
         log_prob = torch.zeros_like(rows)
         for column, index in _rows_of_columns(hidden):
-            log_prob[index, column] = self._ask(
+            log_prob[index, column] = self._call(
                 "log_prob", rows[index], visible[index], column, rows[index, column]
             )
         return log_prob
@@ -68,7 +68,7 @@ class NetworkDensity(OrderMixture):
         log_prob = rows.new_empty(len(rows))
         for j in column.unique().tolist():
             index = (column == j).nonzero()[:, 0]
-            log_prob[index] = self._ask(
+            log_prob[index] = self._call(
                 "log_prob", rows[index], visible[index], j, rows[index, j]
             )
         return log_prob
@@ -78,7 +78,7 @@ class NetworkDensity(OrderMixture):
         hidden = ~visible if hidden is None else hidden
         means = rows.clone()
         for column, index in _rows_of_columns(hidden):
-            means[index, column] = self._ask(
+            means[index, column] = self._call(
                 "mean", rows[index], visible[index], column
             )
         return means
@@ -87,7 +87,7 @@ class NetworkDensity(OrderMixture):
         drawn = rows.new_empty(len(rows))
         for j in column.unique().tolist():
             index = (column == j).nonzero()[:, 0]
-            drawn[index] = self._ask(
+            drawn[index] = self._call(
                 "draw", rows[index], visible[index], j, uniform[index, j]
             )
         return drawn
@@ -102,7 +102,7 @@ class NetworkDensity(OrderMixture):
             index = (~present[:, column]).nonzero()[:, 0]
             visible_or_other[:, column] = True
             if len(index):
-                log_probs = self._ask("log_probs", rows[index], present[index], column)
+                log_probs = self._call("log_probs", rows[index], present[index], column)
                 log_prob[index, first:last] = log_probs
         average = X[:, curved]
         if X[:, curved].isnan().any():
@@ -118,14 +118,14 @@ class NetworkDensity(OrderMixture):
         rows, present = self._read(X)
 
         parts = [
-            self._ask("predict", rows, present, j)
+            self._call("predict", rows, present, j)
             for j in range(len(self.conditionals))
         ]
         shift, scale = (
             part.expand(len(parts)) for part in (self.units.shift, self.units.scale)
         )
         pairs = zip(parts, shift, scale, strict=True)
-        return torch.cat([part * by + start for part, start, by in pairs], 1)
+        return torch.cat([part * factor + start for part, start, factor in pairs], 1)
 
     @property
     def n_outputs(self):

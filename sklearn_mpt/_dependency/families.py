@@ -127,8 +127,8 @@ class NegativeBinomialResiduals(ResidualFamily):
 
     def log_prob(self, x, mean, variance):
         size = self._size(mean, variance)
-        ways = gammaln(x + size) - gammaln(size) - gammaln(x + 1)
-        return ways - size * np.log1p(mean / size) - x * np.log1p(size / mean)
+        log_binomial = gammaln(x + size) - gammaln(size) - gammaln(x + 1)
+        return log_binomial - size * np.log1p(mean / size) - x * np.log1p(size / mean)
 
     def cdf(self, y, mean, variance):
         size, count = self._size(mean, variance), np.maximum(np.floor(y), 0)

@@ -48,8 +48,10 @@ class ForestRows(NamedTuple):
         rows, n_rows = self.copies.rows, len(self.x)
         is_seen = [np.bincount(rows, count > 0, n_rows) > 0 for count in counts]
         is_unseen = ~np.column_stack(is_seen)[rows[index]]
-        some = is_unseen.any(axis=1)
-        return self.predicted(forest, values, index[some], is_unseen[some])
+        is_predicted = is_unseen.any(axis=1)
+        return self.predicted(
+            forest, values, index[is_predicted], is_unseen[is_predicted]
+        )
 
     def predicted(self, forest, values, index, counts=None):
         """Predict copies by all trees of a forest, or by those that count.

@@ -95,10 +95,10 @@ class LeafValues(NamedTuple):
 
 def draws_of_trees(forest, n_rows, weight):
     """Yield what each row counts in each tree, (n_rows,); `weight` may be None."""
-    each = np.ones(n_rows) if weight is None else weight
+    row_weight = np.ones(n_rows) if weight is None else weight
     if not forest.bootstrap:
         for _ in forest.estimators_:
-            yield each
+            yield row_weight
         return
     for tree, drawn in zip(forest.estimators_, forest.estimators_samples_, strict=True):
         count = np.bincount(drawn, minlength=n_rows).astype(np.float64)
@@ -106,4 +106,4 @@ def draws_of_trees(forest, n_rows, weight):
         is_drawn_by_weight = np.isclose(
             tree.tree_.weighted_n_node_samples[0], count.sum(), rtol=1e-9
         )
-        yield count if is_drawn_by_weight else count * each
+        yield count if is_drawn_by_weight else count * row_weight

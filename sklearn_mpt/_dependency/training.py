@@ -79,9 +79,9 @@ def visible_sets(present, column, n_masks, mask_rate, rng):
     sizes = MaskSizes("uniform" if size is None else size - 1, len(others))
     visible = np.zeros((n_masks, *present.shape), dtype=bool)
     for i, copy in enumerate(visible):
-        as_it_is = i == 0 if size is None else size == 1
+        is_unmasked = i == 0 if size is None else size == 1
         is_visible = others_present
-        if not as_it_is:
+        if not is_unmasked:
             is_visible = others_present & ~sizes.draw(others_present, generator)[0]
         copy[:, others] = is_visible.numpy()
     return visible.reshape(-1, present.shape[1])

@@ -49,33 +49,33 @@ class UniformMasks:
     sequences that cover the interval evenly. Sets of odd iterations are complements of
     those before.
 
-    few : float, default=None
-        If given, half the draws of u have a density proportional to 1 / (u + few),
+    offset : float, default=None
+        If given, half the draws of u have a density proportional to 1 / (u + offset),
         because scores given few features vary most. Weights correct for this.
     """
 
     is_uniform = True
 
-    def __init__(self, few=None):
-        self.few = few
+    def __init__(self, offset=None):
+        self.offset = offset
 
     def __call__(self, present, batch, first):
         uniform = _uniform(batch, first, present)
         place = torch.arange(first, first + len(present), device=present.device)
         start = batch.shift + SILVER * place[:, None].to(present.dtype)
         share, weight = (start + GOLDEN * (batch.iteration // 2)) % 1, 1.0
-        if self.few is not None:
+        if self.offset is not None:
             share, weight = self._tilted(share)
         visible = uniform < share
         visible = ~visible if batch.iteration % 2 else visible
         return present * visible, present * weight
 
     def _tilted(self, uniform):
-        """Return draws of u with the density of `few`, and their weights."""
-        width = math.log1p(1 / self.few)
-        tilted = self.few * torch.expm1((2 * uniform - 1) * width)
+        """Return draws of u with the density of `offset`, and their weights."""
+        width = math.log1p(1 / self.offset)
+        tilted = self.offset * torch.expm1((2 * uniform - 1) * width)
         share = torch.where(uniform < 0.5, 2 * uniform, tilted)
-        density = 1 / (share + self.few) + 1 / (1 - share + self.few)
+        density = 1 / (share + self.offset) + 1 / (1 - share + self.offset)
         return share, 1 / (0.5 + 0.25 * density / width)
 
 
@@ -103,8 +103,8 @@ def _uniform(batch, first, like):
     """
     state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
     generator = torch.Generator(like.device).manual_seed(int(state[0] >> np.uint64(1)))
-    single = {"dtype": torch.float32, "device": like.device}
-    return torch.rand(like.shape, generator=generator, **single)
+    options = {"dtype": torch.float32, "device": like.device}
+    return torch.rand(like.shape, generator=generator, **options)
 
 
 class GaussianRows(Objective):
@@ -233,14 +233,14 @@ class GaussianRows(Objective):
         """Which entries of some rows are present, and the weights of these rows."""
         places = np.linspace(0, len(self.X) - 1, min(len(self.X), self.noise_rows))
         rows = torch.from_numpy(places.astype(int)).to(self.X.device)
-        weight = self.weights.each[rows]
+        weight = self.weights.values[rows]
         return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
 
     def _parts(self, point, batch):
         """Yield the sums of blocks of rows."""
         for first in range(0, len(batch.rows), self.n_block):
             rows = batch.rows[first : first + self.n_block]
-            X, weight = self.X[rows].double(), self.weights.each[rows]
+            X, weight = self.X[rows].double(), self.weights.values[rows]
             present = (~torch.isnan(X)).to(X.dtype)
             X = torch.nan_to_num(X)
             if self.masks is None:
@@ -280,7 +280,7 @@ class GaussianRows(Objective):
         n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
         places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
         rows = torch.from_numpy(places).to(self.X.device)
-        X, weight = self.X[rows].double(), self.weights.each[rows]
+        X, weight = self.X[rows].double(), self.weights.values[rows]
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
         slopes = mean_slopes(torch.nan_to_num(X), present, rotated, self.symmetric)

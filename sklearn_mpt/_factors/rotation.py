@@ -45,26 +45,26 @@ def loadings_of(slopes):
     return slopes / length
 
 
-def rotated(slopes, method, near=None):
+def rotated(slopes, method, start=None):
     """Return rotated slopes (d, k), and correlations of the factors (k, k).
 
     Columns with a negative sum change their sign. The longest comes first: several
     orders of the columns have the same criterion.
 
-    near : T at which the search starts, whose order is kept; None starts from several.
+    start : T at which the search starts, whose order is kept; None starts from several.
     """
     k = slopes.shape[1]
-    if near is None or method is None:
+    if start is None or method is None:
         slopes = principal_axes(slopes.T).T
     transform = np.eye(k)
     if method is not None and k > 1:
         loadings = loadings_of(slopes)
-        if near is None:
+        if start is None:
             transform = _best(loadings, method)
         else:
-            transform = _project(loadings, near, method)[1]
+            transform = _project(loadings, start, method)[1]
     rotated_slopes = slopes @ np.linalg.inv(transform).T
-    if near is None:
+    if start is None:
         order = (rotated_slopes**2).sum(axis=0).argsort()[::-1]
         rotated_slopes, transform = rotated_slopes[:, order], transform[:, order]
     sign = np.where(rotated_slopes.sum(axis=0) < 0, -1.0, 1.0)

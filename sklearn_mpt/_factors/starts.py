@@ -16,9 +16,11 @@ def closed_form(moments, n_components, noise_floor):
     """
     values, axes = _axes_of_moments(moments, n_components)
     n_features = len(moments.mean)
-    n_rest = n_features - n_components
-    rest = values[n_components:].sum() / n_rest if n_rest > 0 else values[-1]
-    noise_variance = max(float(rest), noise_floor)
+    n_remaining = n_features - n_components
+    remaining = (
+        values[n_components:].sum() / n_remaining if n_remaining > 0 else values[-1]
+    )
+    noise_variance = max(float(remaining), noise_floor)
     lengths = _lengths(values[: len(axes)], noise_variance)
     components = np.zeros((n_components, n_features))
     components[: len(axes)] = lengths[:, None] * axes
@@ -51,9 +53,9 @@ def closed_form_of_rows(X, n_components, noise_share=1e-3, noise_floor=1e-6):
     n_samples, n_features = X.shape
     n_kept = min(n_components, n_samples, n_features)
     values, directions = _leading(X, n_kept)
-    rest = (X**2).sum() / n_samples - values.sum()
-    rest /= max(1, n_features - n_kept)
-    noise = max(rest, noise_share * values.max(), noise_floor)
+    remaining = (X**2).sum() / n_samples - values.sum()
+    remaining /= max(1, n_features - n_kept)
+    noise = max(remaining, noise_share * values.max(), noise_floor)
     components = np.zeros((n_components, n_features))
     components[:n_kept] = _lengths(values, noise)[:, None] * directions
     return components, noise

@@ -55,7 +55,7 @@ def _n_rows(X):
     return max(1, CACHE_ENTRIES // X.shape[1])
 
 
-def raised(X):
+def double_blocks(X):
     """Split rows into blocks to convert to double precision; one block if they are."""
     return X.split(len(X) if X.dtype == torch.float64 else _n_rows(X))
 
@@ -70,8 +70,10 @@ def moments_of(X, weight=None, mean=None):
         weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
     has_gaps = mean is not None
     if not has_gaps:
-        parts = weight.split([len(block) for block in raised(X)])
-        total = sum(w @ b.double() for w, b in zip(parts, raised(X), strict=True))
+        parts = weight.split([len(block) for block in double_blocks(X)])
+        total = sum(
+            w @ b.double() for w, b in zip(parts, double_blocks(X), strict=True)
+        )
         mean = total / len(X)
 
     def centred(block):
@@ -97,15 +99,15 @@ class SymmetricMatrices:
         self.upper = rows * n_dims + columns
         twice = torch.where(rows == columns, 1.0, 2.0)
         self.twice = twice.to(torch.float64)  # number of matrix entries of each number
-        where = torch.zeros(n_dims, n_dims, dtype=torch.long, device=device)
-        where[rows, columns] = torch.arange(len(twice), device=device)
-        self.where = (where + where.T - where.diag().diag()).flatten()
+        position = torch.zeros(n_dims, n_dims, dtype=torch.long, device=device)
+        position[rows, columns] = torch.arange(len(twice), device=device)
+        self.position = (position + position.T - position.diag().diag()).flatten()
 
     def pack(self, matrices):
         return matrices.flatten(1).index_select(1, self.upper)
 
     def unpack(self, vectors):
-        full = vectors.index_select(1, self.where)
+        full = vectors.index_select(1, self.position)
         return full.unflatten(1, (self.n_dims, self.n_dims))
 
     def outer(self, vectors):

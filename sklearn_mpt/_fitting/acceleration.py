@@ -49,16 +49,21 @@ class QuasiNewton:
     def __len__(self):
         return len(self._pairs)
 
-    def add(self, moved, before, now):
+    def add(self, displacement, gradient_before, gradient):
         """Add a step, and the gradients before and after it."""
-        fall, expected = before - now, before
-        product, least = float(moved @ fall), self.least_fall * float(moved @ expected)
+        fall, expected = gradient_before - gradient, gradient_before
+        product, least = (
+            float(displacement @ fall),
+            self.least_fall * float(displacement @ expected),
+        )
         if least <= 0:  # the step was not in a direction of ascent
             return
         if product < least:
-            share = (moved @ expected - least) / (moved @ expected - product)
+            share = (displacement @ expected - least) / (
+                displacement @ expected - product
+            )
             fall = torch.lerp(expected, fall, share)
-        self._pairs = [*self._pairs, (moved, fall)][-self.length :]
+        self._pairs = [*self._pairs, (displacement, fall)][-self.length :]
 
     def direction(self, gradient, divide):
         """Return the corrected step for a gradient.
@@ -66,14 +71,16 @@ class QuasiNewton:
         divide : callable, from a gradient to the full step.
         """
         shares = []
-        for moved, fall in reversed(self._pairs):
-            shares.append((moved @ gradient) / (moved @ fall))
+        for displacement, fall in reversed(self._pairs):
+            shares.append((displacement @ gradient) / (displacement @ fall))
             gradient = gradient - shares[-1] * fall
         step = divide(gradient)
         if self._pairs and self.largest_scale > 1:
-            moved, fall = self._pairs[-1]
-            ratio = float(moved @ fall) / float(fall @ divide(fall))
+            displacement, fall = self._pairs[-1]
+            ratio = float(displacement @ fall) / float(fall @ divide(fall))
             step = min(max(1.0, ratio), self.largest_scale) * step
-        for (moved, fall), share in zip(self._pairs, reversed(shares), strict=True):
-            step = step + (share - (fall @ step) / (moved @ fall)) * moved
+        for (displacement, fall), share in zip(
+            self._pairs, reversed(shares), strict=True
+        ):
+            step = step + (share - (fall @ step) / (displacement @ fall)) * displacement
         return step

@@ -104,5 +104,5 @@ class PointAverage:
 
         It is the gain of one full step. Several steps gain more in slow directions.
         """
-        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
-        return RULES.drift_cost * max(0.0, promise - self.noise)
+        expected_gain = 0.5 * self.gradient.dot(divide(self.gradient, information))
+        return RULES.drift_cost * max(0.0, expected_gain - self.noise)

@@ -193,9 +193,9 @@ def full_step(objective, point, batch, information, share):
     return natural_step(sums, point, information, max_step=objective.rules.max_step)
 
 
-def gain_at(other, point, objective, batch):
+def gain_at(new_point, point, objective, batch):
     """Return the gain of another point on a batch, in nats per row."""
-    before, now = (objective.sums(p, batch) for p in (point, other))
+    before, now = (objective.sums(p, batch) for p in (point, new_point))
     return float((now.value - before.value) / now.n_rows)
 
 
@@ -266,16 +266,16 @@ def _divide_blocks(gradient, information, solved):
     """
     slots, places, *_ = information.blocks
     n_slots, width = slots.shape[1], gradient.coefs.shape[1]
-    is_own = slots >= 0
-    taken = slots.clamp(min=0)
-    rows = torch.where(is_own[..., None], information.shape_params[taken], 0.0)
+    is_used = slots >= 0
+    index = slots.clamp(min=0)
+    rows = torch.where(is_used[..., None], information.shape_params[index], 0.0)
     blocks, cross = rows[..., :n_slots], rows[..., n_slots:]
-    blocks = blocks + torch.diag_embed((~is_own).to(blocks.dtype))
+    blocks = blocks + torch.diag_embed((~is_used).to(blocks.dtype))
     coef_information = information.coefs[places]
     matrices = torch.cat(
         [torch.cat([coef_information, cross.mT], 2), torch.cat([cross, blocks], 2)], 1
     )
-    shape_params = torch.where(is_own, gradient.shape_params[taken], 0.0)
+    shape_params = torch.where(is_used, gradient.shape_params[index], 0.0)
     slope = torch.cat([gradient.coefs[places], shape_params], 1)
     size = matrices.diagonal(dim1=1, dim2=2).clamp(min=TINY).rsqrt()
     matrices = size[:, None] * matrices * size[..., None]
@@ -283,9 +283,9 @@ def _divide_blocks(gradient, information, solved):
     step = torch.linalg.solve_ex(matrices, (size * slope)[..., None]).result[..., 0]
     step = size * step
     solved = solved.index_copy(0, places, step[:, :width])
-    moved = torch.zeros_like(gradient.shape_params)
-    moved[slots[is_own]] = step[:, width:][is_own]
-    return Point(solved, moved)
+    shape_step = torch.zeros_like(gradient.shape_params)
+    shape_step[slots[is_used]] = step[:, width:][is_used]
+    return Point(solved, shape_step)
 
 
 def _with_bounded_step(step, max_step, blocks):
@@ -299,9 +299,9 @@ def _with_bounded_step(step, max_step, blocks):
     length[places] = torch.maximum(length[places], shape_length.amax(1, keepdim=True))
     factor = max_step / length.clamp(min=max_step)
     slot_factor = factor[places].expand(slots.shape)[slots >= 0]
-    taken = slots[slots >= 0]
+    index = slots[slots >= 0]
     shape_params = step.shape_params.index_put(
-        (taken,), step.shape_params[taken] * slot_factor
+        (index,), step.shape_params[index] * slot_factor
     )
     return Point(step.coefs * factor, shape_params)
 

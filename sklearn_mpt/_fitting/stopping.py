@@ -70,13 +70,13 @@ def is_flat(losses, window, tol, n_errors=1.0):
     return fall <= max(tol, n_errors * noise)
 
 
-def gains_are_below(tol, gained, left, patience=1.0):
+def gains_are_below(tol, last_gain, remaining_gain, patience=1.0):
     """Return whether steps without noise may end.
 
     gained : gain of the last step, which must be below `patience` times `tol`. left :
     gain of all later steps, which must be below `tol`.
     """
-    return gained < patience * tol and left < tol
+    return last_gain < patience * tol and remaining_gain < tol
 
 
 @dataclass(frozen=True)

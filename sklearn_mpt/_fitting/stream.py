@@ -82,7 +82,7 @@ class StreamAscent(Solver):
         """
         point = self.point
         part = UnexplainedSlopes(*self.objective.slopes(point), self.objective.n_rows)
-        self._unexplained = unexplained = part.and_before(self._unexplained)
+        self._unexplained = unexplained = part.averaged_with(self._unexplained)
         if self._n_steps < self._next_test:
             return
         self._unexplained, self._next_test = None, 2 * self._n_steps
@@ -150,7 +150,7 @@ class UnexplainedSlopes(NamedTuple):
     information: torch.Tensor  # of each location, (d,)
     n_rows: float
 
-    def and_before(self, before):
+    def averaged_with(self, before):
         """Return the average of this part and those before, which may be None."""
         if before is None or not self._is_narrow:
             return self

@@ -9,7 +9,7 @@ import torch
 class SampleWeights(NamedTuple):
     """The sample weights of rows, and their sum."""
 
-    each: torch.Tensor  # shape: (n,), of mean 1
+    values: torch.Tensor  # shape: (n,), of mean 1
     total: float
 
     @classmethod

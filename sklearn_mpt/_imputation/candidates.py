@@ -114,8 +114,8 @@ class TableSize(NamedTuple):
 def candidate_paths(layout, units, size, seed):
     """Return paths of candidates. The first has independent columns alone."""
     settings = CandidateSettings(layout, units, size, seed)
-    alone = IndependentColumns(layout, units)
-    first = Candidate("columns alone", OVERHEAD, lambda _: clone(alone))
+    independent_columns = IndependentColumns(layout, units)
+    first = Candidate("columns alone", OVERHEAD, lambda _: clone(independent_columns))
     paths = [
         CandidatePath(MAY_GAIN, [first]),
         CandidatePath(MAY_GAIN, _gaussians(settings)),
@@ -235,7 +235,7 @@ def _mixtures(settings, kind, levels_are_numbers=True):
         layout = layout.without_levels()
     n_numbers = layout.kinds.count("gaussian")
     n_others = layout.n_categories.sum()
-    also = ", levels as categories" if not levels_are_numbers else ""
+    suffix = ", levels as categories" if not levels_are_numbers else ""
 
     def start(n_components):
         width = n_components * size.n_indicators / size.n_rows
@@ -246,7 +246,7 @@ def _mixtures(settings, kind, levels_are_numbers=True):
 
     return [
         Candidate(
-            f"mixture of {k}, {kind}{also}",
+            f"mixture of {k}, {kind}{suffix}",
             size.em_seconds(k, n_numbers, n_others),
             lambda _, k=k: start(k),
         )

@@ -45,11 +45,11 @@ class LevelsAsNumbers(RecodedModel):
             self._points = _standardised(X, self.layout.values, sample_weight)
         self.model.fit(self._numbers(X), sample_weight=sample_weight)
         columns = list(self.layout.values)
-        nothing = np.full((1, X.shape[1]), np.nan)
+        all_missing = np.full((1, X.shape[1]), np.nan)
         self._log_prior = {
-            j: np.log(frequencies(X[:, j], len(points), sample_weight)) - alone[0]
-            for (j, points), alone in zip(
-                self._points.items(), self._at_levels(nothing, columns), strict=True
+            j: np.log(frequencies(X[:, j], len(points), sample_weight)) - marginal[0]
+            for (j, points), marginal in zip(
+                self._points.items(), self._at_levels(all_missing, columns), strict=True
             )
         }
         return self
@@ -70,8 +70,10 @@ class LevelsAsNumbers(RecodedModel):
         values = self.layout.values
         others = np.array([j for j in columns if j not in values], dtype=int)
         levels = [j for j in columns if j in values]
-        plain = layout.without_levels()
-        numbers, code_prob = self.model.expected(self._numbers(X), plain, others, units)
+        unlevelled_layout = layout.without_levels()
+        numbers, code_prob = self.model.expected(
+            self._numbers(X), unlevelled_layout, others, units
+        )
         log_probs = dict(zip(others.tolist(), code_prob, strict=True))
         log_probs |= dict(zip(levels, self._of_levels(X, levels), strict=True))
         return numbers, [log_probs[j] for j in columns]
@@ -140,10 +142,10 @@ class WithoutPowers(RecodedModel):
 
     def conditional_log_prob(self, X, mask):
         log_prob = self.model.conditional_log_prob(self._recoded(X), mask)
-        asked = np.broadcast_to(mask, X.shape) & ~np.isnan(X)
+        is_target = np.broadcast_to(mask, X.shape) & ~np.isnan(X)
         numbers = self.units.inverse_transform(X)
         slope = self._plain.log_slope(numbers) - self.units.log_slope(numbers)
-        return np.where(asked, log_prob + slope, log_prob)
+        return np.where(is_target, log_prob + slope, log_prob)
 
     def expected(self, X, layout, columns, units):
         return self.model.expected(self._recoded(X), layout, columns, self._plain)

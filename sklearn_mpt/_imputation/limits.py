@@ -46,11 +46,11 @@ class Limits(NamedTuple):
     def with_bounds(self, low, high):
         """Return limits that a user's bounds replace where they are not NaN."""
         is_low, is_high = ~np.isnan(low), ~np.isnan(high)
-        least = np.where(is_low, low, self.low)
-        most = np.where(is_high, high, self.high)
-        least = np.where(is_high & ~is_low, np.minimum(least, most), least)
-        most = np.where(is_low & ~is_high, np.maximum(least, most), most)
-        return self._replace(low=least, high=most)
+        lower = np.where(is_low, low, self.low)
+        upper = np.where(is_high, high, self.high)
+        lower = np.where(is_high & ~is_low, np.minimum(lower, upper), lower)
+        upper = np.where(is_low & ~is_high, np.maximum(lower, upper), upper)
+        return self._replace(low=lower, high=upper)
 
     def clip(self, rows):
         return np.clip(rows, self.low, self.high)
@@ -59,9 +59,9 @@ class Limits(NamedTuple):
         """Return the nearest numbers within limits and on the grid of their column."""
         rows, has_grid = self.clip(rows), self.step > 0
         step = np.where(has_grid, self.step, 1.0)
-        least, most = (self.low - self.origin) / step, (self.high - self.origin) / step
+        lower, upper = (self.low - self.origin) / step, (self.high - self.origin) / step
         place = np.rint((rows - self.origin) / step)
-        place = place.clip(np.ceil(least), np.floor(most))
+        place = place.clip(np.ceil(lower), np.floor(upper))
         grid = self.origin + place * step
         return np.where(has_grid, grid.round(MAX_DECIMALS), rows)
 
@@ -73,9 +73,9 @@ def decimal_step(numbers):
     """
     for decimals in range(MAX_DECIMALS + 1):
         scaled = numbers * 10.0**decimals
-        whole = np.rint(scaled)
-        if np.allclose(scaled, whole, rtol=1e-12, atol=1e-6):
-            return step_of(whole) / 10.0**decimals
+        rounded = np.rint(scaled)
+        if np.allclose(scaled, rounded, rtol=1e-12, atol=1e-6):
+            return step_of(rounded) / 10.0**decimals
     return 0.0
 
 

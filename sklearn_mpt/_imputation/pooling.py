@@ -54,8 +54,8 @@ class PooledEstimate(NamedTuple):
             Ends of the interval, by Student's t with `df` degrees of freedom.
         """
         check_real(level, "level", "neither", most=1.0)
-        half = stats.t.ppf(0.5 + level / 2, self.df) * self.std_error
-        low, high = self.estimate - half, self.estimate + half
+        half_width = stats.t.ppf(0.5 + level / 2, self.df) * self.std_error
+        low, high = self.estimate - half_width, self.estimate + half_width
         return (float(low), float(high)) if np.ndim(low) == 0 else (low, high)
 
 

@@ -80,8 +80,10 @@ class PowerTransforms(NamedTuple):
         """Return the logarithms of the derivatives of the transforms; (n, d)."""
         log_slope = np.zeros(rows.shape)
         numbers = (rows[..., self.columns] - self.origins) / self.units
-        bends = (self.exponents - 1) * np.sign(numbers) * np.log1p(np.abs(numbers))
-        log_slope[..., self.columns] = bends - np.log(self.units)
+        log_derivative = (
+            (self.exponents - 1) * np.sign(numbers) * np.log1p(np.abs(numbers))
+        )
+        log_slope[..., self.columns] = log_derivative - np.log(self.units)
         return log_slope
 
     def inverse_transform(self, rows):
@@ -131,13 +133,13 @@ def _fit(numbers, origin, unit, n_halvings=8):
         method="bounded",
     ).x
     if not _moments_agree(numbers, best):
-        apart, best = best, 1.0
+        rejected, best = best, 1.0
         for _ in range(n_halvings):
-            middle = (apart + best) / 2
+            middle = (rejected + best) / 2
             if _moments_agree(numbers, middle):
                 best = middle
             else:
-                apart = middle
+                rejected = middle
     value = yeojohnson_llf(best, numbers) - len(numbers) * np.log(unit)
     return value, origin, unit, best
 

@@ -276,18 +276,18 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         seconds, start = now - start, now
         trials.append(trial._replace(seconds=seconds))
         hidden = table.hidden(trials)
-        before_it, value = value, np.array(hidden.value(hidden.weights()))
-        gain_of_all = value - before_it
+        value_before, value = value, np.array(hidden.value(hidden.weights()))
+        gain_of_all = value - value_before
         trials[-1] = trials[-1]._replace(gain=float(gain_of_all[0]))
-        smaller = before or trials[0]
-        gained = trial.log_prob - smaller.log_prob
-        alone = np.average(gained, weights=table.entry_weight)
+        previous = before or trials[0]
+        gain_by_entry = trial.log_prob - previous.log_prob
+        own_gain = np.average(gain_by_entry, weights=table.entry_weight)
         last[i] = trial
         overruns = seconds > n_masks * RULES.max_seconds(candidate)
         largest = gain_of_all.max() if len(trials) > 1 else gain_of_all[0]
-        if overruns or max(alone, largest) <= RULES.min_gain:
+        if overruns or max(own_gain, largest) <= RULES.min_gain:
             paths[i] = []
-        gains[i] = np.sqrt(np.maximum([alone, largest], RULES.min_gain).prod())
+        gains[i] = np.sqrt(np.maximum([own_gain, largest], RULES.min_gain).prod())
     hidden = table.hidden(trials)
     kept = sparse_weights(hidden)
     return trials, kept, hidden.take(kept).weights()
@@ -304,8 +304,10 @@ def _fit_candidate(candidate, before, train, table, is_first):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             models, log_prob, filled = [], [], []
-            turns = zip(starts, train, table.masks, strict=True)
-            for n_before, (first, (masked, weight), mask) in enumerate(turns):
+            starts_and_masks = zip(starts, train, table.masks, strict=True)
+            for n_before, (first, (masked, weight), mask) in enumerate(
+                starts_and_masks
+            ):
                 if time.process_time() > start + (n_before or np.inf) * most:
                     return None
                 model = candidate.start(first).fit(masked, sample_weight=weight)
@@ -381,10 +383,10 @@ def expected(models, weights, rows, layout, units):
     gaps, filled = np.isnan(rows), units.inverse_transform(rows)
     numbers_of_models = np.stack([numbers for numbers, _ in expectations_of_models])
     # a model without a weight may expect what is not finite
-    useful = weights.mean[:, None] > 0
-    numbers = (weights.mean[:, None] * np.where(useful, numbers_of_models, 0.0)).sum(
-        axis=0
-    )
+    has_weight = weights.mean[:, None] > 0
+    numbers = (
+        weights.mean[:, None] * np.where(has_weight, numbers_of_models, 0.0)
+    ).sum(axis=0)
     filled = np.where(gaps, numbers, filled)
     for j in layout.coded[
         ~layout.numbers[layout.coded] & gaps[:, layout.coded].any(axis=0)

@@ -129,8 +129,10 @@ def mean_weights(hidden):
     for j in np.flatnonzero(hidden.is_number):
         matrix = (sums[j] + PSEUDO_ERRORS * common) / (count[j] + PSEUDO_ERRORS)
         matrix = matrix.reshape(n_models, n_models)
-        useful = matrix.diagonal() <= matrix[0, 0]
-        weights[useful, j] = _least_squares_weights(matrix[np.ix_(useful, useful)])
+        is_no_worse = matrix.diagonal() <= matrix[0, 0]
+        weights[is_no_worse, j] = _least_squares_weights(
+            matrix[np.ix_(is_no_worse, is_no_worse)]
+        )
     return weights
 
 
@@ -157,12 +159,12 @@ def sparse_weights(hidden, max_loss=3e-3):
     kept, value = [0], np.array(hidden.take([0]).value(hidden.take([0]).weights()))
     while (value < full - max_loss).any() and len(kept) < len(hidden.log_prob):
         best = -np.inf
-        for more in np.setdiff1d(np.arange(len(hidden.log_prob)), kept).tolist():
-            subset = hidden.take([*kept, more])
+        for candidate in np.setdiff1d(np.arange(len(hidden.log_prob)), kept).tolist():
+            subset = hidden.take([*kept, candidate])
             values = np.array(subset.value(subset.weights()))
             gain = np.minimum(values, full).sum()
             if gain > best:
-                best, value, added = gain, values, more
+                best, value, added = gain, values, candidate
         kept.append(added)
     return np.array(kept)
 

@@ -118,18 +118,21 @@ def information_by_nodes(rows, weight, joint, accuracy):
     locations that are linear in z. Rules are refined until the information agrees.
     """
     is_exact = accuracy.is_quadrature
-    near = AGREEMENT if is_exact else AGREEMENT_BY_SAMPLING
-    now = None
+    tolerance = AGREEMENT if is_exact else AGREEMENT_BY_SAMPLING
+    information = None
     for rule in accuracy.rules():
         if rule.is_shared:
             continue
-        before, now = now, _information_by_rule(rows, weight, joint, (rule, is_exact))
+        before, information = (
+            information,
+            _information_by_rule(rows, weight, joint, (rule, is_exact)),
+        )
         if before is None:
             continue
-        unit = now.diagonal().clamp(min=TINY).rsqrt()
-        if ((now - before) * unit * unit[:, None]).abs().max() < near:
+        unit = information.diagonal().clamp(min=TINY).rsqrt()
+        if ((information - before) * unit * unit[:, None]).abs().max() < tolerance:
             break
-    return now
+    return information
 
 
 def _information_by_rule(rows, weight, joint, rule):
@@ -270,11 +273,11 @@ class _CompleteData:
         coefs = result[: self.n_coefs, : self.n_coefs]
         blocks = coefs.view(-1, self.width, coefs.shape[1] // self.width, self.width)
         outer = (z1[..., None] * z1[..., None, :]).flatten(2).flatten(0, 1)
-        for here, partner, chosen in self._partners():
+        for location_index, partner, chosen in self._partners():
             curvature = -share * _gradient(slope[..., chosen].sum(), location)
             sums = curvature.flatten(0, 1).T @ outer
             sums = sums.unflatten(1, (self.width, self.width))
-            blocks[here, :, partner] += sums[here]
+            blocks[location_index, :, partner] += sums[location_index]
         if self.n_shape_params:
             self._add_shape_params(
                 result, shape_slope, location, shape_params, z1, share
@@ -292,8 +295,8 @@ class _CompleteData:
             partner = torch.full_like(place, -1)
             partner[self.feature[chosen]] = chosen
             partner = partner[self.feature]
-            here = (partner >= 0).nonzero()[:, 0]
-            yield here, partner[here], chosen
+            location_index = (partner >= 0).nonzero()[:, 0]
+            yield location_index, partner[location_index], chosen
 
     def _add_shape_params(self, result, shape_slope, location, shape_params, z1, share):
         """Add the curvatures in shape parameters, for the features in turn."""
@@ -310,8 +313,8 @@ class _CompleteData:
                     part = slice(place_of * self.width, (place_of + 1) * self.width)
                     result[part, n_coefs + i] = cross[place_of]
                     result[n_coefs + i, part] = cross[place_of]
-                beside = (feature == feature[i]).nonzero()[:, 0]
-                result[n_coefs + beside, n_coefs + i] = within[beside]
+                same_feature = (feature == feature[i]).nonzero()[:, 0]
+                result[n_coefs + same_feature, n_coefs + i] = within[same_feature]
 
 
 def _rank_among_equals(numbers):

@@ -175,9 +175,9 @@ def _nodes(parts, count, shifts):
     n_rows, _, n_dims = parts.mean.shape
     points = _shared_points(RULES.prior_ratio * count, n_dims).to(shifts.device)
     prior = shifted(points, shifts[:, :1])
-    near = shifted(points[:count], shifts[:, 1:, None])
-    near = parts.mean[:, :, None] + near @ parts.root
-    z = torch.cat([prior, near.flatten(1, 2)], 1)
+    posterior_points = shifted(points[:count], shifts[:, 1:, None])
+    posterior_points = parts.mean[:, :, None] + posterior_points @ parts.root
+    z = torch.cat([prior, posterior_points.flatten(1, 2)], 1)
     # Terms of Gaussians cancel little near the narrowest one.
     centre = parts.mean[:, 0]
     flat = Posterior(*(part.flatten(0, 1) for part in parts))

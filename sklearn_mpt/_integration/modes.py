@@ -69,29 +69,32 @@ def climb(
     value, gradient, precision = (part.clone() for part in log_joint(z, moving))
     step, gain = _newton(gradient, precision, max_step)
     size = torch.ones_like(value)
-    goes_on = (step.abs().amax(1) > tol) & (gain > min_gain)
+    is_moving = (step.abs().amax(1) > tol) & (gain > min_gain)
     for _ in range(max_iter):
-        moving = moving[goes_on]
+        moving = moving[is_moving]
         if len(moving) == 0:
             break
-        at = z[moving] + size[moving, None] * step[moving]
-        evaluated = log_joint(at, moving)
+        proposal = z[moving] + size[moving, None] * step[moving]
+        evaluated = log_joint(proposal, moving)
         rounding = ROUNDING * (1 + value[moving].abs())
-        gained = evaluated.value - value[moving] > -rounding
+        is_accepted = evaluated.value - value[moving] > -rounding
         # indices, because a GPU waits for each selection by a mask
-        chosen, others = gained.nonzero()[:, 0], (~gained).nonzero()[:, 0]
-        better, worse = moving[chosen], moving[others]
-        z[better], value[better] = at[chosen], evaluated.value[chosen]
-        precision[better] = evaluated.precision[chosen]
-        new = _newton(evaluated.gradient[chosen], precision[better], max_step)
-        step[better], gain[better] = new
+        chosen, not_accepted = (
+            is_accepted.nonzero()[:, 0],
+            (~is_accepted).nonzero()[:, 0],
+        )
+        accepted, rejected = moving[chosen], moving[not_accepted]
+        z[accepted], value[accepted] = proposal[chosen], evaluated.value[chosen]
+        precision[accepted] = evaluated.precision[chosen]
+        new = _newton(evaluated.gradient[chosen], precision[accepted], max_step)
+        step[accepted], gain[accepted] = new
         length = step.norm(dim=1).clamp(min=TINY)
         damped = torch.log1p(length) / length
-        longer = torch.maximum(size[better] / shortening, damped[better])
-        size[better] = longer.clamp(max=1.0)
-        size[worse] = torch.minimum(shortening * size[worse], damped[worse])
-        goes_on = (step[moving].abs().amax(1) > tol) & (gain[moving] > min_gain)
-        goes_on &= size[moving] > min_share * damped[moving]
+        longer = torch.maximum(size[accepted] / shortening, damped[accepted])
+        size[accepted] = longer.clamp(max=1.0)
+        size[rejected] = torch.minimum(shortening * size[rejected], damped[rejected])
+        is_moving = (step[moving].abs().amax(1) > tol) & (gain[moving] > min_gain)
+        is_moving &= size[moving] > min_share * damped[moving]
     return PosteriorModes(z, value, precision)
 
 
@@ -99,12 +102,12 @@ def _newton(gradient, precision, max_step):
     """Return Newton steps (n, k), and the gains that they promise, (n,), in nats."""
     root, failed = torch.linalg.cholesky_ex(precision)
     step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
-    bent = failed > 0
-    if bent.any():
-        values, vectors = torch.linalg.eigh(precision[bent])
-        along = (vectors.mT @ gradient[bent][..., None])[..., 0]
+    is_indefinite = failed > 0
+    if is_indefinite.any():
+        values, vectors = torch.linalg.eigh(precision[is_indefinite])
+        along = (vectors.mT @ gradient[is_indefinite][..., None])[..., 0]
         along = along / values.abs().clamp(min=1e-6)
-        step[bent] = (vectors @ along[..., None])[..., 0]
+        step[is_indefinite] = (vectors @ along[..., None])[..., 0]
     if max_step < math.inf:
         length = step.norm(dim=1, keepdim=True)
         step = step * (max_step / length.clamp(min=max_step))

@@ -34,11 +34,11 @@ def count_nodes(steps, radii):
     return ball * math.prod(r / h for r, h in zip(radii, steps, strict=True))
 
 
-def coarsen(steps, most, radii, widest=math.inf):
+def coarsen(steps, max_nodes, radii, widest=math.inf):
     """Return the spacing of a grid with about `most` nodes, if it has more."""
-    while count_nodes(steps, radii) > 1.001 * most and min(steps) < widest:
+    while count_nodes(steps, radii) > 1.001 * max_nodes and min(steps) < widest:
         n_free = sum(h < widest for h in steps)
-        factor = (count_nodes(steps, radii) / most) ** (1 / n_free)
+        factor = (count_nodes(steps, radii) / max_nodes) ** (1 / n_free)
         steps = [min(factor * h, widest) for h in steps]
     return steps
 

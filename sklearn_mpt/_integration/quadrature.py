@@ -207,12 +207,12 @@ def mixture_nodes(normal, posteriors):
 
     normal : Tensors of shape (1 or n, s_i, k), one more than there are posteriors.
     """
-    *near, far = normal
+    *posterior_points, prior_points = normal
     moved = [
         posterior.mean[:, None] + points @ posterior.root
-        for points, posterior in zip(near, posteriors, strict=True)
+        for points, posterior in zip(posterior_points, posteriors, strict=True)
     ]
-    z = torch.cat([*moved, far.expand(len(moved[0]), -1, -1)], 1)
+    z = torch.cat([*moved, prior_points.expand(len(moved[0]), -1, -1)], 1)
     log_prior = standard_normal_log_prob(z)
     log_parts = torch.stack([gaussian_log_prob(z, gaussian) for gaussian in posteriors])
     log_mixture = torch.stack(

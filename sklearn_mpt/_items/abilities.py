@@ -94,10 +94,12 @@ def modes(
 
 def covariances(curvature):
     """Invert minus the Hessians; NaN where they show no maximum."""
-    good = torch.linalg.eigvalsh(curvature).amin(1) > 0
+    is_definite = torch.linalg.eigvalsh(curvature).amin(1) > 0
     eye = identity(curvature.shape[1], curvature)
-    safe = torch.where(good[:, None, None], curvature, eye)
-    return torch.where(good[:, None, None], torch.linalg.inv(safe), torch.nan)
+    invertible = torch.where(is_definite[:, None, None], curvature, eye)
+    return torch.where(
+        is_definite[:, None, None], torch.linalg.inv(invertible), torch.nan
+    )
 
 
 def posterior_modes(density, X, codes=None):
@@ -135,17 +137,17 @@ def likelihood_modes(density, X, codes=None):
         start = start.masked_fill(X.isnan().all(1, keepdim=True), torch.nan)
     theta, error = start.clone(), start.abs()  # infinite, or NaN
     finite = start.isfinite().all(1)
-    none = torch.zeros_like(start[finite])
-    z, curvature = modes(items, point, X[finite], (none, none), start[finite])
+    no_prior = torch.zeros_like(start[finite])
+    z, curvature = modes(items, point, X[finite], (no_prior, no_prior), start[finite])
     values, vectors = torch.linalg.eigh(curvature)
     is_flat = values < FLAT_CURVATURE
     precision = torch.where(is_flat, math.inf, values)
     covariance = (vectors / precision[:, None]) @ vectors.mT
     estimate, std_error = _in_user_units(density, z, covariance)
     share = (vectors.mT @ density.root).abs()
-    far = (is_flat[..., None] & (share > SHARE)).any(1)
-    theta[finite] = torch.where(far, estimate.sign() * math.inf, estimate)
-    error[finite] = torch.where(far, math.inf, std_error)
+    is_infinite = (is_flat[..., None] & (share > SHARE)).any(1)
+    theta[finite] = torch.where(is_infinite, estimate.sign() * math.inf, estimate)
+    error[finite] = torch.where(is_infinite, math.inf, std_error)
     return theta, error
 
 
@@ -168,12 +170,12 @@ def likelihood_start(items, point, X, n_nodes=601):
     flat = torch.nan_to_num(table, neginf=-1e300).clamp(min=-1e12)
     total = X.new_zeros(len(X), len(z))
     codes = X.nan_to_num(nan=float(MISSING))
-    for c in range(items.most):
+    for c in range(items.max_categories):
         total += (codes == c).double() @ flat[:, c]
     best = total[:, 1:-1].amax(1)
     start = inner[total[:, 1:-1].argmax(1)]
-    up, down = total[:, -1], total[:, 0]
-    start = torch.where(up > best, math.inf, start)
-    start = torch.where((down > best) & (down >= up), -math.inf, start)
-    nothing = X.isnan().all(1)
-    return torch.where(nothing, torch.nan, start)[:, None]
+    upper, lower = total[:, -1], total[:, 0]
+    start = torch.where(upper > best, math.inf, start)
+    start = torch.where((lower > best) & (lower >= upper), -math.inf, start)
+    is_empty = X.isnan().all(1)
+    return torch.where(is_empty, torch.nan, start)[:, None]

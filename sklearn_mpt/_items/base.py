@@ -145,7 +145,7 @@ class FittedItems(LatentMixin, BaseMPT):
                 "theta must have shape (n_samples, n_components) = "
                 f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
             )
-        size = max(1, CHUNK_ENTRIES // (rows.shape[1] * density.items.most))
+        size = max(1, CHUNK_ENTRIES // (rows.shape[1] * density.items.max_categories))
         for part in gen_batches(len(rows), size):
             prob = self._prob_of(density, theta[part])
             yield statistics.moments_of(rows[part], prob), weight[part]
@@ -172,7 +172,9 @@ class FittedItems(LatentMixin, BaseMPT):
         weight = check_sample_weight(sample_weight, rows)
         codes = self._codes_of(groups, X)
         device = check_device(self.device)
-        answers = merged_answers(rows, model.items.most, weight, codes, device)
+        answers = merged_answers(
+            rows, model.items.max_categories, weight, codes, device
+        )
         objective = model.objective(answers, self._priors)
         point = model.start(device)
         objective.refine()

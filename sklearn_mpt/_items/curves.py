@@ -359,7 +359,7 @@ class Items:
         self.names = list(names)
         self.n_categories = np.asarray(n_categories, dtype=int)
         self.n_dims = n_dims
-        self.most = int(self.n_categories.max())
+        self.max_categories = int(self.n_categories.max())
         self.blocks = []
         sorts = list(zip(self.names, self.n_categories.tolist(), strict=True))
         first = 0
@@ -396,8 +396,8 @@ class Items:
 
     def unseen(self, X):
         """Return which categories of items occur in none of the rows; bool (d, c)."""
-        occurs = np.stack([(X == c).any(axis=0) for c in range(self.most)], 1)
-        return ~occurs & (np.arange(self.most) < self.n_categories[:, None])
+        occurs = np.stack([(X == c).any(axis=0) for c in range(self.max_categories)], 1)
+        return ~occurs & (np.arange(self.max_categories) < self.n_categories[:, None])
 
     def curves(self, point, z):
         return [block.curve(point, z) for block in self.blocks]
@@ -408,7 +408,7 @@ class Items:
         if len(curves) == 1:
             order = self.blocks[0].items.argsort()
             return like if bool((order.diff() == 1).all()) else like[order]
-        table = like.new_zeros(len(self), self.most, like.shape[2])
+        table = like.new_zeros(len(self), self.max_categories, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
             table[block.items, : block.kind.n_categories] = curve.log_prob
         return table
@@ -416,7 +416,7 @@ class Items:
     def prob(self, curves):
         """Return probabilities of all answers; (d, c, s), 0 beyond the last."""
         like = curves[0].log_prob
-        prob = like.new_zeros(len(self), self.most, like.shape[2])
+        prob = like.new_zeros(len(self), self.max_categories, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
             prob[block.items, : block.kind.n_categories] = curve.log_prob.exp()
         return prob
@@ -431,7 +431,9 @@ class Items:
     def z_derivatives(self, curves, point):
         """Return derivatives of log-probabilities in z; (d, k, c, s)."""
         like = curves[0].log_prob
-        derivatives = like.new_zeros(len(self), self.n_dims, self.most, like.shape[2])
+        derivatives = like.new_zeros(
+            len(self), self.n_dims, self.max_categories, like.shape[2]
+        )
         for block, curve in zip(self.blocks, curves, strict=True):
             slopes, _ = block.split(point)
             part = slopes[:, :, None, None] * curve.eta[:, None]
@@ -476,13 +478,13 @@ class Items:
 
     def describe(self, point):
         """Return the attributes of items, given their flat parameters."""
-        d, steps = len(self), self.most - 1
+        d, steps = len(self), self.max_categories - 1
         attributes = {
             "discrimination": np.ones((d, self.n_dims)),
             "intercept": np.full((d, steps), np.nan),
             "difficulty": np.full((d, steps), np.nan),
             "guessing": np.zeros(d),
-            "category_scores": np.full((d, self.most), np.nan),
+            "category_scores": np.full((d, self.max_categories), np.nan),
         }
         tensor = torch.from_numpy(np.asarray(point))
         for block in self.blocks:

@@ -55,7 +55,7 @@ class ItemDensity(LatentDensity):
 
     @property
     def row_bytes(self):
-        n_answers = self.n_items * self.items.most
+        n_answers = self.n_items * self.items.max_categories
         return FLOAT_BYTES * (4 * len(self.grid.z) + 4 * n_answers)
 
     def log_joint(self, X, observed=None, log_weight=None):
@@ -67,7 +67,7 @@ class ItemDensity(LatentDensity):
         if observed is not None:
             X = torch.where(observed, X, torch.nan)
         codes = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
-        answers = Answers(codes, self.items.most)
+        answers = Answers(codes, self.items.max_categories)
         all_rows = slice(None)
         if log_weight is None:
             return log_joint(answers, all_rows, self.table, self.log_weight[None])
@@ -78,14 +78,14 @@ class ItemDensity(LatentDensity):
         joint = self.log_joint(X)
         value = joint.logsumexp(1)
         halves = [
-            joint[:, half].logsumexp(1)
-            for half in (self.grid.is_even, ~self.grid.is_even)
+            joint[:, is_in_half].logsumexp(1)
+            for is_in_half in (self.grid.is_even, ~self.grid.is_even)
         ]
         error = (halves[0] - halves[1]).abs()
         # the error of the full grid is about the square of that of every other node
         error = torch.where(error**2 > TOLERANCE, error**2, 0.0)
-        nothing = X.isnan().all(1)
-        return value.masked_fill(nothing, 0.0), error.masked_fill(nothing, 0.0)
+        is_empty = X.isnan().all(1)
+        return value.masked_fill(is_empty, 0.0), error.masked_fill(is_empty, 0.0)
 
     def weights(self, X, observed=None, log_weight=None):
         """Return posterior weights of the nodes; (n, s)."""
@@ -124,7 +124,9 @@ class ItemDensity(LatentDensity):
         """Return expected answers, as numbers, given abilities."""
         curves = self.items.curves(self.point, self.z_of_abilities(Z))
         prob = self.items.prob(curves)
-        codes = torch.arange(self.items.most, dtype=prob.dtype, device=prob.device)
+        codes = torch.arange(
+            self.items.max_categories, dtype=prob.dtype, device=prob.device
+        )
         return torch.einsum("dcs,c->sd", prob, codes)
 
     def z_of_abilities(self, theta):
@@ -152,8 +154,8 @@ class ItemDensity(LatentDensity):
     def on_finer_grid(self):
         """Return this density on a finer grid, from which z is drawn."""
         n_dims = self.items.n_dims
-        most = (MAX_DRAWN / len(self.grid.z)) ** (1 / n_dims)
-        factor = max(1.0, min(FINER, most))
+        max_per_dim = (MAX_DRAWN / len(self.grid.z)) ** (1 / n_dims)
+        factor = max(1.0, min(FINER, max_per_dim))
         grid = grid_of([h / factor for h in self.grid.steps], self.population)
         return ItemDensity(
             self.items, self.point, grid, self.population, self.share, self.root
@@ -179,7 +181,9 @@ class ItemDensity(LatentDensity):
         d = X.shape[1]
         order = order.expand(X.shape)
         scores = X.new_zeros(2, d).double()
-        size = max(1, CHUNK_ENTRIES // (len(self.grid.z) + 2 * d * self.items.most))
+        size = max(
+            1, CHUNK_ENTRIES // (len(self.grid.z) + 2 * d * self.items.max_categories)
+        )
         for rows, orders in zip(X.split(size), order.split(size), strict=True):
             rows = rows.double()
             codes, present = rows.nan_to_num().long(), ~rows.isnan()

@@ -103,7 +103,9 @@ class _DifFits:
 
     def fit(self, free, start):
         X, items, _ = self.split(free)
-        answers = merged_answers(X, items.most, self.weight, self.group, self.device)
+        answers = merged_answers(
+            X, items.max_categories, self.weight, self.group, self.device
+        )
         unseen = torch.from_numpy(items.unseen(X)).to(self.device)
         objective = ItemObjective(answers, self.layout(items), self.priors, unseen)
         point = torch.from_numpy(start).to(self.device)

@@ -297,14 +297,14 @@ class InformationDisplay(Display):
     def _plot_test(self, ax):
         test = self.items.sum(axis=1)
         (self.line_,) = ax.plot(self.theta, test, color="C0", label="Information")
-        beside = ax.twinx()
+        right_ax = ax.twinx()
         with np.errstate(divide="ignore"):
             error = 1 / np.sqrt(test)
-        (self.error_line_,) = beside.plot(
+        (self.error_line_,) = right_ax.plot(
             self.theta, error, "--", color="C1", label="Standard error"
         )
-        beside.set_ylabel("Standard error of an ability")
-        beside.set_ylim(0, min(3.0, 1.1 * np.max(error)))
+        right_ax.set_ylabel("Standard error of an ability")
+        right_ax.set_ylim(0, min(3.0, 1.1 * np.max(error)))
         ax.legend(handles=[self.line_, self.error_line_])
 
 

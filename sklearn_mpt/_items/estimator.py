@@ -324,7 +324,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         names = self._names(X.shape[1])
         counts = np.maximum(2, np.nanmax(X, axis=0).astype(int) + 1)
         items = Items(names, counts, self.n_components)
-        share = smoothed_shares(X, items.most, weight)
+        share = smoothed_shares(X, items.max_categories, weight)
         slopes = first_slopes(X, self.n_components, weight)
         if items.has_fixed_scale:
             slopes = np.ones_like(slopes)
@@ -368,7 +368,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                     f"{self._group_labels.tolist()}."
                 )
         answers = merged_answers(
-            data.X, model.items.most, data.weight, codes, data.device
+            data.X, model.items.max_categories, data.weight, codes, data.device
         )
         unseen = None
         if data.is_all:
@@ -406,13 +406,14 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         names = fitted.get("feature_names_in_", np.arange(len(fitted["n_categories_"])))
         if self.slope_prior is None:
             slopes = fitted["discrimination_"].reshape(len(names), -1)
-            long = np.flatnonzero(np.linalg.norm(slopes, axis=1) > LONG_SLOPE)
-            if len(long):
+            long_slopes = np.flatnonzero(np.linalg.norm(slopes, axis=1) > LONG_SLOPE)
+            if len(long_slopes):
                 warn_caller(
-                    f"The slopes of {len(long)} item(s), {names[long[:10]].tolist()}, "
-                    f"exceed {LONG_SLOPE:g}: these items separate people, and their "
-                    "likelihood may have no finite maximum. A normal prior keeps the "
-                    "excess small; slope_prior=2.0, for instance, would bound all "
+                    f"The slopes of {len(long_slopes)} item(s), "
+                    f"{names[long_slopes[:10]].tolist()}, exceed {LONG_SLOPE:g}: these "
+                    "items separate people, and their likelihood may have no finite "
+                    "maximum. A normal prior keeps the excess small; slope_prior=2.0, "
+                    "for instance, would bound all "
                     "slopes.",
                     ConvergenceWarning,
                 )

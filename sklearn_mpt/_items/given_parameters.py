@@ -52,8 +52,8 @@ def given_items(names, slopes, intercept, thresholds, guessing, category_scores)
     if intercept is None:
         thresholds = _intercepts(names, slopes, thresholds)
     guessing = _guessing(guessing, len(items))
-    scores = np.tile(np.arange(items.most, dtype=float), (len(items), 1))
-    scores[np.arange(items.most) >= counts[:, None]] = np.nan
+    scores = np.tile(np.arange(items.max_categories, dtype=float), (len(items), 1))
+    scores[np.arange(items.max_categories) >= counts[:, None]] = np.nan
     if category_scores is not None:
         scores = _scores(category_scores, scores)
     given |= {"guessing": guessing, "category_scores": scores}

@@ -97,10 +97,10 @@ def score_tables(X, weight, prob, n_categories, node_weight):
     return tables
 
 
-def _merge(tables, row, into):
+def _merge(tables, row, target):
     """Add a row of both tables to another, and drop it."""
     for table in tables:
-        table[into] += table[row]
+        table[target] += table[row]
     return [np.delete(table, row, axis=0) for table in tables]
 
 
@@ -164,13 +164,13 @@ def _collapse_categories(tables, small):
             least = min(cells[0])
             k = max(i for i, value in enumerate(cells[0]) if value == least)
             if k == 0:
-                into = 1
+                target = 1
             elif k == len(cells[0]) - 1:
-                into = k - 1
+                target = k - 1
             else:
-                into = k - 1 if cells[0][k - 1] <= cells[0][k + 1] else k + 1
+                target = k - 1 if cells[0][k - 1] <= cells[0][k + 1] else k + 1
             for part in cells:
-                part[into] += part[k]
+                part[target] += part[k]
                 del part[k]
             if min(cells[0]) >= MIN_EXPECTED:
                 break
@@ -200,13 +200,13 @@ def _collapse_rows(tables):
             break
         row = int(np.flatnonzero(small.any(axis=1))[0])
         if row == 0:
-            into = 1
+            target = 1
         elif row == len(expected) - 1:
-            into = row - 1
+            target = row - 1
         else:
             above, below = tables[0][row - 1].sum(), tables[0][row + 1].sum()
-            into = row - 1 if above <= below else row + 1
-        tables = _merge(tables, row, into)
+            target = row - 1 if above <= below else row + 1
+        tables = _merge(tables, row, target)
     return tables
 
 

@@ -192,7 +192,11 @@ class ItemsMixin(FittedItems):
         model = self._model_of(vars(self))
         attributes = model.items.describe(model.point)
         attributes = {name: getattr(self, f"{name}_") for name in DESCRIBED}
-        d, K, steps = len(model.items), model.items.n_dims, model.items.most - 1
+        d, K, steps = (
+            len(model.items),
+            model.items.n_dims,
+            model.items.max_categories - 1,
+        )
         width = K + steps + 1
         covariance = np.full((d, width, width), np.nan)
         errors = {
@@ -302,7 +306,9 @@ class ItemsMixin(FittedItems):
             return np.concatenate([*parts, difficulty], 1)
 
         base = reported_parameters(flat)
-        width = items.n_dims + items.most  # of the covariance matrix of an item
+        width = (
+            items.n_dims + items.max_categories
+        )  # of the covariance matrix of an item
         jacobian = np.zeros((*base.shape, len(flat)))
         for p in range(len(flat)):
             step = np.zeros(len(flat))
@@ -496,7 +502,7 @@ def _delta(items, point, blocks):
 
     blocks : covariances of flat parameters, (j, q, q) for each block.
     """
-    d, K, steps = len(items), items.n_dims, items.most - 1
+    d, K, steps = len(items), items.n_dims, items.max_categories - 1
     width = K + steps + 1
     covariance, errors = np.zeros((d, width, width)), np.full((d, steps), np.nan)
 

@@ -211,19 +211,19 @@ def rmsea_interval(value, df, n_rows, level=0.9):
         return math.nan, math.nan
 
     def limit(share):
-        def off(centre):
+        def excess(centre):
             return (
                 ncx2.cdf(value, df, centre) - share
                 if centre > 0
                 else chi2.cdf(value, df) - share
             )
 
-        if off(0.0) <= 0:
+        if excess(0.0) <= 0:
             return 0.0
         high = max(4 * value, 10.0)
-        while off(high) > 0:
+        while excess(high) > 0:
             high *= 2
-        return math.sqrt(brentq(off, 0.0, high) / (df * (n_rows - 1)))
+        return math.sqrt(brentq(excess, 0.0, high) / (df * (n_rows - 1)))
 
     return limit(0.5 + level / 2), limit(0.5 - level / 2)
 

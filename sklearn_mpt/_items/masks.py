@@ -92,8 +92,8 @@ class MaskedItemSolver(ItemSolver):
         curve = self.loss_curve
         if len(curve) < STEPS.min_masked_steps or len(curve) % STEPS.window:
             return False
-        half = len(curve) // 2 if not self.finishes else STEPS.window
-        has_settled = is_flat(curve, half, tol=0.0)
+        n_compared = len(curve) // 2 if not self.finishes else STEPS.window
+        has_settled = is_flat(curve, n_compared, tol=0.0)
         if not self.finishes:
             return (has_settled and len(curve) >= 4 * STEPS.min_masked_steps) or len(
                 curve
@@ -155,10 +155,10 @@ def _add_masked(
     group_rows,
 ):
     """Add the sums over rows with one mask to the totals; return their score."""
-    d, most, _ = table.shape
+    d, max_categories, _ = table.shape
     codes, weight = answers.codes[rows], answers.weight[rows]
     group = answers.group[rows]
-    steps = torch.arange(most, device=codes.device, dtype=torch.int8)
+    steps = torch.arange(max_categories, device=codes.device, dtype=torch.int8)
     indicators = (codes[..., None] == steps).double()  # shape: (n, d, c)
     observed = (indicators * (~mask)[:, None]).flatten(1)
     hidden = indicators[:, mask].flatten(1)
@@ -167,11 +167,11 @@ def _add_masked(
     average = torch.where(hidden > 0, r @ hidden_prob.T, 1.0).clamp(min=TINY)
     scale = weight * d / mask.sum()
     gain = scale[:, None] * hidden / average
-    through = r * (gain @ hidden_prob - (scale * hidden.sum(1))[:, None])
-    slopes[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, most))
-    slopes += (observed.T @ through).unflatten(0, (d, most))
+    node_slopes = r * (gain @ hidden_prob - (scale * hidden.sum(1))[:, None])
+    slopes[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, max_categories))
+    slopes += (observed.T @ node_slopes).unflatten(0, (d, max_categories))
     weighted = weight[:, None] * r
     row_counts += (codes != MISSING).double().T @ weighted
-    group_slopes.index_add_(0, group, through)
+    group_slopes.index_add_(0, group, node_slopes)
     group_rows.index_add_(0, group, weight)
     return float((scale[:, None] * average.log()).sum())

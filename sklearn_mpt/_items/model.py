@@ -99,7 +99,7 @@ class ItemModel(NamedTuple):
         return ItemObjective(*objective_args)
 
 
-def attributes_of(items, point, rotation, near=None):
+def attributes_of(items, point, rotation, start_transform=None):
     """Return fitted attributes of item parameters, and the sign of z.
 
     Several abilities are rotated; see `rotated`. For one ability the sign is chosen so
@@ -109,7 +109,7 @@ def attributes_of(items, point, rotation, near=None):
     sign, correlation = 1.0, np.eye(items.n_dims)
     slopes = attributes["discrimination"]
     if items.n_dims > 1:
-        slopes, correlation = rotated(slopes, rotation, near)
+        slopes, correlation = rotated(slopes, rotation, start_transform)
         attributes["discrimination"] = slopes
     elif slopes.sum() < 0 and not items.has_fixed_scale:
         sign = -1.0
@@ -125,7 +125,7 @@ def reshape_attributes(attributes, items):
     attributes = dict(attributes)
     if items.n_dims == 1:
         attributes["discrimination"] = attributes["discrimination"][:, 0]
-    if items.most == 2:
+    if items.max_categories == 2:
         for name in ("intercept", "difficulty"):
             attributes[name] = attributes[name][:, 0]
     return {f"{name}_": value for name, value in attributes.items()}

@@ -71,7 +71,7 @@ class ModelFitMixin(FittedItems):
             fitted = _at_nodes(model, density)
         m2 = limited.moment_statistic(rows, weight, fitted, by_category=False)
         c2 = (math.nan,) * 2
-        if model.items.most > 2:
+        if model.items.max_categories > 2:
             c2 = limited.moment_statistic(rows, weight, fitted, by_category=True)
         n_rows = weight.sum()
         return limited.ModelFit(

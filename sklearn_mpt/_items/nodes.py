@@ -121,6 +121,8 @@ def steps_for(items, point, population, rules):
     widest_by_slope = rules.max_slope_spacing * ratio / steepest.clamp(min=1e-3)
     widest = torch.minimum(widest, widest_by_slope)
     steps = spacings(precision, ratio, widest).tolist()
-    most = min(rules.max_nodes[n_dims], KEPT_ENTRIES // (len(items) * items.most))
+    most = min(
+        rules.max_nodes[n_dims], KEPT_ENTRIES // (len(items) * items.max_categories)
+    )
     most = max(most, rules.min_nodes[n_dims] ** n_dims)
     return coarsen(steps, most, _extent(population)[1])

@@ -54,7 +54,7 @@ class ItemJoint:
 
     @property
     def width(self):
-        return len(self.items) * self.items.most
+        return len(self.items) * self.items.max_categories
 
     def entry_log_prob(self, X, z):
         """Return log p(x_j | z) at nodes of each row, (n, s, d); X : 0 if missing."""
@@ -255,7 +255,7 @@ class SampledObjective(ItemObjective):
         """
         items, nodes = self.layout.items, self._nodes
         n_nodes, n_dims = nodes.z.shape[1:]
-        width = max(n_numbers, len(items) * items.most)
+        width = max(n_numbers, len(items) * items.max_categories)
         size = max(1, CHUNK_ENTRIES // (width * n_nodes))
         for first in range(0, len(self.answers), size):
             rows = slice(first, first + size)

@@ -158,14 +158,14 @@ def expectations(answers, table, log_weight):
     n_nodes = table.shape[2]
     sums = table.new_zeros(answers.columns, n_nodes)
     groups = table.new_zeros(log_weight.shape)
-    more, base = answers.coefficients(table)
+    differences, base = answers.coefficients(table)
     value = 0.0
     for rows in answers.blocks(n_nodes):
         indicators, group = answers.indicators(rows), answers.group[rows]
         start = (
             (base + log_weight)[group] if len(log_weight) > 1 else base + log_weight[0]
         )
-        total, share = total_and_shares(torch.addmm(start, indicators, more))
+        total, share = total_and_shares(torch.addmm(start, indicators, differences))
         weight = answers.weight[rows]
         value += float(weight @ total)
         share *= weight[:, None]
@@ -245,9 +245,9 @@ class ItemObjective:
         expected = expectations(self.answers, items.table(curves), log_weight)
         if self.unseen is not None:
             table, weight = items.table(curves), UNSEEN * log_weight[0].exp()
-            more = self.unseen[:, :, None] * weight
-            value = expected.value + float((more * table).sum())
-            expected = expected._replace(value=value, counts=expected.counts + more)
+            added = self.unseen[:, :, None] * weight
+            value = expected.value + float((added * table).sum())
+            expected = expected._replace(value=value, counts=expected.counts + added)
         return curves, expected
 
     def __call__(self, point):
@@ -441,8 +441,8 @@ class ItemSolver(Solver):
             if self.objective.has_node_noise:
                 self._is_over = self._is_at_noise()
                 return
-        left = 0.5 * float(self._now.gradient @ self._direction(self._now))
-        self._is_over = gains_are_below(self.tol, gained, left, patience=10)
+        remaining_gain = 0.5 * float(self._now.gradient @ self._direction(self._now))
+        self._is_over = gains_are_below(self.tol, gained, remaining_gain, patience=10)
 
     def terminate(self):
         if self._is_over and self.objective.refine():

@@ -257,9 +257,9 @@ def _best_factors(X, fitted, rng, weight):
     The likelihood has local maxima. One run starts near the principal components, the
     others at very small factors with random noise variances.
     """
-    few = rng.permutation(len(X))[: STARTS.n_rows]
-    weight = None if weight is None else weight[few]
-    rows = torch.from_numpy(np.array(X[few], float))
+    sample = rng.permutation(len(X))[: STARTS.n_rows]
+    weight = None if weight is None else weight[sample]
+    rows = torch.from_numpy(np.array(X[sample], float))
     point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
     n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
     objective = GaussianRows(
@@ -330,4 +330,4 @@ def _point(fitted, device):
 
 def _moments(X, device, weight, mean=None):
     rows = as_view(X, device)
-    return moments_of(rows, SampleWeights.from_array(weight, rows).each, mean)
+    return moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)

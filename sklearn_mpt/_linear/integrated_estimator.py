@@ -191,9 +191,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         """
         K = self.n_components
         n_rows = min(STARTS.max_rows, max(K + 1, STARTS.max_entries // X.shape[1]))
-        few = rng.permutation(len(X))[:n_rows]
-        given = RowContext(weight=_taken(weight, few))
-        rows = torch.from_numpy(np.array(X[few], float))
+        sample = rng.permutation(len(X))[:n_rows]
+        given = RowContext(weight=_taken(weight, sample))
+        rows = torch.from_numpy(np.array(X[sample], float))
         points = []
         for k in range(STARTS.n_runs):
             drawn = rng.choice(
@@ -344,15 +344,15 @@ def _shared_first(joint, accuracy, is_fine):
     have the same error on both grids.
     """
     n_features, radii = joint.components.shape[1], SCORING_RADII[:1] * joint.n_dims
-    most = min(MAX_SHARED, MAX_TABLE // n_features)
+    max_nodes = min(MAX_SHARED, MAX_TABLE // n_features)
     bounds = [spacing(joint, ratio) for ratio in SCORING_SPACINGS]
-    fit = [count_nodes(steps, radii) <= most for steps in bounds]
+    fit = [count_nodes(steps, radii) <= max_nodes for steps in bounds]
     if not fit[0] and (
-        is_fine or count_nodes([MAX_SPACING] * joint.n_dims, radii) > most
+        is_fine or count_nodes([MAX_SPACING] * joint.n_dims, radii) > max_nodes
     ):
         return accuracy
     pairs = [
-        _interleaved(coarsen(steps, most, radii, MAX_SPACING), joint.components)
+        _interleaved(coarsen(steps, max_nodes, radii, MAX_SPACING), joint.components)
         for steps, fits in zip(bounds, fit, strict=True)
         if fits or steps is bounds[0]
     ]
@@ -389,7 +389,7 @@ def start_components(X, intercept, n_components, likelihood, weight=None):
     slopes = np.where(spread, slope.numpy() / size, np.nan)
     rows = torch.from_numpy(slopes)
     mean = rows.new_zeros(rows.shape[1])
-    moments = moments_of(rows, SampleWeights.from_array(weight, rows).each, mean)
+    moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
     components = closed_form(moments, n_components, 0)["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))

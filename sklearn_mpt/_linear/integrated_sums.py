@@ -220,7 +220,9 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     row_values, sums, unresolved = zip(*parts, strict=True)
     value, weight = (torch.cat(part) for part in zip(*row_values, strict=True))
     factor_slopes, shape_slope, known = (sum(part) for part in zip(*sums, strict=True))
-    location_slope, more = _gradients(factors, factor_slopes, (location, shape_params))
+    location_slope, shape_gradient = _gradients(
+        factors, factor_slopes, (location, shape_params)
+    )
     location = location.detach()
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
@@ -228,7 +230,7 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     information = likelihood.derivatives(X, location[None])[1]
     information = information * likelihood.to_locations(known)
     full = _outer_sums(information.sum(0), nodes)
-    shape_params = shape_params and (shape_slope + more, *shape_params[1:])
+    shape_params = shape_params and (shape_slope + shape_gradient, *shape_params[1:])
     return sums_of(
         value, weight, location_slope.T @ nodes, full, shape_params
     ), unresolved
@@ -340,16 +342,16 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):
     z, X, weight = append_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
     log_prob = likelihood.entry_log_prob(X, location)
-    on = rows.observed.to(z.dtype)
-    joint = nodes.log_weight + (log_prob @ on[..., None])[..., 0]
+    visible = rows.observed.to(z.dtype)
+    joint = nodes.log_weight + (log_prob @ visible[..., None])[..., 0]
     value, r = total_and_shares(joint)
     if targets is None:
-        share = on[:, None]
+        share = visible[:, None]
         known, r = share, weight[:, None] * r
     else:
-        off = rows.present.to(z.dtype) - on
+        hidden = rows.present.to(z.dtype) - visible
         value, share = _row_node_shares(
-            log_prob, joint - value[:, None], on, off, targets
+            log_prob, joint - value[:, None], visible, hidden, targets
         )
         known = r[..., None] * rows.present[:, None]
         share, known = (weight[:, None, None] * t for t in (share, known))
@@ -358,7 +360,7 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):
     if len(likelihood.shape_param_features):
         shares = (r[..., None] * t for t in (share, known))
         shape_params = _shape_sums(likelihood, X, location, *shares, z)
-    if targets is None and on.all():
+    if targets is None and visible.all():
         share = known = None
     width = z.shape[-1]
     products = r[..., None] * _products(z)
@@ -373,12 +375,12 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
     the locations is added up over rows with weights, (l,).
     """
     location = append_one(nodes.z) @ point.coefs.T
-    X, on = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
-    joint = (likelihood.entry_log_prob(X, location) * on).sum(2) + nodes.log_weight
+    X, visible = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
+    joint = (likelihood.entry_log_prob(X, location) * visible).sum(2) + nodes.log_weight
     r = torch.softmax(joint, 1)[:, None]
-    on = likelihood.to_locations(on)
+    visible = likelihood.to_locations(visible)
     slope, information = (
-        (on * (r @ part))[:, 0] for part in likelihood.derivatives(X, location)
+        (visible * (r @ part))[:, 0] for part in likelihood.derivatives(X, location)
     )
     return weight[:, None].sqrt() * slope, weight @ information
 

@@ -205,7 +205,7 @@ class IntegratedRows(Objective):
             slopes.append(block_slopes[0])
             information = information + block_slopes[1]
         slopes = torch.cat(slopes) * self.varies
-        total = float(self.weights.each[torch.from_numpy(places)].sum())
+        total = float(self.weights.values[torch.from_numpy(places)].sum())
         return (lambda V: slopes.T @ (slopes @ V) / total), (
             self.varies * information / total
         )
@@ -329,7 +329,7 @@ class IntegratedRows(Objective):
     def _standardised_rows(self, rows):
         """Return some rows, standardised, and their weights."""
         index = torch.from_numpy(rows)
-        return self.context.standardise(self.X[index]), self.weights.each[index]
+        return self.context.standardise(self.X[index]), self.weights.values[index]
 
     def _row_node_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
@@ -354,8 +354,8 @@ class IntegratedRows(Objective):
             size = max(1, SIZES.row_node_block // n_entries)
             for start in range(0, len(index), size):
                 part = slice(start, start + size)
-                block, near = rows.take(part), posterior.take(part)
-                nodes = row_nodes.place(block, near, batch.iteration)
+                block, block_posterior = rows.take(part), posterior.take(part)
+                nodes = row_nodes.place(block, block_posterior, batch.iteration)
                 yield block, nodes, weight[part]
 
     def _blocks(self, batch, width):
@@ -439,8 +439,11 @@ class LikelihoodRows(IntegratedRows):
         if self.representative is None:
             return self._row_node_parts(batch, point, joint)
         steps = spacing(joint, self.ratio, self.representative.values)
-        most, radii = SIZES.shared_cost * self.row_nodes.n_nodes, [RADIUS] * self.n_dims
-        steps = coarsen(steps, most, radii, MAX_SPACING)
+        max_nodes, radii = (
+            SIZES.shared_cost * self.row_nodes.n_nodes,
+            [RADIUS] * self.n_dims,
+        )
+        steps = coarsen(steps, max_nodes, radii, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
         shared = grid, steps, point, joint.likelihood, self.representative.values
@@ -472,7 +475,7 @@ class EnumeratedRows(IntegratedRows):
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY):
         super().__init__(X, likelihood, params, n_dims, context)
         masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
-        rows, count = distinct(context.standardise(X), self.weights.each)
+        rows, count = distinct(context.standardise(X), self.weights.values)
         self.pairs = rows_of(
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )

@@ -134,12 +134,12 @@ def proposal(rows, joint, n_steps=6):
     n_steps : number of Newton steps to the variational posterior.
     """
     grid, peak = bound_grid(joint, [0]), laplace(rows, joint)
-    other = variational_posterior(rows, joint, grid, n_steps, peak)
-    bounds = [evidence_lower_bound(rows, p, joint, grid) for p in (peak, other)]
+    gaussian = variational_posterior(rows, joint, grid, n_steps, peak)
+    bounds = [evidence_lower_bound(rows, p, joint, grid) for p in (peak, gaussian)]
     is_better = bounds[1] > bounds[0]
     mean, root, precision_root = (
         torch.where(is_better.reshape(-1, *[1] * (b.ndim - 1)), b, a)
-        for a, b in zip(peak, other, strict=True)
+        for a, b in zip(peak, gaussian, strict=True)
     )
     return widened(Posterior(mean, root, precision_root))
 
@@ -239,9 +239,11 @@ def _largest_information(joint, z, radius, values):
     at the location nearest 0.
     """
     location = joint.location(z)
-    slack = radius * joint.components.abs().sum(0)
-    near = location - location.clamp(-slack, slack)
-    ends = torch.stack([near, location - slack, location + slack])
+    location_radius = radius * joint.components.abs().sum(0)
+    least_location = location - location.clamp(-location_radius, location_radius)
+    ends = torch.stack(
+        [least_location, location - location_radius, location + location_radius]
+    )
     if values is None:
         values = torch.ones_like(ends[0, :1])
     slope, information = joint.likelihood.derivatives(values[:, None, None], ends)

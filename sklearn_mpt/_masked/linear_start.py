@@ -17,8 +17,8 @@ def count_factors(n_samples, n_features, *, rows_per_factor=40, max_factors=32):
     """Return the number of factors for a number of rows; 0 for a single column."""
     if n_features < 2:
         return 0
-    few = max(1, n_samples // rows_per_factor)
-    return min(few, max_factors, (n_features + 1) // 2)
+    max_by_rows = max(1, n_samples // rows_per_factor)
+    return min(max_by_rows, max_factors, (n_features + 1) // 2)
 
 
 class NumberMoments(torch.nn.Module):

@@ -251,9 +251,11 @@ class MaskedSolver(Solver):
         """Store in the result the share of conditionals with the least width."""
         X, present = self.rows.X[: STEPS.chunk], self.rows.present[: STEPS.chunk]
         hidden, _ = self.sizes.draw(present, self.generator)
-        asked = hidden & present
-        has_reached_floor = self.average(X, present & ~hidden).is_at_floor(X) & asked
-        share = has_reached_floor.sum(0) / asked.sum(0).clamp(min=1)
+        is_target = hidden & present
+        has_reached_floor = (
+            self.average(X, present & ~hidden).is_at_floor(X) & is_target
+        )
+        share = has_reached_floor.sum(0) / is_target.sum(0).clamp(min=1)
         self.average.at_floor = share.double().cpu().numpy()
 
     def step(self):

@@ -140,8 +140,8 @@ def check_masked_model(
             ) from raised
         _check_entries(log_prob, rows.targets(mask), mask)
         limit = CLEARLY if conditional.is_single else TOLERANCE
-        again = _ask(conditional, rows, mask)
-        check_same(log_prob, again, mask, "in a second call", limit)
+        repeated = _ask(conditional, rows, mask)
+        check_same(log_prob, repeated, mask, "in a second call", limit)
         alone = _ask(conditional, rows.slice(0, 1), mask)
         check_same(log_prob[:1], alone, mask, "without the other rows", limit)
         check_reading(partial(_ask, conditional), rows, mask, log_prob, rng, limit)
@@ -305,8 +305,8 @@ def _is_explained(conditional, rows, mask, i, j, column):
 
 def _is_density(densities, low, high):
     """Return whether densities integrate to one, with a probability of zero if any."""
-    reach = 10 * (high - low + 1)
-    grids = [np.linspace(low - reach, high + reach, 2001)]
+    margin = 10 * (high - low + 1)
+    grids = [np.linspace(low - margin, high + margin, 2001)]
     if low >= 0:  # amounts: the model may refuse negative values
         grids.append(np.geomspace(1e-6, 1e3, 2001) * (high + 1))
     integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])

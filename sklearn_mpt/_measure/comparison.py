@@ -466,9 +466,9 @@ def _std_error(scores):
     variances, degrees = [rows.var(ddof=1) / n_rows], [n_rows - 1]
     if n_orders > 1:
         orders = scores.mean(axis=1)
-        rest = scores - rows - orders[:, None] + scores.mean()
-        n_rest = (n_orders - 1) * (n_rows - 1)
-        shared = orders.var(ddof=1) - np.sum(rest**2) / (n_rest * n_rows)
+        residual = scores - rows - orders[:, None] + scores.mean()
+        n_residuals = (n_orders - 1) * (n_rows - 1)
+        shared = orders.var(ddof=1) - np.sum(residual**2) / (n_residuals * n_rows)
         variances.append(max(shared, 0.0) / n_orders)
         degrees.append(n_orders - 1)
     variances = np.array(variances)

@@ -113,8 +113,10 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
                 continue
             allowed = CLEARLY if limit is None else limit
             if limit is None and _change(log_prob, after, kept).max() > CLEARLY:
-                again = ask(rows, mask)
-                noise = 0.0 if again is None else _change(log_prob, again, kept).max()
+                repeated = ask(rows, mask)
+                noise = (
+                    0.0 if repeated is None else _change(log_prob, repeated, kept).max()
+                )
                 allowed = max(CLEARLY, OVER_NOISE * noise)
             named = ", ".join(map(str, changed[:10]))
             when = f"when the hidden values of the features [{named}] changed"
@@ -123,10 +125,10 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
 
 def _change(log_prob, other, targets=slice(None)):
     """Return differences, relative or in nats, of shape (n_samples, n_targets)."""
-    one, two = log_prob[:, targets], other[:, targets]
+    first, second = log_prob[:, targets], other[:, targets]
     with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-        change = np.abs(two - one) / np.maximum(1, np.abs(one))
-    return np.where(one == two, 0.0, np.nan_to_num(change, nan=np.inf))
+        change = np.abs(second - first) / np.maximum(1, np.abs(first))
+    return np.where(first == second, 0.0, np.nan_to_num(change, nan=np.inf))
 
 
 def check_same(log_prob, other, mask, when, limit, targets=slice(None)):

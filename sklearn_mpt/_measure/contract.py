@@ -129,9 +129,9 @@ class CheckedConditional:
 
     def _ask(self, rows, mask):
         try:
-            answer = self.function(rows.writable_copy(), mask.copy())
-            self.is_single = str(getattr(answer, "dtype", "")).endswith(("32", "16"))
-            log_prob = as_array(answer)
+            returned = self.function(rows.writable_copy(), mask.copy())
+            self.is_single = str(getattr(returned, "dtype", "")).endswith(("32", "16"))
+            log_prob = as_array(returned)
         except Exception as error:
             error.add_note(
                 "It was raised when conditional_log_prob(X, mask) was called with X of "
@@ -159,9 +159,9 @@ def _for_mask(mask):
 def describe_mask(mask):
     """Describe which features a mask of shape (n_features,) hides, for messages."""
     hidden = np.flatnonzero(mask)
-    few = ", ".join(map(str, hidden[:10]))
-    rest = f", ... ({len(hidden)} of {len(mask)})" if len(hidden) > 10 else ""
-    return f"that hides the features [{few}{rest}]"
+    shown = ", ".join(map(str, hidden[:10]))
+    ending = f", ... ({len(hidden)} of {len(mask)})" if len(hidden) > 10 else ""
+    return f"that hides the features [{shown}{ending}]"
 
 
 def ragged_hook(model, name):
@@ -193,8 +193,8 @@ def check_rows(model, X):
     from sklearn.utils.validation import check_array  # models load without sklearn
 
     numbers = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
-    anything = {"dtype": None, "ensure_all_finite": False}
-    options = numbers if is_function else anything
+    any_values = {"dtype": None, "ensure_all_finite": False}
+    options = numbers if is_function else any_values
     return Rows.from_table(check_array(X, **options, input_name="X"))
 
 
@@ -360,26 +360,28 @@ def takes_row_masks(conditional, rows):
     half, other = np.random.default_rng(0).random((2, n_features)).argsort(1) % 2 == 1
     masks = np.stack([np.ones(n_features, bool), half, ~half, other])
     try:
-        apart = np.stack([hidden_log_prob(conditional, rows, mask) for mask in masks])
+        separate = np.stack(
+            [hidden_log_prob(conditional, rows, mask) for mask in masks]
+        )
         for shift in range(len(masks)):
             mask_index = (np.arange(n_rows) + shift) % len(masks)
             together = hidden_log_prob(conditional, rows, masks[mask_index])
-            log_prob_by_mask = apart[mask_index, np.arange(n_rows)]
+            log_prob_by_mask = separate[mask_index, np.arange(n_rows)]
             if not np.allclose(together, log_prob_by_mask, rtol=1e-5, atol=1e-6):
                 return False
     except Exception:  # the user's function; a real error appears in the next call
         return False
     return all(
-        any(_differ(rows, apart[[k, m]], masks[[k, m]]) for m in range(len(masks)))
+        any(_differ(rows, separate[[k, m]], masks[[k, m]]) for m in range(len(masks)))
         for k in range(len(masks))
     )
 
 
 def _differ(rows, log_prob, masks):
     """Return whether results for two masks differ clearly at entries hidden by both."""
-    one, two = log_prob[:, rows.targets(masks.all(axis=0))]
+    first, other = log_prob[:, rows.targets(masks.all(axis=0))]
     with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-        return (np.abs(one - two) > CLEARLY * np.maximum(1, np.abs(one))).any()
+        return (np.abs(first - other) > CLEARLY * np.maximum(1, np.abs(first))).any()
 
 
 def wants_row_orders(conditional, rows):
@@ -409,9 +411,10 @@ def _commute(conditional, rows):
         joint, second, first = [
             hidden_log_prob(conditional, rows, mask)[:, pair] for mask in hidden
         ]
-        one, other = joint[:, 0] + second[:, 1], joint[:, 1] + first[:, 0]
+        forward, backward = joint[:, 0] + second[:, 1], joint[:, 1] + first[:, 0]
         with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-            if (np.abs(one - other) > COMMUTES * np.maximum(1, np.abs(one))).any():
+            difference = np.abs(forward - backward)
+            if (difference > COMMUTES * np.maximum(1, np.abs(forward))).any():
                 return False
     return True
 

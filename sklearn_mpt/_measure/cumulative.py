@@ -139,8 +139,8 @@ class CumulativeCV:
         """
         check_real(confidence, "confidence", "neither", 1)
         quantile = stats.t.ppf(0.5 + 0.5 * confidence, max(1, len(self.scores) - 1))
-        reach = float(quantile) * self.std_error
-        return self.log_evidence - reach, self.log_evidence + reach
+        half_width = float(quantile) * self.std_error
+        return self.log_evidence - half_width, self.log_evidence + half_width
 
     def leave_out(self, n_out: int) -> float:
         r"""Return the leave-p-out cross-validated score, for p of `n_out`.
@@ -441,9 +441,9 @@ def _with_all_classes(order, y, n_start):
     """
     order = order.copy()
     first = np.unique(y[order], return_index=True)[1]
-    late, early = first[first >= n_start], set(first.tolist())
-    spare = [place for place in range(n_start - 1, -1, -1) if place not in early]
-    for one, other in zip(late.tolist(), spare, strict=False):
+    late, starting = first[first >= n_start], set(first.tolist())
+    free = [place for place in range(n_start - 1, -1, -1) if place not in starting]
+    for one, other in zip(late.tolist(), free, strict=False):
         order[[one, other]] = order[[other, one]]
     return order
 

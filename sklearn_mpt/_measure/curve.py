@@ -249,8 +249,8 @@ class MPTCurve:
         check_real(confidence, "confidence", "neither", 1)
         self._check_uniform()
         std_error, degrees = self._error_of_total()
-        reach = stats.t.ppf(0.5 + 0.5 * confidence, degrees) * std_error
-        return self.lml - float(reach), self.lml + float(reach)
+        half_width = stats.t.ppf(0.5 + 0.5 * confidence, degrees) * std_error
+        return self.lml - float(half_width), self.lml + float(half_width)
 
     def _error_of_total(self):
         """Return the standard error of `total` and its degrees of freedom."""

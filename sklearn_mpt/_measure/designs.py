@@ -71,10 +71,10 @@ class Measurement:
         """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
         n_shares = max(1, min(len(tasks), effective_n_jobs(self.n_jobs)))
         # joblib sends a large array once, but only if it is an argument by itself.
-        light, rows = replace(self, rows=None), self.rows
+        without_rows, rows = replace(self, rows=None), self.rows
         shares = Parallel(n_jobs=self.n_jobs)(
             delayed(_on_rows)(
-                function, light, rows.values, rows.missing, tasks[i::n_shares]
+                function, without_rows, rows.values, rows.missing, tasks[i::n_shares]
             )
             for i in range(n_shares)
         )
@@ -171,8 +171,8 @@ def neyman(measurement):
     shares = share_out(total, np.bincount(parity, weights))
     for half, share in zip((parity == 0, parity == 1), shares, strict=True):
         last[half] += share_out(share, spread[half])
-    main = _score_range(measurement, first, np.minimum(last, measurement.n_existing))
-    pairs = zip(pilot, main, strict=True)
+    scores = _score_range(measurement, first, np.minimum(last, measurement.n_existing))
+    pairs = zip(pilot, scores, strict=True)
     return _summarise(measurement, [np.concatenate(pair) for pair in pairs])
 
 

@@ -45,11 +45,11 @@ def _times_scale(scaler, X):
 
 
 def _of_power(power, X):
-    bends = power.lambdas_ - 1
+    lambdas_less_one = power.lambdas_ - 1
     if power.method == "box-cox":
-        log_slope = bends * np.log(X)
+        log_slope = lambdas_less_one * np.log(X)
     else:
-        log_slope = bends * np.sign(X) * np.log1p(np.abs(X))
+        log_slope = lambdas_less_one * np.sign(X) * np.log1p(np.abs(X))
     return log_slope + _over_scale(power._scaler, X) if power.standardize else log_slope
 
 

@@ -30,7 +30,7 @@ from sklearn_mpt._mixture.start import features_of, given_array, moments, statis
 from sklearn_mpt._mixture.training import (
     MixtureSolver,
     MStepParams,
-    moved,
+    m_step,
 )
 from sklearn_mpt._numbers import TINY
 from sklearn_mpt._seeds import RandomState
@@ -433,7 +433,7 @@ class MPTMixture(TableMPT):
             n_steps = 1  # further steps have the same result
         for _ in range(n_steps):
             first_statistics = statistics(classes, layout, rows, share)
-            first_statistics = moved(
+            first_statistics = m_step(
                 classes, first_statistics, float(count.sum()), 1.0, step, False
             )
             if first_statistics is None:
@@ -505,10 +505,10 @@ class MPTMixture(TableMPT):
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         starts = [self._classes(data.fitted, data.device)]
         if data.is_new and data.is_all:
-            here = self._layout(data.X.shape[1])
-            start_args = data.X, data.rng, data.weight, here
+            layout = self._layout(data.X.shape[1])
+            start_args = data.X, data.rng, data.weight, layout
             more = (self._first_classes(*start_args) for _ in range(self.n_init - 1))
-            more = (self._given(start, here) for start in more)
+            more = (self._given(start, layout) for start in more)
             starts += [Classes(*(p.to(data.device) for p in m)) for m in more]
         masks = None
         if self.objective == "mpt" and data.is_all:

@@ -44,8 +44,8 @@ def features_of(X, layout, variance):
         columns = [columns[0] / np.sqrt(np.maximum(variance, TINY))]
         others = torch.from_numpy(X[:, layout.others.numpy()].astype(float))
         read = layout.likelihood.inputs(torch.nan_to_num(others))
-        gone = layout.likelihood.to_locations(others.isnan().double()) > 0
-        columns.append(torch.where(gone, torch.nan, read).numpy())
+        is_missing = layout.likelihood.to_locations(others.isnan().double()) > 0
+        columns.append(torch.where(is_missing, torch.nan, read).numpy())
     features = np.concatenate(columns, axis=1)
     return np.where(np.isnan(features), np.nanmean(features, axis=0), features)
 

@@ -158,7 +158,7 @@ def _slopes(density, X, entries, weight, prior):
     return slopes, (classes.weights[:, None] + prior) * n_present * expected
 
 
-def moved(classes, statistics, n_rows, size, step, with_prior):
+def m_step(classes, statistics, n_rows, size, step, with_prior):
     """Return the classes after an M-step on a mix of old and new statistics.
 
     size : share of the new statistics; 1 is a full step of EM. with_prior : whether
@@ -364,7 +364,7 @@ class MixtureSolver(Solver):
     def _moved(self, classes, statistics, size, with_prior):
         """Take a step, and halve its size until the result is a valid mixture."""
         for _ in range(N_HALVINGS):
-            candidate = moved(
+            candidate = m_step(
                 classes, statistics, self._n_rows, size, self.step_params, with_prior
             )
             if candidate is not None:
@@ -429,7 +429,7 @@ class MixtureSolver(Solver):
         if self.masks is None or not self.finishes or not self.loss_curve:
             return
         before = self._better_than_start()
-        after = moved(
+        after = m_step(
             before,
             self._row_statistics(before),
             self._n_rows,
@@ -457,6 +457,8 @@ class MixtureSolver(Solver):
         if len(self.loss_curve) - self._first < 2:
             return False
         before, self._gain = self._gain, self.loss_curve[-2] - self.loss_curve[-1]
-        left = gain_to_come(before, self._gain)
-        left = left if left < math.inf else abs(self._gain)
-        return gains_are_below(self.tol, self._gain, left)
+        remaining_gain = gain_to_come(before, self._gain)
+        remaining_gain = (
+            remaining_gain if remaining_gain < math.inf else abs(self._gain)
+        )
+        return gains_are_below(self.tol, self._gain, remaining_gain)

@@ -29,7 +29,7 @@ class DayCoding(NamedTuple):
     """How dates or time differences of a column are coded as days.
 
     holds : DATES or DURATIONS. entry : name of the type of its entries as Python
-    objects. origin : date that is day 0. step : what all dates are apart is a multiple
+    objects. origin : date that is day 0. step : what all dates are divisor is a multiple
     of it. least, largest : bounds of the dtype. All are in microseconds.
     """
 
@@ -45,8 +45,8 @@ class DayCoding(NamedTuple):
         """Read a column whose dates or time differences are of kind `holds`."""
         present = _microseconds(column, holds)[~column.missing]
         origin = int(present.min()) if holds == DATES and len(present) else 0
-        apart = int(np.gcd.reduce(present - origin)) if len(present) else 0
-        step = max(length for length in STEPS if apart % length == 0)
+        divisor = int(np.gcd.reduce(present - origin)) if len(present) else 0
+        step = max(length for length in STEPS if divisor % length == 0)
         names = {type(value).__name__ for value in column.present}
         entry = names.pop() if len(names) == 1 else "datetime"
         bounds = OF_NANOSECONDS if "ns" in _unit(column) else OF_PYTHON

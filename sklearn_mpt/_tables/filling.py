@@ -284,8 +284,10 @@ def _as_values(numbers, storage):
         ]
     if storage.numbers == LEVELS:
         levels = [v for v in storage.levels.tolist() if isinstance(v, Real)]
-        far = np.abs(np.subtract.outer(numbers, np.array(levels, dtype=np.float64)))
-        return [levels[place] for place in far.argmin(axis=1).tolist()]
+        distance = np.abs(
+            np.subtract.outer(numbers, np.array(levels, dtype=np.float64))
+        )
+        return [levels[place] for place in distance.argmin(axis=1).tolist()]
     return numbers.tolist()
 
 

@@ -38,16 +38,16 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
 
     allowed : kinds that the model takes.
     """
-    wanted = wanted_kinds(likelihood, column_names(X), allowed)
-    if not {FROM_DTYPE, AUTO} & set(wanted):
-        return wanted
+    requested = requested_kinds(likelihood, column_names(X), allowed)
+    if not {FROM_DTYPE, AUTO} & set(requested):
+        return requested
     return [
         _kind_of_column(kind, column, allowed)
-        for kind, column in zip(wanted, columns_of(X), strict=True)
+        for kind, column in zip(requested, columns_of(X), strict=True)
     ]
 
 
-def wanted_kinds(likelihood, names, allowed, others="gaussian"):
+def requested_kinds(likelihood, names, allowed, others="gaussian"):
     """Return what the parameter `likelihood` says for each of the columns `names`.
 
     others : what it says for columns that a dict does not name, by default.
@@ -74,7 +74,7 @@ def wanted_kinds(likelihood, names, allowed, others="gaussian"):
 
 def _from_mapping(likelihood, names, choices, others):
     """Return the entry of the dict for each column, or that of `...` for others."""
-    wanted = {}
+    requested = {}
     for key, kind in likelihood.items():
         if key is ...:
             check_choice(kind, "likelihood of the other columns (...)", choices)
@@ -82,54 +82,54 @@ def _from_mapping(likelihood, names, choices, others):
             continue
         place = column_place(key, names, "likelihood")
         check_choice(kind, f"likelihood of column {names[place]!r}", choices)
-        if place in wanted:
+        if place in requested:
             raise ValueError(
                 f"likelihood names column {names[place]!r} twice: by its name and by "
                 f"its number {place}. Name it once."
             )
-        wanted[place] = str(kind)
-    return [wanted.get(place, others) for place in range(len(names))]
+        requested[place] = str(kind)
+    return [requested.get(place, others) for place in range(len(names))]
 
 
-def _kind_of_column(wanted, column, allowed):
-    if wanted not in (FROM_DTYPE, AUTO):
-        return wanted
+def _kind_of_column(requested, column, allowed):
+    if requested not in (FROM_DTYPE, AUTO):
+        return requested
     kind = "gaussian"
     if column.series is not None:
-        kind = _kind_from_dtype(column, wanted)
-        _check_no_id(column, kind, wanted)
-    return _allowed_kind(wanted, kind, column, allowed)
+        kind = _kind_from_dtype(column, requested)
+        _check_no_id(column, kind, requested)
+    return _allowed_kind(requested, kind, column, allowed)
 
 
-def _allowed_kind(wanted, kind, column, allowed):
+def _allowed_kind(requested, kind, column, allowed):
     """Return a kind that the model takes; for "auto", that of the values of numbers."""
     if kind == "ordinal" and kind not in allowed:
         return "categorical"
-    if kind != "gaussian" or wanted == FROM_DTYPE:
+    if kind != "gaussian" or requested == FROM_DTYPE:
         return kind
     values = column.numbers(AS_CATEGORIES)
     present = values[~column.missing]
     return kind_of_values(present, allowed, are_codes=column.series is None)
 
 
-def kind_or_obstacle(wanted, column, allowed):
+def kind_or_reason(requested, column, allowed):
     """Return the kind of a column, or why it has none: (kind, "") or (None, why)."""
-    obstacle = _obstacle_of_values(column)
-    if obstacle or wanted not in (FROM_DTYPE, AUTO):
-        return (None, obstacle) if obstacle else (wanted, "")
+    reason = _reason_by_values(column)
+    if reason or requested not in (FROM_DTYPE, AUTO):
+        return (None, reason) if reason else (requested, "")
     if kind_of_days(column):
         return "gaussian", ""
-    obstacle = _obstacle_of_dtype(column)
-    if obstacle:
-        return None, obstacle
-    kind = _kind_from_dtype(column, wanted)
+    reason = _reason_by_dtype(column)
+    if reason:
+        return None, reason
+    kind = _kind_from_dtype(column, requested)
     if kind == "categorical":
-        obstacle = _obstacle_of_names(column)
-        return (None, obstacle) if obstacle else (kind, "")
-    return _allowed_kind(wanted, kind, column, allowed), ""
+        reason = _reason_by_names(column)
+        return (None, reason) if reason else (kind, "")
+    return _allowed_kind(requested, kind, column, allowed), ""
 
 
-def _obstacle_of_values(column):
+def _reason_by_values(column):
     present = column.present
     if not len(present):
         return EMPTY
@@ -150,7 +150,7 @@ def _obstacle_of_values(column):
     return ONE_VALUE if len(distinct) == 1 else ""
 
 
-def _obstacle_of_dtype(column):
+def _reason_by_dtype(column):
     """Say why a column with several values cannot be modelled; "" if it can."""
     dtype = None if column.series is None else column.series.dtype
     if isinstance(dtype, nw.Datetime):
@@ -169,7 +169,7 @@ def _obstacle_of_dtype(column):
     return " and ".join(sorted(words)) if is_object else ""
 
 
-def _obstacle_of_names(column):
+def _reason_by_names(column):
     """Say how many distinct strings there are, if most of them occur only once."""
     values = column.present.tolist()
     n_distinct = len(set(values))
@@ -194,13 +194,13 @@ def _is_number(string):
         return False
 
 
-def _check_no_id(column, kind, wanted):
+def _check_no_id(column, kind, requested):
     """Raise an error if strings or integers are all distinct, like names of rows.
 
     Integers are numbers by their dtype, so only "auto" refuses them.
     """
     is_integer = kind == "gaussian" and column.series.dtype.is_integer()
-    is_doubtful = kind == "categorical" or (is_integer and wanted == AUTO)
+    is_doubtful = kind == "categorical" or (is_integer and requested == AUTO)
     if not is_doubtful or len(column.present) < MIN_IDS:
         return
     values = column.present.tolist()
@@ -208,14 +208,14 @@ def _check_no_id(column, kind, wanted):
     if (is_string or is_integer) and len(set(values)) == len(values):
         raise ValueError(
             f"Column {column.name!r} holds {len(values)} values, all distinct, "
-            f"like names or numbers of rows, for which likelihood={wanted!r} has no "
+            f"like names or numbers of rows, for which likelihood={requested!r} has no "
             "kind. Drop it, or name its kind: "
-            f"likelihood={{{column.name!r}: {kind!r}, ...: {wanted!r}}}."
+            f"likelihood={{{column.name!r}: {kind!r}, ...: {requested!r}}}."
         )
 
 
-def _kind_from_dtype(column, wanted=FROM_DTYPE):
-    """Return the kind for the dtype of a column; `wanted` is for messages."""
+def _kind_from_dtype(column, requested=FROM_DTYPE):
+    """Return the kind for the dtype of a column; `requested` is for messages."""
     if column.series is None:
         return _kind_of_objects(column.present)
     dtype = column.series.dtype
@@ -228,12 +228,12 @@ def _kind_from_dtype(column, wanted=FROM_DTYPE):
     if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
         return "categorical"
     if isinstance(dtype, nw.Object):
-        _check_objects(column, wanted)
+        _check_objects(column, requested)
         return _kind_of_objects(column.present)
     contents = no_numbers(column.present)
     shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
     raise TypeError(
-        f"Column {column.name!r} has dtype {shown}, for which likelihood={wanted!r} "
+        f"Column {column.name!r} has dtype {shown}, for which likelihood={requested!r} "
         f"has no kind{f': {contents} are not taken' if contents else ''}. {ADVICE}"
     )
 
@@ -258,13 +258,13 @@ def is_ordered(column):
     return isinstance(column.series.dtype, nw.Enum)
 
 
-def _check_objects(column, wanted):
+def _check_objects(column, requested):
     """Raise an error for dates and similar objects, which are rarely categories."""
     contents = " and ".join(sorted(words_for(column.present) & WORDS - {"strings"}))
     if contents:
         raise TypeError(
             f"Column {column.name!r} holds {contents} (dtype object), for which "
-            f"likelihood={wanted!r} has no kind. {ADVICE} If they are categories, "
+            f"likelihood={requested!r} has no kind. {ADVICE} If they are categories, "
             "name the likelihoods of the columns in a dict."
         )
 

@@ -26,8 +26,8 @@ from sklearn_mpt._tables.kinds import (
     CATEGORIES,
     FROM_DTYPE,
     ONE_VALUE,
-    kind_or_obstacle,
-    wanted_kinds,
+    kind_or_reason,
+    requested_kinds,
 )
 
 
@@ -83,10 +83,10 @@ class TableReader(NamedTuple):
             If columns have values that the kind named for them does not take. The
             message lists all of them.
         """
-        wanted = wanted_kinds(likelihood, column_names(X), allowed, FROM_DTYPE)
+        requested = requested_kinds(likelihood, column_names(X), allowed, FROM_DTYPE)
         columns, reader, reasons, problems = columns_of(X), cls([], [], []), {}, []
-        for j, (want, column) in enumerate(zip(wanted, columns, strict=True)):
-            kind, obstacle = kind_or_obstacle(want, column, allowed)
+        for j, (request, column) in enumerate(zip(requested, columns, strict=True)):
+            kind, reason = kind_or_reason(request, column, allowed)
             storage = ColumnStorage.from_column(column)
             try:
                 categories = _categories(kind, column)
@@ -96,9 +96,9 @@ class TableReader(NamedTuple):
             except (TypeError, ValueError) as error:
                 problems.append(str(error))
                 continue
-            if obstacle:
-                reasons[j] = obstacle
-            if obstacle == ONE_VALUE:
+            if reason:
+                reasons[j] = reason
+            if reason == ONE_VALUE:
                 categories = array_of_objects(column.present[:1].tolist())
             reader.kinds.append(kind)
             reader.categories.append(categories)

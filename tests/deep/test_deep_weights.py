@@ -80,10 +80,12 @@ def test_starts_are_those_of_repeated_rows(name):
 
 
 def test_nets_are_scaled_to_rows_as_often_as_they_count():
-    chosen = WeightedRows.from_arrays(rows(), WEIGHT).some(60, np.random.default_rng(0))
+    chosen = WeightedRows.from_arrays(rows(), WEIGHT).sample(
+        60, np.random.default_rng(0)
+    )
     often = np.bincount(chosen, minlength=60)
     assert (abs(often - WEIGHT * 60 / WEIGHT.sum()) < 1).all()
-    few = WeightedRows.from_arrays(rows(), None).some(50, np.random.default_rng(0))
+    few = WeightedRows.from_arrays(rows(), None).sample(50, np.random.default_rng(0))
     assert_array_equal(few, np.random.default_rng(0).permutation(60)[:50])
 
 

@@ -42,7 +42,7 @@ def test_rotating_forth_and_back_is_the_identity_and_keeps_lengths():
     assert_allclose(rotated.norm(), vector.norm())
     assert not np.isclose(rotated[:15], vector[:15]).any()
     assert_array_equal(rotated[15:19], vector[15:19])  # no matrix
-    basis.rotate(rotated, back=True)
+    basis.rotate(rotated, inverse=True)
     assert_allclose(rotated, vector)
 
 

@@ -95,7 +95,7 @@ def test_parts_of_a_stream_add_up_to_all_rows():
     together = None
     for part in np.split(X, [10, 35]):
         of_part = GaussianRows(torch.tensor(part), 3, None, "auto", floor=-30.0)
-        together = UnexplainedSlopes(*of_part.slopes(point), len(part)).and_before(
+        together = UnexplainedSlopes(*of_part.slopes(point), len(part)).averaged_with(
             together
         )
         together = UnexplainedSlopes.from_arrays(together.as_arrays(), torch.tensor)
