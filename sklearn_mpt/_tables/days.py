@@ -29,8 +29,8 @@ class DayCoding(NamedTuple):
     """How dates or time differences of a column are coded as days.
 
     holds : DATES or DURATIONS. entry : name of the type of its entries as Python
-    objects. origin : date that is day 0. step : common divisor of the
-    distances of all dates from it. least, largest : bounds of the dtype. All are in microseconds.
+    objects. origin : date that is day 0. step : common divisor of the distances of all
+    dates from it. least, largest : bounds of the dtype. All are in microseconds.
     """
 
     holds: str
