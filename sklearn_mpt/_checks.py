@@ -21,7 +21,7 @@ NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
 # what is drawn.
 MIN_WEIGHT = 1e-8
 # A warning names the first calling line outside these packages.
-BETWEEN = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
+LIBRARIES = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
 
 
 class StrictInterval(Interval):
@@ -38,7 +38,7 @@ COUNT = StrictInterval(Integral, 1, None, closed="left")
 COUNT_OR_0 = StrictInterval(Integral, 0, None, closed="left")
 POSITIVE = StrictInterval(Real, 0, None, closed="neither")
 POSITIVE_OR_0 = StrictInterval(Real, 0, None, closed="left")
-SHARE = StrictInterval(Real, 0, 1, closed="neither")
+OPEN_UNIT_INTERVAL = StrictInterval(Real, 0, 1, closed="neither")
 N_JOBS = [None, COUNT, StrictInterval(Integral, None, -1, closed="right")]
 VERBOSE = ["boolean", COUNT_OR_0]
 
@@ -46,7 +46,7 @@ VERBOSE = ["boolean", COUNT_OR_0]
 def warn_caller(message, category=UserWarning):
     """Issue a warning that names the line of the user's code."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and _package(frame) in BETWEEN:
+    while frame.f_back and _package(frame) in LIBRARIES:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
 
@@ -92,11 +92,11 @@ def warn_of_mask_rate(mask_rate, n_features):
         )
 
 
-def check_int(value, name, least=1):
-    """Check an integer of at least `least`; bools are refused."""
+def check_int(value, name, min_val=1):
+    """Check an integer of at least `min_val`; bools are refused."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an instance of int, not bool.")
-    check_scalar(value, name, Integral, min_val=least)
+    check_scalar(value, name, Integral, min_val=min_val)
 
 
 def check_int_or_auto(value, name):
@@ -106,15 +106,19 @@ def check_int_or_auto(value, name):
         check_int(value, name)
 
 
-def check_real(value, name, include_boundaries, most=None):
-    """Check a finite number between 0 and `most`; bools are refused."""
+def check_real(value, name, include_boundaries, max_val=None):
+    """Check a finite number between 0 and `max_val`; bools are refused."""
     if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(
             f"{name} must be a real number, not {type(value).__qualname__}."
         )
     if not math.isfinite(value):
         raise ValueError(f"{name} == {value}, must be finite.")
-    bounds = {"min_val": 0, "max_val": most, "include_boundaries": include_boundaries}
+    bounds = {
+        "min_val": 0,
+        "max_val": max_val,
+        "include_boundaries": include_boundaries,
+    }
     check_scalar(value, name, NUMBERS, **bounds)
 
 
@@ -140,7 +144,7 @@ def check_widths(sizes):
 def check_verbose(verbose):
     """Check `verbose`: a bool, or an integer level as in scikit-learn."""
     if not isinstance(verbose, bool | np.bool_):
-        check_int(verbose, "verbose", least=0)
+        check_int(verbose, "verbose", min_val=0)
 
 
 def check_n_jobs(n_jobs):

@@ -23,9 +23,9 @@ NO_NUMBERS = (
     ((Decimal,), "decimals"),
     ((str,), "strings"),
 )
-CODED = nw.Categorical | nw.Enum  # dtypes that store codes of their levels
+CODED_DTYPES = nw.Categorical | nw.Enum  # dtypes that store codes of their levels
 NEVER_NAN = {str, int, bool, type(None)}  # types of which only None is missing
-WORDS = {word for _, word in NO_NUMBERS}
+VALUE_WORDS = {word for _, word in NO_NUMBERS}
 ADVICE = "Convert them to floats (dates to days since one of them, say), or drop them."
 KINDS_OF_ARRAYS = {
     "M": "dates",
@@ -258,7 +258,7 @@ def _is_plain(dtype):
 
 def _of_series(name, series):
     dtype = series.dtype
-    if series.implementation.is_pandas() and isinstance(dtype, CODED):
+    if series.implementation.is_pandas() and isinstance(dtype, CODED_DTYPES):
         coded = nw.to_native(series).array  # reading codes is the fastest way
         levels = array_of_objects([*coded.categories.tolist(), None])
         return Column(name, levels[coded.codes], coded.codes < 0, series)

@@ -20,7 +20,7 @@ from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.kinds import kinds_of
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
-OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
+KINDS_OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
 AS_CATEGORIES = "likelihood='from_dtype' takes strings as categories."
 
 LikelihoodNames = str | Sequence[str] | Mapping[Any, str] | Likelihood
@@ -49,7 +49,7 @@ class TableMPT(BaseMPT):
             return LIKELIHOODS[self.likelihood]()
         reader = self._reader
         kind = reader.kinds[0]
-        if kind in OF_NUMBERS and set(reader.kinds) == {kind}:
+        if kind in KINDS_OF_NUMBERS and set(reader.kinds) == {kind}:
             return LIKELIHOODS[kind]()
         names = getattr(self, "feature_names_in_", None)
         return Columns(reader.kinds, reader.n_categories, names)
@@ -81,7 +81,9 @@ class TableMPT(BaseMPT):
     def _is_of_numbers(self):
         if not isinstance(self.likelihood, str):
             return isinstance(self.likelihood, Likelihood)
-        return self.likelihood in OF_NUMBERS and self.likelihood in self._kinds_taken
+        return (
+            self.likelihood in KINDS_OF_NUMBERS and self.likelihood in self._kinds_taken
+        )
 
     def _read_rows(self, X, reset=False, min_samples=1):
         is_frame = is_into_dataframe(X)

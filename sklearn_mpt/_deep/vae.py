@@ -17,7 +17,7 @@ from sklearn_mpt._base.user_modules import UserModule
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
-    SHARE,
+    OPEN_UNIT_INTERVAL,
     check_widths,
     warn_caller,
     warn_constant,
@@ -196,7 +196,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         "conditional": [StrOptions({*CONDITIONALS})],
         "objective": [StrOptions({"mpt", "elbo", "iwae"})],
         "early_stopping": ["boolean"],
-        "validation_fraction": [SHARE],
+        "validation_fraction": [OPEN_UNIT_INTERVAL],
     }
 
     def __init__(

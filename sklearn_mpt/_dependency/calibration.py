@@ -131,31 +131,31 @@ def forest_components(mean, variance, counts, shape_weights, spread):
 
 def limited(components, limits):
     """Return components whose means and variances are not less than the least ones."""
-    least_mean, least_variance = limits
+    min_mean, min_variance = limits
     return components._replace(
-        mean=np.maximum(components.mean, least_mean),
-        variance=np.maximum(components.variance, least_variance),
+        mean=np.maximum(components.mean, min_mean),
+        variance=np.maximum(components.variance, min_variance),
     )
 
 
-def resolution(least_variance):
+def resolution(min_variance):
     """Return the width of the uniform distribution of this variance."""
-    return np.sqrt(12 * least_variance)
+    return np.sqrt(12 * min_variance)
 
 
-def cell(family, x, least_variance):
+def cell(family, x, min_variance):
     """Return the ends of what is equal to x within the resolution, as targets."""
-    y, half = family.target(x), resolution(least_variance) / 2
+    y, half = family.target(x), resolution(min_variance) / 2
     return y - half, y + half
 
 
-def values_log_prob(family, x, near, least_variance):
+def values_log_prob(family, x, near, min_variance):
     """Return log-densities of the numbers in leaves, uniform within the resolution.
 
     near : shares of the numbers that are equal to x, within the resolution; (n,).
     """
     with np.errstate(divide="ignore"):
-        return np.log(near / resolution(least_variance)) + family.log_jacobian(x)
+        return np.log(near / resolution(min_variance)) + family.log_jacobian(x)
 
 
 def interpolated(ends, visible):

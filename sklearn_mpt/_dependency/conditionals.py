@@ -20,7 +20,7 @@ from sklearn_mpt._dependency.calibration import (
     resolution,
     values_log_prob,
 )
-from sklearn_mpt._dependency.families import FAMILIES, WIDE, WIDTH
+from sklearn_mpt._dependency.families import FAMILIES, WIDE_FAMILIES, WIDE_SCALE
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
 from sklearn_mpt._dependency.predictors import has_std, probabilities, with_std
 
@@ -108,8 +108,11 @@ class NumberConditional(ColumnConditional):
 
     def __init__(self, predictors, learned, share):
         super().__init__(predictors, learned, share)
-        self.family, self.wide = FAMILIES[learned["kind"]], WIDE[learned["kind"]]
-        self.limits = learned["least_mean"], learned["least_variance"]
+        self.family, self.wide = (
+            FAMILIES[learned["kind"]],
+            WIDE_FAMILIES[learned["kind"]],
+        )
+        self.limits = learned["min_mean"], learned["min_variance"]
 
     def _components(self, inputs):
         """Return the components of rows, with means and variances within limits."""
@@ -131,7 +134,7 @@ class NumberConditional(ColumnConditional):
 
     @property
     def _wide_moments(self):
-        return self.learned["mean"], WIDTH**2 * self.learned["variance"]
+        return self.learned["mean"], WIDE_SCALE**2 * self.learned["variance"]
 
     def log_prob(self, inputs, x):
         mixture = self._mixture_log_prob(inputs, x)

@@ -15,7 +15,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn_mpt._base.density import Units
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._checks import COUNT, SHARE, warn_constant
+from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, warn_constant
 from sklearn_mpt._dependency.density import NetworkDensity
 from sklearn_mpt._dependency.training import NetworkSettings, fit_column
 from sklearn_mpt._likelihoods import Likelihood
@@ -149,7 +149,7 @@ class MPTDependencyNetwork(TableMPT):
         "regressor": [None, HasMethods(["fit", "predict"])],
         "n_masks": [COUNT],
         "n_orders": [COUNT],
-        "marginal_weight": [SHARE],
+        "marginal_weight": [OPEN_UNIT_INTERVAL],
         "calibrate": ["boolean"],
     }
 

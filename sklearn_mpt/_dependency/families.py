@@ -16,7 +16,7 @@ from sklearn_mpt._likelihoods.negative_binomial import MIN_DISPERSION
 
 # Width of the wide component, in standard deviations of the column. It is wider than
 # the column, because a number that is predicted badly may lie beyond those seen.
-WIDTH = 2.0
+WIDE_SCALE = 2.0
 
 
 class ResidualFamily(ABC):
@@ -148,5 +148,7 @@ FAMILIES: dict[str, ResidualFamily] = {
 }
 """Families by the kinds of columns."""
 
-WIDE: dict[str, ResidualFamily] = FAMILIES | {"poisson": NegativeBinomialResiduals()}
+WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
+    "poisson": NegativeBinomialResiduals()
+}
 """Families of the wide component of each kind, whose variance is free."""

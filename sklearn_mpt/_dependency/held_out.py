@@ -13,7 +13,7 @@ class ForestRows(NamedTuple):
     """Copies of rows to which forests are fitted.
 
     copies : MaskedCopies. x : numbers of the rows, (n,). weight : (n,) or None.
-    family : ResidualFamily. least_variance : that of rounding. has_values : whether the
+    family : ResidualFamily. min_variance : that of rounding. has_values : whether the
     numbers in leaves are one of the shapes.
     """
 
@@ -21,7 +21,7 @@ class ForestRows(NamedTuple):
     x: np.ndarray
     weight: np.ndarray | None
     family: Any
-    least_variance: float
+    min_variance: float
     has_values: bool
 
     def _weight(self, rows):
@@ -65,7 +65,7 @@ class ForestRows(NamedTuple):
             counts = np.ones(leaves.shape, dtype=bool)
         below = near = np.zeros(len(x))
         if values is not None:
-            low, high = cell(self.family, x, self.least_variance)
+            low, high = cell(self.family, x, self.min_variance)
             below, near = (
                 np.average(values.share(leaves, *ends), axis=1, weights=counts)
                 for ends in ((np.full_like(low, -np.inf), low), (low, high))

@@ -16,7 +16,7 @@ from sklearn_mpt._frames import plain
 
 N_TREES, LEAF_ROWS = 60, 3
 # criteria for which the impurity of a leaf is the variance of its rows
-SQUARES = "squared_error", "friedman_mse"
+SQUARED_CRITERIA = "squared_error", "friedman_mse"
 
 
 def _forests():
@@ -81,7 +81,7 @@ def takes_gaps(predictor):
 def has_leaves(predictor):
     """Return whether a regressor is a forest with a mean and a variance in leaves."""
     _, regressors = _forests()
-    return isinstance(predictor, regressors) and predictor.criterion in SQUARES
+    return isinstance(predictor, regressors) and predictor.criterion in SQUARED_CRITERIA
 
 
 def has_std(predictor):

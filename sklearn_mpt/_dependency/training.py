@@ -11,7 +11,7 @@ from sklearn_mpt._dependency.calibration import (
     HeldOut,
     mixture_of_leaves,
 )
-from sklearn_mpt._dependency.families import FAMILIES, WIDE, WIDTH
+from sklearn_mpt._dependency.families import FAMILIES, WIDE_FAMILIES, WIDE_SCALE
 from sklearn_mpt._dependency.held_out import ForestRows
 from sklearn_mpt._dependency.inputs import (
     MaskedCopies,
@@ -165,12 +165,12 @@ class _ColumnFit(NamedTuple):
             "kind": kind,
             "mean": float(mean),
             "variance": float(max(variance, floor)),
-            "least_variance": float(max(rounded, floor)),
-            "least_mean": -np.inf,
+            "min_variance": float(max(rounded, floor)),
+            "min_mean": -np.inf,
         }
         has_values = FAMILIES[kind].has_values and rounded >= floor
         if FAMILIES[kind].is_positive:
-            learned["least_mean"] = float(max(MIN_MEAN * mean, MIN_WIDTH**2))
+            learned["min_mean"] = float(max(MIN_MEAN * mean, MIN_WIDTH**2))
             learned["mean"] = float(max(mean, MIN_WIDTH**2))
         if is_constant:
             return [], learned
@@ -186,10 +186,8 @@ class _ColumnFit(NamedTuple):
     @np.errstate(under="ignore")  # densities far out are zero
     def _calibrated(self, forest, x, learned, has_values):
         """Return what the conditional of a forest needs beside it."""
-        family, least_variance = FAMILIES[learned["kind"]], learned["least_variance"]
-        rows = ForestRows(
-            self.copies, x, self.weight, family, least_variance, has_values
-        )
+        family, min_variance = FAMILIES[learned["kind"]], learned["min_variance"]
+        rows = ForestRows(self.copies, x, self.weight, family, min_variance, has_values)
         values, counts = rows.leaf_values(forest, slice(None))
         chosen = self.rng.permutation(len(self.copies.rows))[:MAX_COPIES]
         if forest.bootstrap:
@@ -204,11 +202,11 @@ class _ColumnFit(NamedTuple):
             )
         weights, spreads = Calibration(
             family,
-            WIDE[learned["kind"]],
+            WIDE_FAMILIES[learned["kind"]],
             held_out,
-            (learned["least_mean"], least_variance),
+            (learned["min_mean"], min_variance),
             self.settings.marginal_weight,
-            (learned["mean"], WIDTH**2 * learned["variance"]),
+            (learned["mean"], WIDE_SCALE**2 * learned["variance"]),
             has_values,
         ).fit()
         if has_values and weights[:, -1].max() < MIN_VALUES_WEIGHT:

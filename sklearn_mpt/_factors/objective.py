@@ -29,7 +29,7 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 # Observed features per latent dimension below which they are few; see UniformMasks.
-FEW_FEATURES = 0.2
+FEATURES_PER_DIM = 0.2
 
 
 class MaskedBatch(NamedTuple):

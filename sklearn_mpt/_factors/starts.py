@@ -31,14 +31,14 @@ def closed_form(moments, n_components, noise_floor):
     }
 
 
-def principal_factors(moments, n_factors, noise_floor, least_noise=0.05):
+def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
     """Return components (k, d) and noise variances (d,) of standardised features.
 
-    moments : Moments of features with variance 1. least_noise : smallest share of the
+    moments : Moments of features with variance 1. min_noise : smallest share of the
     variance of a feature that noise has at the start. With less noise, EM hardly moves.
     """
     components = closed_form(moments, n_factors, noise_floor)["components_"]
-    return components, np.maximum(1 - (components**2).sum(axis=0), least_noise)
+    return components, np.maximum(1 - (components**2).sum(axis=0), min_noise)
 
 
 def closed_form_of_rows(X, n_components, noise_share=1e-3, noise_floor=1e-6):

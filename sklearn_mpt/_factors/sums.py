@@ -185,13 +185,13 @@ def masked_sums(
     symmetric,
     informed=True,
     weight=None,
-    largest_ratio=1e4,
+    max_ratio=1e4,
 ):
     """Return sums of masked scores, each target given the visible entries but itself.
 
     X : shape (n, d), any number where missing. present, visible, target : float, same
     shape; targets are weights, 0.0 where missing. informed : whether to return the
-    information too. weight : weight of each row, (n,). largest_ratio : ratio of a
+    information too. weight : weight of each row, (n,). max_ratio : ratio of a
     conditional variance to the noise up to which visible targets are used.
 
     A target is either hidden, or visible and left out. The conditional variance of a
@@ -204,7 +204,7 @@ def masked_sums(
     residual = (X - m.mean) * present
     C, z = _posterior(residual, visible, m, symmetric)
     ratio = symmetric.ratio(C, visible, m.scaled)
-    target = _resolved(target, visible, ratio, largest_ratio)
+    target = _resolved(target, visible, ratio, max_ratio)
     error, sign = residual - z @ m.W.T, 1 - 2 * visible
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
@@ -228,12 +228,12 @@ def masked_sums(
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
-def _resolved(target, visible, ratio, largest_ratio=1e4):
+def _resolved(target, visible, ratio, max_ratio=1e4):
     """Score targets with a variance much larger than the noise only where hidden.
 
     Given r of d features, a target is hidden in d - r of d + 1 masks.
     """
-    is_excessive = torch.where(visible > 0, 1 / ratio, ratio) > largest_ratio
+    is_excessive = torch.where(visible > 0, 1 / ratio, ratio) > max_ratio
     all_are_hidden = not (target * visible > 0).any()  # as with a fixed size
     if all_are_hidden or not is_excessive.any():
         return target

@@ -9,7 +9,7 @@ place of the identity [2]_.
 
 Along a ray on which the gradient hardly falls, such as the slopes of features that
 separate the rows, y is mixed with the fall that was expected [3]_. So the information
-along a step falls to no less than `least_fall` of itself at once.
+along a step falls to no less than `min_fall` of itself at once.
 
 References
 ----------
@@ -31,19 +31,19 @@ class QuasiNewton:
 
     Parameters
     ----------
-    largest_scale : float
+    max_scale : float
         Full steps are multiplied by a factor from 1 to this number: by how much the
         last step says that they are too short. 1 suits full steps that also change the
         scale of z, and so are not too short everywhere.
     length : int
         Number of steps that are remembered.
-    least_fall : float
+    min_fall : float
         Smallest fall of the gradient along a step, as a share of the expected one.
     """
 
-    def __init__(self, largest_scale=1.0, length=10, least_fall=0.2):
-        self.largest_scale = largest_scale
-        self.length, self.least_fall = length, least_fall
+    def __init__(self, max_scale=1.0, length=10, min_fall=0.2):
+        self.max_scale = max_scale
+        self.length, self.min_fall = length, min_fall
         self._pairs = []
 
     def __len__(self):
@@ -54,7 +54,7 @@ class QuasiNewton:
         fall, expected = gradient_before - gradient, gradient_before
         product, least = (
             float(displacement @ fall),
-            self.least_fall * float(displacement @ expected),
+            self.min_fall * float(displacement @ expected),
         )
         if least <= 0:  # the step was not in a direction of ascent
             return
@@ -75,10 +75,10 @@ class QuasiNewton:
             shares.append((displacement @ gradient) / (displacement @ fall))
             gradient = gradient - shares[-1] * fall
         step = divide(gradient)
-        if self._pairs and self.largest_scale > 1:
+        if self._pairs and self.max_scale > 1:
             displacement, fall = self._pairs[-1]
             ratio = float(displacement @ fall) / float(fall @ divide(fall))
-            step = min(max(1.0, ratio), self.largest_scale) * step
+            step = min(max(1.0, ratio), self.max_scale) * step
         for (displacement, fall), share in zip(
             self._pairs, reversed(shares), strict=True
         ):

@@ -313,7 +313,7 @@ class Ascent(Solver):
             self.converged = self._n_idle_steps > 1
             rules = self.objective.rules
             stops = self._finishes and rules.stops_at_noise
-            limits = (rules.window, rules.least_signal) if stops else (RULES.window,)
+            limits = (rules.window, rules.min_signal) if stops else (RULES.window,)
             if not self.converged and self._record.is_noise(*limits):
                 self.converged = stops
                 self._average = None if stops else PointAverage()

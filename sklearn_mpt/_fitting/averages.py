@@ -36,14 +36,14 @@ class StepHistory:
         if len(self._moves) > RULES.lag:
             self._agreements.append(agreement(self._moves[0], move))
 
-    def is_noise(self, window, least_agreement=0.0):
+    def is_noise(self, window, min_agreement=0.0):
         """Return whether directions disagree, or steps neither gain nor shrink.
 
-        window : number of steps. least_agreement : of directions. It is the share of
+        window : number of steps. min_agreement : of directions. It is the share of
         expected gains that is not noise: 0.5 if the gain that is left equals the noise.
         """
         n, recent = window, self._agreements[-window:]
-        if len(recent) == n and np.mean(recent) < least_agreement:
+        if len(recent) == n and np.mean(recent) < min_agreement:
             return True
         before, last = self._gains[-2 * n : -n], self._gains[-n:]
         if len(before) < n or sum(last) < RULES.flat_gain_ratio * sum(before):

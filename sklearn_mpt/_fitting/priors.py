@@ -8,7 +8,8 @@ from sklearn_mpt._numbers import TINY
 # z), and a normal prior with this standard deviation keeps the excess small: slopes of
 # features that separate the rows would be infinite.
 LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
-UNSEEN = 0.5  # observations added to each category that no row has, as Jeffreys' prior
+# Observations added to each category that no row has, as by Jeffreys' prior.
+UNSEEN_COUNT = 0.5
 
 
 def slope_penalty(slopes, deviation):

@@ -37,7 +37,7 @@ EIGENVALUE_TOLERANCE = 1e-3  # relative; training refines the new components
 
 
 def with_missing_components(
-    point, product, information, least_gain, n_rows=math.inf, share=1.0
+    point, product, information, min_gain, n_rows=math.inf, share=1.0
 ):
     """Replace weak components by directions that the rows leave unexplained.
 
@@ -48,7 +48,7 @@ def with_missing_components(
         From V, of shape (d, q), to the mean of s s' V over rows.
     information : Tensor of shape (d,)
         Information of each location, per row.
-    least_gain : float
+    min_gain : float
         Least gain of a replacement, in nats per row.
     n_rows : int or float, default=inf
         Number of rows of a part of a stream. Directions must explain more than those
@@ -73,7 +73,7 @@ def with_missing_components(
     strengths = (1 + strengths) / by_chance - 1
     gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
     n_pairs = min(len(gains), len(costs))
-    is_worth_it = gains[:n_pairs] - share * costs[:n_pairs] > least_gain
+    is_worth_it = gains[:n_pairs] - share * costs[:n_pairs] > min_gain
     n_new = int(is_worth_it.to(torch.int64).cumprod(0).sum())
     if n_new == 0:
         return None

@@ -50,14 +50,14 @@ def standard_error(values):
     return values.std() / math.sqrt(len(values))
 
 
-def gain_to_come(before, now, least_fall=0.0):
+def gain_to_come(before, now, min_fall=0.0):
     """Return the gain of all later steps, given those of the last two.
 
     Near a maximum gains fall by the same factor from step to step. The result is
-    infinite unless they fall by more than `least_fall`.
+    infinite unless they fall by more than `min_fall`.
     """
     fall = before - now
-    return now**2 / fall if fall > least_fall else math.inf
+    return now**2 / fall if fall > min_fall else math.inf
 
 
 def is_flat(losses, window, tol, n_errors=1.0):
@@ -137,7 +137,7 @@ class AscentRules:
         Steps so far apart have independent masks.
     window : int
         Number of steps in which noise is detected.
-    least_signal : float
+    min_signal : float
         With `stops_at_noise`, steps end if a smaller share of their expected gains is
         not noise.
     flat_gain_ratio : float
@@ -177,7 +177,7 @@ class AscentRules:
     trial_epochs: int = 16
     lag: int = 2
     window: int = 4
-    least_signal: float = 0.5
+    min_signal: float = 0.5
     flat_gain_ratio: float = 0.9
     fall_in_noise: float = 3.0
     min_points: int = 4

@@ -23,7 +23,7 @@ from sklearn_mpt._fitting.stopping import RULES
 
 FIRST_SIZE = 0.5  # of steps, which fall as those of `ascent`
 AVERAGE_POWER = 3  # of the number of a step: its weight in the average of points
-FORGETTING = 0.05  # least weight of a batch in the average of the information
+MIN_SHARE = 0.05  # least weight of a batch in the average of the information
 MIN_GAIN = 1e-3  # nats per row: least gain for which a component is replaced
 
 
@@ -101,7 +101,7 @@ class StreamAscent(Solver):
     def _step(self, batch):
         """Take a step, whose size falls with the number of steps, and average."""
         point = align(self.point, self._average)
-        share = max(FORGETTING, 1 / (self._n_steps + 1))
+        share = max(MIN_SHARE, 1 / (self._n_steps + 1))
         move = full_step(self.objective, point, batch, self._information, share)
         self._information = move.information
         if not move.is_finite:

@@ -28,7 +28,7 @@ from sklearn_mpt._mixture.estimator import MPTMixture
 # Variance that is added to the variance 1 of each number in every step of EM.
 SHRINKAGES = 0.3, 0.03, 0.003, 0.0003
 # The strongest shrinkage that is tried: columns for each row times this, at least this.
-STRONGEST, LEAST_STRONGEST = 3.0, 0.01
+SHRINKAGE, MIN_SHRINKAGE = 3.0, 0.01
 # Shrinkage of mixtures: columns for each row of a component, times this. The bias from
 # it must vanish with the number of rows, as standard errors do.
 SHRINKAGE_OF_MIXTURES = 0.03
@@ -51,7 +51,7 @@ OVERHEAD, STEP = 0.01, 1e-3
 EM_PATTERN, EM_ROW, EM_INDICATOR = 6e-8, 5e-9, 5e-8
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
 CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY = (0.03, 5), (3e-6, 15)
-NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
+NET_SECONDS, MIN_NET_ROWS = 1e-3, 2000
 
 
 # Forests, and their costs in seconds: of a column, and of an entry of an input. They
@@ -196,7 +196,7 @@ def _gaussians(settings, with_powers=True):
         return model if with_powers else WithoutPowers(model, settings.units)
 
     cost = size.em_seconds(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
-    strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
+    strongest = max(SHRINKAGE * size.n_indicators / size.n_rows, MIN_SHRINKAGE)
     name = (
         "Gaussian, shrinkage" if with_powers else "Gaussian without powers, shrinkage"
     )
@@ -334,7 +334,7 @@ def _forests(settings):
 
 
 def _nets(settings):
-    steps = max(settings.size.n_rows, LEAST_ROWS_OF_NETS) * np.sqrt(
+    steps = max(settings.size.n_rows, MIN_NET_ROWS) * np.sqrt(
         settings.size.n_indicators
     )
     nets = {"masked autoencoder": MPTMaskedAutoencoder, "deep": MPTDeepVAE}

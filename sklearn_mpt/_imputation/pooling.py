@@ -53,7 +53,7 @@ class PooledEstimate(NamedTuple):
         low, high : float or ndarray
             Ends of the interval, by Student's t with `df` degrees of freedom.
         """
-        check_real(level, "level", "neither", most=1.0)
+        check_real(level, "level", "neither", max_val=1.0)
         half_width = stats.t.ppf(0.5 + level / 2, self.df) * self.std_error
         low, high = self.estimate - half_width, self.estimate + half_width
         return (float(low), float(high)) if np.ndim(low) == 0 else (low, high)

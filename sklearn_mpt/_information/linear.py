@@ -17,7 +17,7 @@ from sklearn_mpt._integration.quadrature import Nodes
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 
 # Rules are refined until the information changes by less, relative to its diagonal.
-AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
+TOLERANCE, SAMPLING_TOLERANCE = 1e-4, 1e-2
 MAX_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
 DRAWN_ROWS = 200  # plus four for each parameter
 FINE_NODES = 2500  # largest rule with which undetermined directions are found
@@ -118,7 +118,7 @@ def information_by_nodes(rows, weight, joint, accuracy):
     locations that are linear in z. Rules are refined until the information agrees.
     """
     is_exact = accuracy.is_quadrature
-    tolerance = AGREEMENT if is_exact else AGREEMENT_BY_SAMPLING
+    tolerance = TOLERANCE if is_exact else SAMPLING_TOLERANCE
     information = None
     for rule in accuracy.rules():
         if rule.is_shared:

@@ -21,7 +21,7 @@ from sklearn_mpt._checks import warn_caller
 # determine a direction; and expected information, relative to the largest, below which
 # no number of rows does.
 SINGULAR, UNIDENTIFIED = 1e-7, 1e-8
-TOUCHED = 1e-6  # squared share of a parameter in a direction from which it counts
+MIN_SHARE = 1e-6  # squared share of a parameter in a direction from which it counts
 
 
 def missing_information(scores, r, weight):
@@ -101,4 +101,4 @@ def _identified(expected, basis):
 
 def _parameters_in(directions):
     """Return which parameters have a share in some of these directions, (p,)."""
-    return (directions**2).sum(axis=1) > TOUCHED
+    return (directions**2).sum(axis=1) > MIN_SHARE

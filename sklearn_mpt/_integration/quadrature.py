@@ -31,7 +31,7 @@ N_BITS, N_SHIFT_BITS = 30, 16
 NODES, WEIGHTS = roots_hermitenorm(16)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 QMC_PARAMETERS = inspect.signature(qmc.MultivariateNormalQMC).parameters
-GENERATOR = "rng" if "rng" in QMC_PARAMETERS else "seed"  # until scipy 1.14
+RNG_PARAMETER = "rng" if "rng" in QMC_PARAMETERS else "seed"  # until scipy 1.14
 
 
 class Posterior(NamedTuple):
@@ -326,7 +326,7 @@ def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
     """Scrambled Sobol points, 2^i, of the standard normal: (n_replicates, 2^i, k)."""
     engines = (
         qmc.MultivariateNormalQMC(
-            np.zeros(n_dims), **{GENERATOR: np.random.default_rng(child)}
+            np.zeros(n_dims), **{RNG_PARAMETER: np.random.default_rng(child)}
         )
         for child in np.random.SeedSequence(seed).spawn(n_replicates)
     )

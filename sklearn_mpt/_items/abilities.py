@@ -14,7 +14,7 @@ LIMIT_ABILITY = 1e4  # z at which a likelihood is at its limit
 MAX_ABILITY = 15.0  # largest size of z in the search for the mode of a likelihood
 # Curvature below which a likelihood has no maximum in a direction, and the share of an
 # ability in such a direction from which on it is infinite.
-FLAT_CURVATURE, SHARE = 1e-6, 1e-3
+FLAT_CURVATURE, MIN_SHARE = 1e-6, 1e-3
 
 
 class Abilities(NamedTuple):
@@ -145,7 +145,7 @@ def likelihood_modes(density, X, codes=None):
     covariance = (vectors / precision[:, None]) @ vectors.mT
     estimate, std_error = _in_user_units(density, z, covariance)
     share = (vectors.mT @ density.root).abs()
-    is_infinite = (is_flat[..., None] & (share > SHARE)).any(1)
+    is_infinite = (is_flat[..., None] & (share > MIN_SHARE)).any(1)
     theta[finite] = torch.where(is_infinite, estimate.sign() * math.inf, estimate)
     error[finite] = torch.where(is_infinite, math.inf, std_error)
     return theta, error

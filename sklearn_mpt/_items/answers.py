@@ -13,7 +13,7 @@ import torch
 from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES
 
 # Equal rows are merged unless more than this share of a sample of rows is distinct.
-SAMPLE, OFTEN_ALONE = 4096, 0.8
+N_SAMPLED, MAX_DISTINCT_SHARE = 4096, 0.8
 MISSING = -1
 
 
@@ -136,8 +136,11 @@ def _distinct(codes, weight, group):
     coded_rows = np.concatenate([codes, group[:, None].astype(np.int8)], 1)
     coded_rows = np.ascontiguousarray(coded_rows)
     keys = coded_rows.view(np.dtype((np.void, coded_rows.shape[1])))[:, 0]
-    sample = keys[:: max(1, len(keys) // SAMPLE)]
-    if len(np.unique(sample)) > OFTEN_ALONE * len(sample) and len(keys) > SAMPLE:
+    sample = keys[:: max(1, len(keys) // N_SAMPLED)]
+    if (
+        len(np.unique(sample)) > MAX_DISTINCT_SHARE * len(sample)
+        and len(keys) > N_SAMPLED
+    ):
         return codes, weight, group
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)
     return codes[first], np.bincount(place.ravel(), weight, len(first)), group[first]

@@ -13,7 +13,7 @@ from sklearn_mpt._items.nodes import grid_of
 from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY
 
 TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
-FINER = 4  # ratio of spacings: that of integrals to that of the nodes to draw z
+SPACING_RATIO = 4  # ratio of spacings: that of integrals to that of the nodes to draw z
 MAX_DRAWN = 2**14
 
 
@@ -155,7 +155,7 @@ class ItemDensity(LatentDensity):
         """Return this density on a finer grid, from which z is drawn."""
         n_dims = self.items.n_dims
         max_per_dim = (MAX_DRAWN / len(self.grid.z)) ** (1 / n_dims)
-        factor = max(1.0, min(FINER, max_per_dim))
+        factor = max(1.0, min(SPACING_RATIO, max_per_dim))
         grid = grid_of([h / factor for h in self.grid.steps], self.population)
         return ItemDensity(
             self.items, self.point, grid, self.population, self.share, self.root

@@ -21,7 +21,9 @@ import numpy as np
 from sklearn_mpt._numbers import TINY
 
 MIN_EXPECTED = 1.0  # smallest expected number of people in a cell
-RARE_ROWS, RARE = 0.1, 0.05  # share of rows in which a category must be expected
+# Categories are collapsed if they are expected of fewer people than MIN_EXPECTED in this
+# share of the rows, or at all in fewer than this share of the rows.
+MIN_EXPECTED_ROWS, MIN_CATEGORY_ROWS = 0.1, 0.05
 MIN_VARIANCE = np.sqrt(1e-5)  # smallest variance of an answer, as in mirt
 
 
@@ -177,7 +179,7 @@ def _collapse_categories(tables, small):
         empty = [0.0] * (width - len(cells[0]))
         expected[row], observed[row] = cells[0] + empty, cells[1] + empty
     while expected.shape[1] > 2:
-        rare = MIN_EXPECTED * np.ceil(RARE_ROWS * len(expected))
+        rare = MIN_EXPECTED * np.ceil(MIN_EXPECTED_ROWS * len(expected))
         if expected[:, -1].sum() >= rare:
             break
         for table in (expected, observed):
@@ -185,7 +187,7 @@ def _collapse_categories(tables, small):
         expected, observed = expected[:, :-1], observed[:, :-1]
     kept = np.ones(expected.shape[1], dtype=bool)
     for c in range(expected.shape[1] - 1, 0, -1):
-        if np.mean(expected[:, c] > 0) < RARE:
+        if np.mean(expected[:, c] > 0) < MIN_CATEGORY_ROWS:
             kept[c] = False
             for table in (expected, observed):
                 table[:, c - 1] += table[:, c]

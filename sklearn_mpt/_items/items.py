@@ -25,7 +25,7 @@ from sklearn_mpt._items.information import observed_information
 from sklearn_mpt._items.model import attributes_of
 
 STEP = 1e-5  # of central differences
-DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
+PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
 MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
 
 
@@ -191,7 +191,7 @@ class ItemsMixin(FittedItems):
         self._check_is_fitted()
         model = self._model_of(vars(self))
         attributes = model.items.describe(model.point)
-        attributes = {name: getattr(self, f"{name}_") for name in DESCRIBED}
+        attributes = {name: getattr(self, f"{name}_") for name in PARAMETER_NAMES}
         d, K, steps = (
             len(model.items),
             model.items.n_dims,
@@ -200,7 +200,8 @@ class ItemsMixin(FittedItems):
         width = K + steps + 1
         covariance = np.full((d, width, width), np.nan)
         errors = {
-            name: np.full(np.shape(attributes[name]), np.nan) for name in DESCRIBED
+            name: np.full(np.shape(attributes[name]), np.nan)
+            for name in PARAMETER_NAMES
         }
         latent = {
             "latent_mean": self.latent_mean_,
@@ -224,7 +225,7 @@ class ItemsMixin(FittedItems):
             errors["difficulty"] = difficulty.reshape(shape)
             errors["guessing"] = deviation[:, -1]
         values = {}
-        for name in DESCRIBED:
+        for name in PARAMETER_NAMES:
             values[name], values[f"{name}_std_error"] = attributes[name], errors[name]
         for name, value in latent.items():
             values[name], values[f"{name}_std_error"] = value, latent_errors[name]
@@ -235,7 +236,7 @@ class ItemsMixin(FittedItems):
         import pandas as pd
 
         columns = {}
-        for name in DESCRIBED:
+        for name in PARAMETER_NAMES:
             for part in (name, f"{name}_std_error"):
                 value = getattr(parameters, part)
                 if value.ndim == 1:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._base.density import IntegratedDensity, Units
-from sklearn_mpt._fitting.priors import UNSEEN
+from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._integration.integrals import IMPORTANCE_POINTS, importance, rows_of
 from sklearn_mpt._integration.quadrature import (
     FINE_TRAINING_POINTS,
@@ -289,7 +289,9 @@ class SampledObjective(ItemObjective):
         """Add half-observed categories that nobody chose; return their value."""
         items, z = self.layout.items, self.grid.z
         curves = items.curves(point, z)
-        more = self.unseen[:, :, None] * point.new_full((len(z),), UNSEEN / len(z))
+        more = self.unseen[:, :, None] * point.new_full(
+            (len(z),), UNSEEN_COUNT / len(z)
+        )
         for i, (block, curve) in enumerate(zip(items.blocks, curves, strict=True)):
             counts = more[block.items, : block.kind.n_categories]
             block_result = block_sums(block, curve, counts, z)

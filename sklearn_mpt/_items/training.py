@@ -26,7 +26,7 @@ import torch
 
 from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
+from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
 from sklearn_mpt._integration.quadrature import total_and_shares
@@ -49,7 +49,7 @@ class ItemSteps:
         Largest factor of full steps by the last one; see `QuasiNewton`.
     ridge : float
         Added to the diagonal of an item's information, relative to it.
-    least_information : float
+    min_information : float
         Added too, for each row: it bounds steps in flat directions.
     moves_without_gain : int
         Number of moves of the nodes of rows whose gain is compared with the next.
@@ -70,7 +70,7 @@ class ItemSteps:
     max_halvings: int = 20
     largest_scale: float = 10.0
     ridge: float = 1e-6
-    least_information: float = 1e-4
+    min_information: float = 1e-4
     moves_without_gain: int = 3
     gain_over_moves: float = 1e-4
     largest_ratio: float = 1.15
@@ -244,7 +244,7 @@ class ItemObjective:
         log_weight = self.grid.log_weight(self.layout.population(point))
         expected = expectations(self.answers, items.table(curves), log_weight)
         if self.unseen is not None:
-            table, weight = items.table(curves), UNSEEN * log_weight[0].exp()
+            table, weight = items.table(curves), UNSEEN_COUNT * log_weight[0].exp()
             added = self.unseen[:, :, None] * weight
             value = expected.value + float((added * table).sum())
             expected = expected._replace(value=value, counts=expected.counts + added)
@@ -457,8 +457,8 @@ class ItemSolver(Solver):
         if losses[-1] <= min(losses):
             self._best = self.point
         n, n_rows = STEPS.moves_without_gain, self.objective.answers.total
-        least_gain = max(self.tol, STEPS.gain_over_moves * n_rows)
-        return len(losses) > n and fall_of_lowest(losses, n) <= least_gain
+        min_gain = max(self.tol, STEPS.gain_over_moves * n_rows)
+        return len(losses) > n and fall_of_lowest(losses, n) <= min_gain
 
     def _direction(self, now):
         """Return the full step, corrected by the last ones."""
@@ -499,7 +499,7 @@ def shortened(items, direction):
 def solve_metric(objective, now, vector):
     """Multiply a flat vector by the inverse of the metric."""
     solution = torch.empty_like(vector)
-    least = STEPS.least_information * objective.answers.total
+    least = STEPS.min_information * objective.answers.total
     for block, information in zip(
         objective.layout.items.blocks, now.metric, strict=True
     ):

@@ -29,7 +29,7 @@ from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 MIN_GAP = 1e-6  # least gap between thresholds, whose logarithm is a parameter
 # Threshold below the first level, and minus that above the last. It is finite, as the
 # gradients of infinite ones are NaN.
-BEYOND = 1e30
+OUTER_THRESHOLD = 1e30
 
 
 class Ordinal(Levels):
@@ -87,8 +87,8 @@ class Ordinal(Levels):
     def _around(self, X, location):
         """Return the logits of P(x >= c) and P(x > c), for the level c of entries."""
         inner = self._thresholds().to(location.dtype)
-        table = torch.nn.functional.pad(inner, (1, 0), value=BEYOND)
-        table = torch.nn.functional.pad(table, (0, 1), value=-BEYOND)
+        table = torch.nn.functional.pad(inner, (1, 0), value=OUTER_THRESHOLD)
+        table = torch.nn.functional.pad(table, (0, 1), value=-OUTER_THRESHOLD)
         upper, lower = table[..., :-1], table[..., 1:]
         return location + at_codes(upper, X), location + at_codes(lower, X)
 

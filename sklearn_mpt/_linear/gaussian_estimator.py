@@ -13,7 +13,7 @@ from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import (
-    FEW_FEATURES,
+    FEATURES_PER_DIM,
     FixedMasks,
     GaussianMoments,
     GaussianRows,
@@ -37,7 +37,7 @@ from sklearn_mpt._numbers import TINY
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
 # Masks in each step, and if steps without masks follow, which remove their noise.
-AUTO_MASKS, FEW_MASKS = 64, 16
+AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
 MAX_PATTERNS = 100  # of gaps, over which expected information is added up
 
 
@@ -195,7 +195,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         by_moments, masks = is_whole and self.objective == "mpt", None
         if self.objective == "mpt" and self.mask_rate == "uniform":
             masks = UniformMasks(
-                FEW_FEATURES * n_dims / n_features if by_moments else None
+                FEATURES_PER_DIM * n_dims / n_features if by_moments else None
             )
         elif self.objective == "mpt":
             masks = FixedMasks(fixed_size(self.mask_rate, n_features))
@@ -205,7 +205,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         moments = _moments(data.X, data.device, data.weight)
         n_masks = self.n_masks
         if n_masks == "auto":
-            n_masks = FEW_MASKS if masks.is_uniform else AUTO_MASKS
+            n_masks = MASKS_BEFORE_EXACT if masks.is_uniform else AUTO_MASKS
         objective = GaussianMoments(moments, n_masks, n_dims, masks, floor)
         # the mean of the rows maximises the score of every mask
         coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)

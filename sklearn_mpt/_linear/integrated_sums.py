@@ -56,7 +56,7 @@ class RowContext(NamedTuple):
         return X.double() if self.units is None else self.units.standardise(X.double())
 
 
-ORDINARY = RowContext()
+NO_CONTEXT = RowContext()
 
 
 class TargetWeights(NamedTuple):

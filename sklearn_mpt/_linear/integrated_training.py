@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.objective import Objective
-from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
+from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.integrals import rows_of
@@ -26,7 +26,7 @@ from sklearn_mpt._integration.prior_grid import (
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS, Nodes
 from sklearn_mpt._linear.integrated_sums import (
-    ORDINARY,
+    NO_CONTEXT,
     RepresentativeValues,
     TargetWeights,
     bound_sums,
@@ -63,7 +63,7 @@ class TrainingSizes:
     ----------
     n_masks : int
         Number of masks in a step, if `n_masks` is "auto".
-    least_masks : int
+    min_masks : int
         The same where nodes are placed for each row. These nodes do not depend on the
         masks, so that more masks cost nothing.
     row_node_cost, shared_cost : float
@@ -92,7 +92,7 @@ class TrainingSizes:
     """
 
     n_masks: int = 32
-    least_masks: int = 256
+    min_masks: int = 256
     row_node_cost: float = 12
     shared_cost: float = 40
     n_representative: int = 8
@@ -153,7 +153,9 @@ class IntegratedRows(Objective):
     rules = replace(RULES, max_step=MAX_STEP)
     ratio = SIZES.spacing
 
-    def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
+    def __init__(
+        self, X, likelihood, params, n_dims, context=NO_CONTEXT, is_fine=False
+    ):
         self.X = X
         self.is_complete = not bool(X.isnan().any())
         self.context = context
@@ -240,7 +242,7 @@ class IntegratedRows(Objective):
     def _draw(self, rng):
         count = self.n_masks
         if not self._shares_nodes and self.params.n_masks == "auto":
-            count = max(count, SIZES.least_masks)
+            count = max(count, SIZES.min_masks)
         if self.mask_rate != "uniform":
             size = fixed_size(self.mask_rate, self.n_features)
             if math.comb(self.n_features, size) <= count:
@@ -286,11 +288,11 @@ class IntegratedRows(Objective):
         return n_nodes <= SIZES.row_node_cost * self.row_nodes.n_nodes
 
     def _with_unseen(self, sums, point):
-        """Add `UNSEEN` observations, at z = 0, of each level that no row has."""
+        """Add `UNSEEN_COUNT` observations, at z = 0, of each level that no row has."""
         size = len(self.unseen.X)
         z = point.coefs.new_zeros(size, 1, self.n_dims)
         nodes = Nodes(z, z[0, :, 0])
-        weight = z.new_full((size,), UNSEEN * sums.n_rows / self.weights.total)
+        weight = z.new_full((size,), UNSEEN_COUNT * sums.n_rows / self.weights.total)
         likelihood = self.likelihood.at(point.shape_params)
         more = row_node_sums(self.unseen, nodes, point, likelihood, None, weight)
         return sums._replace(
@@ -396,7 +398,9 @@ class LikelihoodRows(IntegratedRows):
 
     ratio = SIZES.exact_spacing
 
-    def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
+    def __init__(
+        self, X, likelihood, params, n_dims, context=NO_CONTEXT, is_fine=False
+    ):
         super().__init__(X, likelihood, params, n_dims, context, is_fine)
         self.is_noisy = self.n_batches > 1
         self.bounds = params.objective == "elbo"
@@ -472,7 +476,7 @@ class EnumeratedRows(IntegratedRows):
     is_noisy = False
     ratio = SIZES.exact_spacing
 
-    def __init__(self, X, likelihood, params, n_dims, context=ORDINARY):
+    def __init__(self, X, likelihood, params, n_dims, context=NO_CONTEXT):
         super().__init__(X, likelihood, params, n_dims, context)
         masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
         rows, count = distinct(context.standardise(X), self.weights.values)
@@ -502,7 +506,7 @@ class EnumeratedRows(IntegratedRows):
         return self._add_priors(sums._replace(n_rows=self.n_rows), point)
 
 
-def objective_of(X, likelihood, params, n_dims, context=ORDINARY):
+def objective_of(X, likelihood, params, n_dims, context=NO_CONTEXT):
     """Return the objective for these rows."""
     arguments = X, likelihood, params, n_dims, context
     is_auto = params.n_masks == "auto"

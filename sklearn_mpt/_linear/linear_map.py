@@ -240,9 +240,9 @@ def _largest_information(joint, z, radius, values):
     """
     location = joint.location(z)
     location_radius = radius * joint.components.abs().sum(0)
-    least_location = location - location.clamp(-location_radius, location_radius)
+    min_location = location - location.clamp(-location_radius, location_radius)
     ends = torch.stack(
-        [least_location, location - location_radius, location + location_radius]
+        [min_location, location - location_radius, location + location_radius]
     )
     if values is None:
         values = torch.ones_like(ends[0, :1])

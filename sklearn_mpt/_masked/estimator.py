@@ -17,7 +17,7 @@ from sklearn_mpt._base.user_modules import UserModule
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
-    SHARE,
+    OPEN_UNIT_INTERVAL,
     StrictInterval,
     check_widths,
     warn_caller,
@@ -35,7 +35,8 @@ from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._seeds import RandomState
 
-OFTEN = 0.1  # share of entries of a column with the least width that causes a warning
+# Share of the entries of a column with the least width that causes a warning.
+MIN_FLOOR_SHARE = 0.1
 
 
 class MPTMaskedAutoencoder(TableMPT):
@@ -183,7 +184,7 @@ class MPTMaskedAutoencoder(TableMPT):
         "n_mixtures": [COUNT],
         "n_orders": [COUNT],
         "early_stopping": ["boolean"],
-        "validation_fraction": [SHARE],
+        "validation_fraction": [OPEN_UNIT_INTERVAL],
     }
 
     def __init__(
@@ -407,15 +408,15 @@ class MPTMaskedAutoencoder(TableMPT):
             return
         constant, at_floor = fitted["_constant"], fitted["_at_floor"]
         warn_constant(constant, fitted)
-        often = np.flatnonzero(at_floor > OFTEN)
+        often = np.flatnonzero(at_floor > MIN_FLOOR_SHARE)
         often = np.setdiff1d(often, constant)
         if len(often):
             names = fitted.get("feature_names_in_", np.arange(len(at_floor)))
             warn_caller(
                 f"Column(s) {names[often[:10]].tolist()} of X have conditionals of the "
                 f"least width, {MIN_WIDTH} standard deviations, for more than "
-                f"{OFTEN:.0%} of their entries: they hold few distinct values, or are "
-                "functions of other columns, and their densities have no upper bound. "
+                f"{MIN_FLOOR_SHARE:.0%} of their entries: they hold few distinct values, or "
+                "are functions of other columns, and their densities have no upper bound. "
                 "Values that are few may be 'categorical'.",
             )
 

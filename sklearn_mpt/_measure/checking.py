@@ -18,7 +18,7 @@ from sklearn_mpt._measure.consistency import (
     excessive_integral,
 )
 from sklearn_mpt._measure.contract import (
-    CLEARLY,
+    MIN_CHANGE,
     CheckedConditional,
     check_rows,
     describe_mask,
@@ -36,7 +36,8 @@ SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
 DENSITY_TOLERANCE = 0.02  # of the integral of a density, on a grid
 VALUES_PER_MASK = 12  # number of values whose probabilities are added up for a mask
 ROWS_TO_SUM = 10
-BEYOND = 200  # number of integers beyond the largest seen that are tried for counts
+# Number of integers beyond the largest seen that are tried for counts.
+N_UNSEEN_COUNTS = 200
 
 
 def check_masked_model(
@@ -120,7 +121,7 @@ def check_masked_model(
     ValueError: Visible and missing entries must have log-probability 0, ...
     """
     check_int(n_masks, "n_masks")
-    check_int(n_orders, "n_orders", least=0)
+    check_int(n_orders, "n_orders", min_val=0)
     estimator = resolve_model(estimator)
     conditional, rows = CheckedConditional(estimator), check_rows(estimator, X)
     rows = rows.slice(0, min(MAX_ROWS, len(rows)))
@@ -139,7 +140,7 @@ def check_masked_model(
                 f"{raised}"
             ) from raised
         _check_entries(log_prob, rows.targets(mask), mask)
-        limit = CLEARLY if conditional.is_single else TOLERANCE
+        limit = MIN_CHANGE if conditional.is_single else TOLERANCE
         repeated = _ask(conditional, rows, mask)
         check_same(log_prob, repeated, mask, "in a second call", limit)
         alone = _ask(conditional, rows.slice(0, 1), mask)
@@ -295,8 +296,13 @@ def _is_explained(conditional, rows, mask, i, j, column):
 
     if column.measure is None and _is_density(densities, low, high):
         return True
-    least = max(0, low - BEYOND) if low >= 0 else low - BEYOND
-    ranges = [(low, high), (low, high + 1), (low, high + 2), (least, high + BEYOND)]
+    least = max(0, low - N_UNSEEN_COUNTS) if low >= 0 else low - N_UNSEEN_COUNTS
+    ranges = [
+        (low, high),
+        (low, high + 1),
+        (low, high + 2),
+        (least, high + N_UNSEEN_COUNTS),
+    ]
     return any(
         abs(densities(np.arange(a, b + 1)).sum() - 1) <= SUM_TOLERANCE
         for a, b in ranges

@@ -222,7 +222,7 @@ def learn_order(
     >>> bool(gain.mean() > 1)
     True
     """
-    check_int(n_sweeps, "n_sweeps", least=0)
+    check_int(n_sweeps, "n_sweeps", min_val=0)
     if max_shift is not None:
         check_int(max_shift, "max_shift")
     model = resolve_model(model)

@@ -6,7 +6,7 @@ import numpy as np
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._measure.contract import (
-    CLEARLY,
+    MIN_CHANGE,
     CheckedConditional,
     complete_rows,
     describe_mask,
@@ -16,13 +16,13 @@ from sklearn_mpt._measure.rows import Rows, with_moved_columns
 MAX_VALUES = 20  # largest number of values of a discrete column
 MAX_INTEGERS = 200  # largest range of integers whose probabilities are added up
 TESTED_FEATURES = 3  # hidden features whose densities are integrated
-GRID = 33  # number of points of the first grid
+GRID_POINTS = 33  # number of points of the first grid
 MAX_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
-RESOLVED = 0.02  # relative change of an integral by halvings
-NORMALISED = 1.1  # largest integral of a density, with errors of the grid
-WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
+GRID_TOLERANCE = 0.02  # relative change of an integral by halvings
+MAX_INTEGRAL = 1.1  # largest integral of a density, with errors of the grid
+MAX_WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
 # changes are no noise if they are larger than this times those of repeated calls
-OVER_NOISE = 10
+NOISE_FACTOR = 10
 
 
 def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:
@@ -58,7 +58,7 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
     for mask, result in zip(masks, log_prob, strict=True):
         if result is not None:
             check_reading(ask, few, mask, result, np.random.default_rng(0))
-    most = NORMALISED if is_compared else WITHOUT_CONSTANT
+    most = MAX_INTEGRAL if is_compared else MAX_WITHOUT_CONSTANT
     for j in np.flatnonzero(half)[:TESTED_FEATURES].tolist():
         if integral := excessive_integral(conditional, rows, few, half, j, most):
             warn_caller(
@@ -111,13 +111,13 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
             after = ask(moved, mask)
             if after is None:
                 continue
-            allowed = CLEARLY if limit is None else limit
-            if limit is None and _change(log_prob, after, kept).max() > CLEARLY:
+            allowed = MIN_CHANGE if limit is None else limit
+            if limit is None and _change(log_prob, after, kept).max() > MIN_CHANGE:
                 repeated = ask(rows, mask)
                 noise = (
                     0.0 if repeated is None else _change(log_prob, repeated, kept).max()
                 )
-                allowed = max(CLEARLY, OVER_NOISE * noise)
+                allowed = max(MIN_CHANGE, NOISE_FACTOR * noise)
             named = ", ".join(map(str, changed[:10]))
             when = f"when the hidden values of the features [{named}] changed"
             check_same(log_prob, after, mask, when, allowed, kept)
@@ -144,7 +144,7 @@ def check_same(log_prob, other, mask, when, limit, targets=slice(None)):
         )
 
 
-def excessive_integral(conditional, rows, few, mask, j, most=NORMALISED):
+def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
     """Return the integral of the density of a hidden feature if it is above `most`.
 
     Otherwise 0.0: also if the probabilities of the values of a discrete column add up
@@ -174,7 +174,7 @@ def excessive_integral(conditional, rows, few, mask, j, most=NORMALISED):
     if is_whole:
         levels = np.arange(low, high + 1).astype(column.dtype)
     try:
-        if is_discrete and density(levels).sum() <= NORMALISED:
+        if is_discrete and density(levels).sum() <= MAX_INTEGRAL:
             return 0.0
         total = _integral(density, *_range(low, high, is_discrete))
     except Exception:  # the user's function may refuse these values
@@ -200,14 +200,14 @@ def _integral(density, low, high):
 
     It ends as soon as the integral is below one, or no longer changes.
     """
-    points = np.linspace(low, high, GRID)
+    points = np.linspace(low, high, GRID_POINTS)
     values, total = density(points), np.inf
     for _ in range(MAX_HALVINGS):
         parts = np.diff(points) * (values[1:] + values[:-1]) / 2
         before, total = total, parts.sum()
-        if total <= NORMALISED or abs(total - before) <= RESOLVED * total:
+        if total <= MAX_INTEGRAL or abs(total - before) <= GRID_TOLERANCE * total:
             break
-        where = np.flatnonzero(parts > RESOLVED * total / GRID)
+        where = np.flatnonzero(parts > GRID_TOLERANCE * total / GRID_POINTS)
         middles = (points[where] + points[where + 1]) / 2
         points = np.insert(points, where + 1, middles)
         values = np.insert(values, where + 1, density(middles))

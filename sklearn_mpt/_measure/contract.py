@@ -55,8 +55,8 @@ from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 from sklearn_mpt._numbers import CACHE_ENTRIES
 
 # Differences of log-probabilities, relative or in nats:
-CLEARLY = 1e-4  # larger than rounding errors in single precision
-COMMUTES = 1e-5  # largest difference between two integrals of one joint
+MIN_CHANGE = 1e-4  # larger than rounding errors in single precision
+MAX_ORDER_CHANGE = 1e-5  # largest difference between two integrals of one joint
 
 
 def masked_score(log_prob, mask):
@@ -381,7 +381,7 @@ def _differ(rows, log_prob, masks):
     """Return whether results for two masks differ clearly at entries hidden by both."""
     first, other = log_prob[:, rows.targets(masks.all(axis=0))]
     with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-        return (np.abs(first - other) > CLEARLY * np.maximum(1, np.abs(first))).any()
+        return (np.abs(first - other) > MIN_CHANGE * np.maximum(1, np.abs(first))).any()
 
 
 def wants_row_orders(conditional, rows):
@@ -414,7 +414,7 @@ def _commute(conditional, rows):
         forward, backward = joint[:, 0] + second[:, 1], joint[:, 1] + first[:, 0]
         with np.errstate(invalid="ignore"):  # -inf may stand on both sides
             difference = np.abs(forward - backward)
-            if (difference > COMMUTES * np.maximum(1, np.abs(forward))).any():
+            if (difference > MAX_ORDER_CHANGE * np.maximum(1, np.abs(forward))).any():
                 return False
     return True
 

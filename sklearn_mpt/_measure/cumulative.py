@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 START_SHARE = 10  # "auto": a tenth of the rows come before the first scored row
-LINES = 12  # largest number of lines in the table of a result
+MAX_LINES = 12  # largest number of lines in the table of a result
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +184,7 @@ class CumulativeCV:
         )
         titles = f"{'rows seen':>11}{'nats per row':>16}{'std_error':>13}"
         mean, error = self.predictive_scores, self.predictive_std_errors
-        n_lines = min(LINES, len(mean))
+        n_lines = min(MAX_LINES, len(mean))
         shown = np.linspace(0, len(mean) - 1, n_lines).round().astype(int)
         lines = [f"{self.n_seen[i]:11d}{mean[i]:16.4f}{error[i]:13.4f}" for i in shown]
         return "\n".join([head, titles, *lines])
@@ -411,7 +411,7 @@ def _check_start(n_start, X, y):
         n_features = X.shape[1] if len(X.shape) > 1 else 1
         least = max(n_samples // START_SHARE, n_features + 1, 2 * n_classes)
         return min(least, n_samples // 2)
-    check_int(n_start, "n_start", least=0)
+    check_int(n_start, "n_start", min_val=0)
     if n_start >= n_samples:
         raise ValueError(
             f"n_start must be less than the {n_samples} rows of X, got {n_start}."

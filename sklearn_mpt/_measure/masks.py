@@ -13,7 +13,7 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER
 
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
 MAX_ENUMERATED_ORDERS = 24
-RUNS = 4  # runs of features that are scored for each mask of a fixed size
+N_RUNS = 4  # runs of features that are scored for each mask of a fixed size
 
 
 def mask_size(rate, n_features):
@@ -62,7 +62,7 @@ def _fixed_sets(size, ranks):
     n_features = ranks.shape[1]
     half = min(n_features // 16, size - 1, n_features - size)
     n_observed, length = n_features - size - half, 2 * half + 1
-    n_runs = min(RUNS, (size + half) // length)
+    n_runs = min(N_RUNS, (size + half) // length)
     run_of = (ranks - n_observed) // length
     revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
     weight = n_features / length

@@ -531,7 +531,7 @@ def order_spread(
     >>> spread.p_value < 0.05, bool((spread.gap >= 0).all())
     (True, True)
     """
-    check_int(n_orders, "n_orders", least=2)
+    check_int(n_orders, "n_orders", min_val=2)
     if tolerance is not None:
         check_real(tolerance, "tolerance", "neither")
     model = resolve_model(model)

@@ -61,7 +61,7 @@ class CovarianceForm(ABC):
         """Return Cholesky factors of the inverses of arrays, and the inverses."""
 
     @abstractmethod
-    def least_variances(self, covariances):
+    def min_variances(self, covariances):
         """Return the least variance of each component in any direction, (K,)."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Full(CovarianceForm):
         root = inverse_of_lower(root).mT
         return root.numpy(), (root @ root.mT).numpy()
 
-    def least_variances(self, covariances):
+    def min_variances(self, covariances):
         return np.linalg.eigvalsh(covariances)[:, 0]
 
     def n_parameters(self, n_classes, n_features):
@@ -218,7 +218,7 @@ class Diagonal(CovarianceForm):
     def inverses(self, covariances):
         return 1 / np.sqrt(covariances), 1 / covariances
 
-    def least_variances(self, covariances):
+    def min_variances(self, covariances):
         return covariances.min(axis=1)
 
     def n_parameters(self, n_classes, n_features):

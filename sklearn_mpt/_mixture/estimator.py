@@ -40,7 +40,7 @@ AUTO_MASKS, MIN_PAIRS = 64, 8192  # masks, and pairs of a row and a mask, in eac
 # Gaussian, and if some are not (whose locations need more steps).
 START_STEPS = 3, 10
 CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
-FEWEST_ROWS = 1.5  # fit warns if a class stands for fewer
+MIN_CLASS_ROWS = 1.5  # fit warns if a class stands for fewer
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
@@ -600,18 +600,18 @@ class MPTMixture(TableMPT):
 
     def _warn_of_limits(self, fitted, n_samples):
         counts = n_samples * fitted["weights_"]
-        few = np.flatnonzero(counts < FEWEST_ROWS)
+        few = np.flatnonzero(counts < MIN_CLASS_ROWS)
         if len(few):
             warn_caller(
-                f"Component(s) {few.tolist()} stand for fewer than {FEWEST_ROWS} rows "
-                "each. Use fewer components, or another start (n_init)."
+                f"Component(s) {few.tolist()} stand for fewer than {MIN_CLASS_ROWS} "
+                "rows each. Use fewer components, or another start (n_init)."
             )
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
         if not means.size:
             return
         covariances = layout.form.expand(fitted["covariances_"], *means.shape)
-        least = layout.form.least_variances(covariances)
+        least = layout.form.min_variances(covariances)
         flat = np.flatnonzero(least < 2 * self.reg_covar)
         if len(flat):
             warn_caller(

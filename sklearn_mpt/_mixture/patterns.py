@@ -9,7 +9,7 @@ import torch
 from sklearn_mpt._matrices import identity
 
 # Sums of these numbers differ between patterns. They are exact in double precision.
-LARGEST_KEY = 2**40
+MAX_KEY = 2**40
 
 
 def pattern_order(observed):
@@ -20,7 +20,7 @@ def pattern_order(observed):
 
     observed : bool, (n, d).
     """
-    keys = np.random.default_rng(0).integers(LARGEST_KEY, size=observed.shape[1])
+    keys = np.random.default_rng(0).integers(MAX_KEY, size=observed.shape[1])
     observed = observed.double()
     order = (observed @ observed.new_tensor(keys.astype(float))).argsort(stable=True)
     count = observed.sum(1)

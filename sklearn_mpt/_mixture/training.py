@@ -33,7 +33,7 @@ from sklearn_mpt._mixture.patterns import Patterns, pattern_order
 SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
 # Least and largest number of epochs with masks alone; epochs in each of the two windows
 # whose losses are compared.
-LEAST_EPOCHS, MOST_EPOCHS, WINDOW = 10, 200, 5
+MIN_MASKED_EPOCHS, MAX_MASKED_EPOCHS, WINDOW = 10, 200, 5
 N_HALVINGS = 20  # of a step that leads to invalid parameters
 
 
@@ -384,12 +384,12 @@ class MixtureSolver(Solver):
             return False
         if len(curve) % self.window == 0:
             self._compare_windows(curve)
-        if len(curve) < max(LEAST_EPOCHS, 2 * self.window):
+        if len(curve) < max(MIN_MASKED_EPOCHS, 2 * self.window):
             return False
         n = len(curve) // 2
         fall, noise = trend(curve, n)
         is_settled = fall <= max(noise, self.tol) and noise / math.sqrt(n) < self.tol
-        return is_settled or len(curve) >= MOST_EPOCHS
+        return is_settled or len(curve) >= MAX_MASKED_EPOCHS
 
     def _compare_windows(self, curve):
         """Undo the last window of epochs and shrink the steps, if its loss rose."""

@@ -20,9 +20,11 @@ STEPS = [
 ]
 DAY = max(STEPS)
 # Bounds in microseconds: of Python's dates, and of nanoseconds in 64 bits.
-OF_PYTHON = tuple(np.array([datetime.min, datetime.max], "M8[us]").astype(int).tolist())
+PYTHON_BOUNDS = tuple(
+    np.array([datetime.min, datetime.max], "M8[us]").astype(int).tolist()
+)
 LAST = int(np.timedelta64(np.iinfo(np.int64).max, "ns").astype("m8[us]").astype(int))
-OF_NANOSECONDS = -LAST, LAST
+NANOSECOND_BOUNDS = -LAST, LAST
 
 
 class DayCoding(NamedTuple):
@@ -49,7 +51,7 @@ class DayCoding(NamedTuple):
         step = max(length for length in STEPS if divisor % length == 0)
         names = {type(value).__name__ for value in column.present}
         entry = names.pop() if len(names) == 1 else "datetime"
-        bounds = OF_NANOSECONDS if "ns" in _unit(column) else OF_PYTHON
+        bounds = NANOSECOND_BOUNDS if "ns" in _unit(column) else PYTHON_BOUNDS
         return cls(holds, entry, origin, step, *bounds)
 
     def encode(self, column):

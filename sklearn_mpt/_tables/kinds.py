@@ -11,7 +11,7 @@ import numpy as np
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._frames import (
     ADVICE,
-    WORDS,
+    VALUE_WORDS,
     array_of_objects,
     column_names,
     column_place,
@@ -260,7 +260,9 @@ def is_ordered(column):
 
 def _check_objects(column, requested):
     """Raise an error for dates and similar objects, which are rarely categories."""
-    contents = " and ".join(sorted(words_for(column.present) & WORDS - {"strings"}))
+    contents = " and ".join(
+        sorted(words_for(column.present) & VALUE_WORDS - {"strings"})
+    )
     if contents:
         raise TypeError(
             f"Column {column.name!r} holds {contents} (dtype object), for which "

@@ -19,7 +19,7 @@ MAX_LEVELS = 20  # largest number of levels in order
 ROWS_PER_LEVEL = 5  # smallest mean number of rows for each level
 MIN_SHARE_OF_ZEROS = 0.02  # smallest share of zeros for "zero_lognormal"
 N_FOLDS = 5
-FEW_ROWS = 20  # with fewer rows, numbers are Gaussian
+MIN_ROWS = 20  # with fewer rows, numbers are Gaussian
 
 
 def kind_of_values(values, allowed, are_codes=False):
@@ -35,7 +35,7 @@ def kind_of_values(values, allowed, are_codes=False):
     """
     if len(values) and np.isin(values, (0, 1)).all():
         return "bernoulli"
-    if len(values) < FEW_ROWS or np.ptp(values) == 0:
+    if len(values) < MIN_ROWS or np.ptp(values) == 0:
         return "gaussian"
     allowed = set(allowed)
     if are_codes and not 0 <= values.min() <= values.max() < MAX_LEVELS:
@@ -84,7 +84,7 @@ def _held_out(kind, values):
     fold = np.random.default_rng(0).permutation(len(values)) % N_FOLDS
     log_prob = np.empty(len(values))
     for k in range(N_FOLDS):
-        log_prob[fold == k] = FITS[kind](values[fold != k], values[fold == k], values)
+        log_prob[fold == k] = SCORES[kind](values[fold != k], values[fold == k], values)
     if kind in DENSITIES:
         positive = values > 0 if kind == "zero_lognormal" else np.ones_like(fold, bool)
         log_prob += positive * math.log(step_of(values) or 1)
@@ -134,7 +134,7 @@ def _ordinal(train, test, values):
     return np.log(counts / counts.sum())[np.searchsorted(levels, test)]
 
 
-FITS = {
+SCORES = {
     "gaussian": _gaussian,
     "lognormal": _lognormal,
     "gamma": _gamma,

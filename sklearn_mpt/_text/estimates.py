@@ -293,11 +293,11 @@ def weight_of_means(next_ones, means, forecasts, variance):
     k = np.clip((later * forecasts).sum() / squares, 0, 1) if squares > 0 else 0.0
     later -= k * forecasts
     n_free = len(means) - min(1, N_OF_CURVE / means.shape[1])
-    least_noise = 1 - k + (control * later).sum() / n_free / variance
-    residuals = later + (1 - k - least_noise) * control
+    min_noise = 1 - k + (control * later).sum() / n_free / variance
+    residuals = later + (1 - k - min_noise) * control
     of_estimate = ((control * residuals) ** 2).sum() / (control**2).sum() ** 2
     of_prior = (PRIOR_SCALE * ratio) ** 2
-    return float(np.clip(least_noise * of_prior / (of_prior + of_estimate), 0, 1))
+    return float(np.clip(min_noise * of_prior / (of_prior + of_estimate), 0, 1))
 
 
 def _without_curve(values):

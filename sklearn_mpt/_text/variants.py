@@ -217,7 +217,7 @@ class VariantsMixin:
         self._check_is_fitted()
         check_choice(method, "method", CONVENTIONS)
         check_int(n_orders, "n_orders")
-        check_int(first_position, "first_position", least=-sys.maxsize)
+        check_int(first_position, "first_position", min_val=-sys.maxsize)
         check_bool(return_std, "return_std")
         if not isinstance(wild, str):
             raise TypeError(f"wild must be a str, got {show(wild)}.")

@@ -242,7 +242,7 @@ def test_masked_sums_with_hardly_any_noise(model, X):
     point = Point(coefs, tiny.noise_variance.log())
     hidden = np.broadcast_to(np.arange(N_FEATURES) > 1, X.shape)
     X, present, seen, _ = entries(X, hidden)
-    sums = masked_sums(X, present, seen, seen, point, SYMMETRIC, largest_ratio=np.inf)
+    sums = masked_sums(X, present, seen, seen, point, SYMMETRIC, max_ratio=np.inf)
     scores = leave_one_out(X.numpy(), hidden, joint_of(tiny))[:, :2]
     assert_allclose(sums.value, scores.sum(), rtol=1e-4)
 
@@ -286,7 +286,7 @@ def test_precision_of_masked_sums(model, noise, of_seen, atol):
     hidden = rng.random(X.shape) < np.linspace(0, 0.9, 5)[:, None]
     X, present, seen, target = entries(X, hidden)
     target = target if of_seen else 1 - seen
-    sums = masked_sums(X, present, seen, target, point, SYMMETRIC, largest_ratio=np.inf)
+    sums = masked_sums(X, present, seen, target, point, SYMMETRIC, max_ratio=np.inf)
     assert_allclose(sums.value, exact_sum(X, seen, target, point), rtol=0, atol=atol)
 
 

@@ -605,7 +605,7 @@ def test_corrected_steps_find_the_maximum_of_a_quadratic_function(largest_scale)
 def test_steps_along_a_ray_without_a_maximum_grow_forward(rise):
     rng = np.random.default_rng(1)
     gradient = torch.tensor(rng.normal(size=5))
-    memory = QuasiNewton(least_fall=0.25)
+    memory = QuasiNewton(min_fall=0.25)
     memory.add(gradient, gradient, rise * gradient)  # a full step of unit information
     step = memory.direction(rise * gradient, lambda g: g)
     assert_allclose(step, rise * gradient / 0.25)

@@ -51,9 +51,9 @@ class Uniform:
     is_uniform = True
 
 
-def found_at(point, by_moments, least_gain=1e-6, n_rows=np.inf):
+def found_at(point, by_moments, min_gain=1e-6, n_rows=np.inf):
     product, information = objective(by_moments).slopes(point)
-    return with_missing_components(point, product, information, least_gain, n_rows)
+    return with_missing_components(point, product, information, min_gain, n_rows)
 
 
 @pytest.mark.parametrize("by_moments", [True, False])
