@@ -415,9 +415,9 @@ class MPTMaskedAutoencoder(TableMPT):
             warn_caller(
                 f"Column(s) {names[often[:10]].tolist()} of X have conditionals of the "
                 f"least width, {MIN_WIDTH} standard deviations, for more than "
-                f"{MIN_FLOOR_SHARE:.0%} of their entries: they hold few distinct values, or "
-                "are functions of other columns, and their densities have no upper bound. "
-                "Values that are few may be 'categorical'.",
+                f"{MIN_FLOOR_SHARE:.0%} of their entries: they hold few distinct "
+                "values, or are functions of other columns, and their densities have "
+                "no upper bound. Values that are few may be 'categorical'."
             )
 
 
