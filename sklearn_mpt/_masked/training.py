@@ -416,10 +416,12 @@ class MaskedSolver(Solver):
             return
         self.n_steps = int(arrays["n_steps"])
         names = {"iterate", "exp_avg", "exp_avg_sq"} & set(arrays)
-        tensors = {k: torch.tensor(arrays[k], device=self.point.device) for k in names}
+        device = self.point.device
+        tensors = {k: torch.tensor(arrays[k], device=device) for k in names}
         self.point.copy_(tensors.pop("iterate"))
         if tensors:
-            n_steps = torch.tensor(self.n_steps, dtype=torch.float32, device="cpu")
+            # fused steps take their number where the parameters are
+            n_steps = torch.tensor(self.n_steps, dtype=torch.float32, device=device)
             self.optimizer.state[self.point] = {"step": n_steps, **tensors}
 
 
