@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Density, Units
-from sklearn_mpt._numbers import CHUNK_BYTES
 
 
 def draw_orders(n_orders, n_features, rng):
@@ -114,37 +113,6 @@ class OrderMixture(Density):
             )
             terms[row, :, column] = log_prob.unflatten(0, visible.shape[:2])
         return torch.where(present[:, None], terms - self.units.log_scale, 0.0)
-
-    def _n_at_a_time(self, n_rows):
-        """Return how many places of an order are predicted together, of some rows."""
-        return max(1, CHUNK_BYTES // self.row_bytes // max(1, n_rows))
-
-    def mean_chain_scores(self, X, orders):
-        """Return scores along orders, as in the contract; (2, n_orders, d)."""
-        scores = X.new_zeros(2, len(orders), X.shape[1], dtype=torch.float64)
-        n_rows = max(1, CHUNK_BYTES // self.row_bytes)
-        for i, order in enumerate(orders):
-            for first in range(0, len(X), n_rows):
-                part = X[first : first + n_rows].double()
-                part_order = order
-                if order.ndim == 2:
-                    part_order = order[first : first + n_rows]
-                scores[:, i] += self._chain_sums(part, part_order.expand(len(part), -1))
-        return scores / len(X)
-
-    def _chain_sums(self, X, order):
-        """Return sums over rows of masked scores and next terms, by place; (2, d)."""
-        place, d = order.argsort(1)[:, None], X.shape[1]
-        parts = []
-        for t in torch.arange(d, device=X.device).split(self._n_at_a_time(len(X))):
-            mask = place >= t[:, None]  # shape: (n, n_places, d)
-            log_prob = self.conditional_log_prob(
-                X[:, None].expand_as(mask).flatten(0, 1), mask.flatten(0, 1)
-            ).unflatten(0, mask.shape[:2])
-            next_terms = torch.where(place == t[:, None], log_prob, 0.0)
-            score = log_prob.sum((0, 2)) / (d - t)
-            parts.append(torch.stack([score, next_terms.sum((0, 2))]))
-        return torch.cat(parts, 1)
 
     def expect(self, X):
         """Return E[x | present entries]; (n, d)."""

@@ -169,6 +169,8 @@ class LinearGaussian(LatentDensity):
         return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
 
     def mean_chain_scores(self, X, orders):
+        if self.signal > MAX_RATIO_BY_UPDATES:
+            return super().mean_chain_scores(X, orders)
         return chain_scores(X, orders, self)
 
     def posterior(self, X, observed):
@@ -319,8 +321,7 @@ def chain_scores(X, orders, model):
     X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
     """
     if orders.ndim == 3 or torch.isnan(X).any() or model.signal > MAX_RATIO_BY_MOMENTS:
-        score = _score_rows if model.signal <= MAX_RATIO_BY_UPDATES else _score_places
-        return _by_rows(X, orders, model, score)
+        return _by_rows(X, orders, model)
     centred = (block - model.mean for block in double_blocks(X))
     second = sum(block.T @ block for block in centred) / len(X)
     return torch.stack([_by_moments(second, o, model) for o in orders], 1)
@@ -363,18 +364,17 @@ def _along(log_prob, places):
     return torch.stack([scores, following])
 
 
-def _by_rows(X, orders, model, score_rows):
+def _by_rows(X, orders, model):
     """Score blocks of rows along orders, or along orders of their own.
 
-    score_rows : `_score_rows`, which costs O(n d (d + k) k) for an order, or
-    `_score_places`.
+    The cost is O(n d (d + k) k) for an order.
     """
     if orders.ndim == 2:
         orders = orders[:, None].expand(-1, len(X), -1)
     size = max(1, CACHE_ENTRIES // orders[:, 0].numel())
     sums = 0
     for rows, block_orders in zip(X.split(size), orders.split(size, 1), strict=True):
-        scores = score_rows(
+        scores = _score_rows(
             rows.repeat(len(block_orders), 1), block_orders.flatten(0, 1), model
         )
         sums = sums + scores.unflatten(2, (len(block_orders), -1)).sum(3).permute(
@@ -408,18 +408,4 @@ def _score_rows(X, order, model):
         variance.clamp_(min=noise)
         covariance.addcmul_((p * gain)[:, :, None], p[:, None], value=-1)
         present = present[:, 1:]
-    return scores
-
-
-def _score_places(X, order, model):
-    """Score each row along its own order, with no updates between places; (d, 2, n).
-
-    The cost is O(n d^2 k^2).
-    """
-    n_features, places = X.shape[1], order.argsort(1)
-    scores = X.new_empty(n_features, 2, len(X), dtype=torch.float64)
-    for t in range(n_features):
-        log_prob = model.conditional_log_prob(X.double(), places >= t)
-        scores[t, 0] = log_prob.sum(1) / (n_features - t)
-        scores[t, 1] = log_prob.gather(1, order[:, t : t + 1])[:, 0]
     return scores

@@ -19,7 +19,6 @@ import torch
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
-from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._mixture.covariances import CovarianceForm
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
 from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
@@ -284,27 +283,3 @@ class MixtureDensity(Density):
                 classes.locations[k], uniform
             )
         return drawn
-
-    def mean_chain_scores(self, X, orders):
-        return torch.stack([self._chain(X, order) for order in orders], 1)
-
-    def _chain(self, X, order):
-        """Return mean scores along one order, or one order for each row; (2, d).
-
-        At each place of the order: the mean over all hidden features, and the next
-        feature alone.
-        """
-        order = order.expand(X.shape)
-        place = order.argsort(1)
-        scores = X.new_zeros(2, X.shape[1])
-        n_rows = max(1, CHUNK_BYTES // self.row_bytes)
-        for rows, places, orders in zip(
-            *(part.split(n_rows) for part in (X, place, order)), strict=True
-        ):
-            rows = rows.double()
-            for t in range(X.shape[1]):
-                hidden = places >= t
-                log_prob = self.conditional_log_prob(rows, hidden)
-                scores[0, t] += masked_score(log_prob, hidden).sum()
-                scores[1, t] += log_prob.gather(1, orders[:, t : t + 1]).sum()
-        return scores / len(X)
