@@ -134,16 +134,8 @@ class Density(ABC):
         filled = self.expect(X) if has_gaps.any() else X
         if not columns:
             return filled, average, X[:, :0]
-        is_target = X.repeat(max(counts), 1, 1)
-        for j, count in zip(columns, counts, strict=True):
-            codes = (
-                torch.arange(len(is_target), device=X.device).clamp(max=count - 1).to(X)
-            )
-            is_target[:, hidden[:, j], j] = codes[:, None]
-        rows, mask = is_target.flatten(0, 1), hidden.repeat(len(is_target), 1)
-        log_prob = self.conditional_log_prob(rows, mask).reshape(is_target.shape)
-        pairs = zip(columns, counts, strict=True)
-        return filled, average, torch.cat([log_prob[:c, :, j] for j, c in pairs]).T
+        codes = [np.arange(count) for count in counts]
+        return filled, average, self._log_prob_of_values(X, columns, codes)
 
     def average(self, X, columns, function):
         """Return E[f(x_j) | present entries] of missing, standardised numbers; (n, c).
@@ -179,16 +171,24 @@ class Density(ABC):
         columns : columns of numbers, a list. points : arrays with those of each column,
         in the units of X.
         """
+        return self._log_prob_of_values(X, columns, points)
+
+    def _log_prob_of_values(self, X, columns, values):
+        """Return log-probabilities of missing entries if they had given values.
+
+        values : arrays with those of each of `columns`. Returns (n, number of values).
+        """
         hidden = X.isnan()
-        max_points = max(map(len, points))
-        is_target = X.repeat(max_points, 1, 1)
-        for j, column_points in zip(columns, points, strict=True):
-            last = np.minimum(np.arange(max_points), len(column_points) - 1)
-            is_target[:, hidden[:, j], j] = X.new_tensor(column_points[last])[:, None]
-        rows, mask = is_target.flatten(0, 1), hidden.repeat(max_points, 1)
-        log_prob = self.conditional_log_prob(rows, mask).reshape(is_target.shape)
-        pairs = zip(columns, points, strict=True)
-        return torch.cat([log_prob[: len(p), :, j] for j, p in pairs]).T
+        n_values = max(map(len, values))
+        rows = X.repeat(n_values, 1, 1)
+        for j, of_column in zip(columns, values, strict=True):
+            place = np.minimum(np.arange(n_values), len(of_column) - 1)
+            rows[:, hidden[:, j], j] = X.new_tensor(of_column[place])[:, None]
+        mask = hidden.repeat(n_values, 1)
+        log_prob = self.conditional_log_prob(rows.flatten(0, 1), mask)
+        log_prob = log_prob.reshape(rows.shape)
+        pairs = zip(columns, values, strict=True)
+        return torch.cat([log_prob[: len(v), :, j] for j, v in pairs]).T
 
     @abstractmethod
     def draw(self, X, rng):
