@@ -31,6 +31,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
+from sklearn_mpt._probabilities import drawn_codes
 
 # Factors of standard deviations, from 1/4 to the root of 2. What the shapes gain is in
 # benchmarks/RESULTS.rst, "Dependency networks".
@@ -93,8 +94,7 @@ class Components(NamedTuple):
 
     def draw(self, family, choice, uniform):
         """Draw from the components, given noise for the component and the number."""
-        level = self.weight.cumsum(axis=1)
-        chosen = (level[:, :-1] <= choice[:, None] * level[:, -1:]).sum(axis=1)
+        chosen = drawn_codes(self.weight, choice[:, None])
         mean, variance = (
             np.take_along_axis(part, chosen[:, None], axis=1)[:, 0]
             for part in (self.mean, self.variance)

@@ -23,6 +23,7 @@ from sklearn_mpt._dependency.calibration import (
 from sklearn_mpt._dependency.families import FAMILIES, WIDE_FAMILIES, WIDE_SCALE
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
 from sklearn_mpt._dependency.predictors import has_std, probabilities, with_std
+from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 LEVELS = "ordinal", "partial_credit"  # kinds with an order
 
@@ -91,12 +92,11 @@ class CategoryConditional(ColumnConditional):
         if kind == "bernoulli":
             return prob[:, 1]
         if kind in LEVELS:
-            return (prob.cumsum(axis=1)[:, :-1] < 0.5).sum(axis=1).astype(float)
+            return median_codes(prob).astype(float)
         return prob.argmax(axis=1).astype(float)
 
     def draw(self, inputs, uniform):
-        level = self.prob(inputs).cumsum(axis=1)[:, :-1]
-        return (level <= uniform[:, :1]).sum(axis=1).astype(float)
+        return drawn_codes(self.prob(inputs), uniform[:, :1]).astype(float)
 
     def predict(self, inputs):
         prob = self.prob(inputs)

@@ -15,6 +15,7 @@ from sklearn_mpt._imputation.column_layout import (
     spreads,
 )
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS
+from sklearn_mpt._probabilities import drawn_codes
 
 
 class LevelsAsNumbers(RecodedModel):
@@ -187,8 +188,7 @@ def draw_codes(X, columns, log_probs_of, rng):
         rows = gaps[:, j]
         if rows.any():
             probs = np.exp(log_probs_of(X[rows], [j])[0])
-            level = rng.random((len(probs), 1)) * probs.sum(axis=1, keepdims=True)
-            X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
+            X[rows, j] = drawn_codes(probs, rng.random((len(probs), 1)))
     return X
 
 

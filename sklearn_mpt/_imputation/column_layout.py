@@ -13,6 +13,7 @@ import numpy as np
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransforms
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._numbers import ROUNDING
+from sklearn_mpt._probabilities import median_codes
 from sklearn_mpt._tables.kinds_of_values import MAX_LEVELS, ROWS_PER_LEVEL
 
 ORDERED = ("ordinal", "partial_credit")
@@ -192,5 +193,4 @@ def codes_of(probs, is_ordered):
     """Return the median of ordered categories, else the most probable one; (n,)."""
     if not is_ordered:
         return probs.argmax(axis=1)
-    below = probs.cumsum(axis=1) / probs.sum(axis=1, keepdims=True)
-    return (below < 0.5 - 1e-12).sum(axis=1)
+    return median_codes(probs)

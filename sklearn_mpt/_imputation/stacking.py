@@ -19,6 +19,7 @@ from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.selection import expected, search, with_levels
 from sklearn_mpt._imputation.weights import ModelWeights, mixed
 from sklearn_mpt._persistence import VersionedPickleMixin
+from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 from sklearn_mpt._tables.reader import TableReader
 
@@ -271,8 +272,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         shares = self.weights_.copy()
         others = shares[1:].sum(axis=0) > 0
         shares[0, others] = 0.0
-        edges = (shares / shares.sum(axis=0)).cumsum(axis=0)
-        model_of_entry = (rng.random((len(rows), 1, 1)) > edges[:-1].T).sum(axis=2)
+        model_of_entry = drawn_codes(shares.T, rng.random((len(rows), 1, 1)))
         drawn = rows.copy()
         gaps = np.isnan(rows)
         for k in rng.permutation(len(self.estimators_)):

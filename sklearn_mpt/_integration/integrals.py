@@ -26,6 +26,7 @@ from sklearn_mpt._integration.quadrature import (
     mixtures,
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES
+from sklearn_mpt._probabilities import drawn_codes
 
 # Error at which importance sampling ends, in nats, or in units of z or of standardised
 # features.
@@ -387,5 +388,5 @@ def draw_latent(rows, nodes, level, model):
     level : uniform random numbers, of shape (n, 1).
     """
     weight = torch.softmax(log_joint(rows, nodes, model), 1)
-    chosen = (weight.cumsum(1) < level).sum(1).clamp(max=weight.shape[1] - 1)
+    chosen = drawn_codes(weight, level)
     return nodes.z[torch.arange(len(chosen), device=chosen.device), chosen]

@@ -11,6 +11,7 @@ from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
 from sklearn_mpt._items.nodes import grid_of
 from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY
+from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
 SPACING_RATIO = 4  # ratio of spacings: that of integrals to that of the nodes to draw z
@@ -115,10 +116,8 @@ class ItemDensity(LatentDensity):
 
         probs : shape (n, d, c).
         """
-        median = (probs.cumsum(2) < 0.5).sum(2)
-        last = torch.from_numpy(self.items.n_categories - 1).to(X.device)
-        median = torch.minimum(median, last)
-        return torch.where(self._ordered.to(X.device), median, probs.argmax(2)).to(X)
+        is_ordered = self._ordered.to(X.device)
+        return torch.where(is_ordered, median_codes(probs), probs.argmax(2)).to(X)
 
     def decode(self, Z):
         """Return expected answers, as numbers, given abilities."""
@@ -143,13 +142,13 @@ class ItemDensity(LatentDensity):
 
     def draw(self, X, rng):
         weights = self.weights(X)
-        chosen = _draw_nodes(weights, X.new_tensor(rng.random((len(X), 1))))
+        chosen = drawn_codes(weights, X.new_tensor(rng.random((len(X), 1))))
         return self.draw_answers(self.prob.permute(2, 0, 1)[chosen], X, rng)
 
     def draw_answers(self, prob, X, rng):
         """Draw answers to all items from their probabilities (n, d, c)."""
         level = X.new_tensor(rng.random((len(X), self.n_items, 1)))
-        return (prob.cumsum(2)[..., :-1] < level).sum(2).to(X)
+        return drawn_codes(prob, level).to(X)
 
     def on_finer_grid(self):
         """Return this density on a finer grid, from which z is drawn."""
@@ -202,9 +201,3 @@ class ItemDensity(LatentDensity):
                 )
                 is_target[row_index, item] = False
         return scores / len(X)
-
-
-def _draw_nodes(weights, level):
-    """Draw nodes by their weights; return their indices, (n,)."""
-    place = (weights.cumsum(1) < level).sum(1)
-    return place.clamp(max=weights.shape[1] - 1)

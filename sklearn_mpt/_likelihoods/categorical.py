@@ -15,6 +15,7 @@ from sklearn_mpt._likelihoods.base import (
     summed_products,
 )
 from sklearn_mpt._likelihoods.levels import check_codes, smoothed_shares
+from sklearn_mpt._probabilities import drawn_codes
 
 
 class Categorical(Likelihood):
@@ -113,8 +114,8 @@ class Categorical(Likelihood):
         return self._by_feature(mean).argmax(-1).to(mean.dtype)
 
     def draw(self, location, uniform):
-        level = self._by_feature(self.mean(location)).cumsum(-1)[..., :-1]
-        return (level <= uniform[..., None]).sum(-1).to(location.dtype)
+        prob = self._by_feature(self.mean(location))
+        return drawn_codes(prob, uniform[..., None]).to(location.dtype)
 
     def _by_feature(self, location):
         return location.unflatten(-1, (-1, self.n_categories))

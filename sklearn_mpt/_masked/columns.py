@@ -14,6 +14,7 @@ from sklearn_mpt._likelihoods import likelihood_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._masked.linear_start import fit_mixture
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING, TINY
+from sklearn_mpt._probabilities import drawn_codes
 
 # Largest size of a logarithm that the net returns: of a shape parameter, and of a width
 # in standard deviations. Its exponential is far from overflow in single precision.
@@ -201,8 +202,7 @@ class MixtureHead(ColumnHead):
 
     def draw(self, parameters, moments, uniform):
         log_weights, centres, widths = self._components(parameters, moments)
-        level = log_weights.exp().cumsum(-1)[..., :-1]
-        chosen = (level <= uniform[..., :1]).sum(-1, keepdim=True)
+        chosen = drawn_codes(log_weights.exp(), uniform[..., :1])[..., None]
         centre, width = (part.gather(-1, chosen)[..., 0] for part in (centres, widths))
         return centre + width * torch.special.ndtri(uniform[..., 1])
 

@@ -22,6 +22,7 @@ from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._mixture.covariances import CovarianceForm
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
 from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
+from sklearn_mpt._probabilities import drawn_codes
 
 
 class Classes(NamedTuple):
@@ -268,8 +269,7 @@ class MixtureDensity(Density):
         classes, layout, present = self.classes, self.layout, ~X.isnan()
         given = self.given(X, present)
         level = X.new_tensor(rng.random((len(X), 1)))
-        share = given.log_responsibility.exp().cumsum(1)
-        k = (share < level).sum(1).clamp(max=len(classes.weights) - 1)
+        k = drawn_codes(given.log_responsibility.exp(), level)
         noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
         draw = classes.means[k] + self._gaussians.draw(k, noise)
         observed = present[:, layout.gaussian]

@@ -12,6 +12,7 @@ import torch
 
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import RULES
 from sklearn_mpt._text.diffusion import MaskedDiffusionLM
@@ -301,8 +302,7 @@ def _draw(log_prob, uniform, temperature):
         return int(log_prob.argmax())
     with np.errstate(invalid="ignore"):
         weights = np.exp((log_prob - log_prob.max()) / temperature)
-    total = weights.cumsum()
-    return int(np.searchsorted(total, uniform * total[-1], side="right"))
+    return int(drawn_codes(weights, uniform))
 
 
 class AllHiddenExcess(NamedTuple):
