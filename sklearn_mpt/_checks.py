@@ -2,6 +2,7 @@
 
 import copy
 import math
+import reprlib
 import sys
 import warnings
 from collections.abc import Sequence
@@ -120,6 +121,16 @@ def check_real(value, name, include_boundaries, max_val=None):
         "include_boundaries": include_boundaries,
     }
     check_scalar(value, name, NUMBERS, **bounds)
+
+
+def check_floats(value, name):
+    """Return a copy as an array of floats, or raise an error that names it."""
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{name} must be an array of numbers, got {reprlib.repr(value)}."
+        ) from error
 
 
 def check_bool(value, name):

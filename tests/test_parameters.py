@@ -22,7 +22,10 @@ from sklearn_mpt import (
     MPTDeepVAE,
     MPTDependencyNetwork,
     MPTImputer,
+    MPTItemResponse,
     MPTLinearVAE,
+    MPTMaskedAutoencoder,
+    MPTMixture,
     MPTProbabilisticPCA,
     MPTScorer,
     check_masked_model,
@@ -30,6 +33,7 @@ from sklearn_mpt import (
     feature_contributions,
     lml_samples,
     mpt_curve,
+    pool_estimates,
 )
 from sklearn_mpt._likelihoods import Bernoulli
 
@@ -96,6 +100,49 @@ MODELS = {
         "marginal_weight": [*NO_REAL, 0.0, 1.0, -0.1],
         "calibrate": NO_BOOL,
         "n_jobs": N_JOBS,
+    },
+}
+EVERY_MODEL = ("mask_rate", "max_iter", "learning_rate", "tol", "warm_start", "verbose")
+EVERY_MODEL = {name: MODEL[name] for name in (*EVERY_MODEL, "device", "random_state")}
+EVERY_MODEL |= {"n_masks": COUNT_OR_AUTO, "n_jobs": N_JOBS}
+MODELS |= {
+    MPTMixture: EVERY_MODEL
+    | {
+        "n_components": COUNT,
+        "likelihood": LIKELIHOOD,
+        "covariance_type": NO_NAME,
+        "n_factors": COUNT,
+        "objective": NO_NAME,
+        "n_init": COUNT,
+        "init_params": NO_NAME,
+        "weights_init": ["a", [1.0, 1.0], [[1.0]], [np.nan]],
+        "means_init": ["a", [0.0], np.zeros((2, 5)), np.full((1, 5), np.inf)],
+        "precisions_init": ["a", [1.0], np.zeros((1, 5, 5)), -np.eye(5)[None]],
+        "reg_covar": [*NO_REAL, -1e-6],
+        "n_iter_no_change": COUNT,
+    },
+    MPTItemResponse: EVERY_MODEL
+    | {
+        "model": ["magic", 1, True, None, np.nan, [], ["2pl"], ["magic"] * 5],
+        "n_components": COUNT,
+        "rotation": ["magic", *ROTATION[1:]],
+        "slope_prior": [*(v for v in NO_REAL if v is not None), 0, 0.0, -1.0],
+        "guessing_prior": ["a", 1.0, [1.0], [0.0, 0.0], [np.nan, 1.0], [0.0, -1.0]],
+        "objective": NO_NAME,
+    },
+    MPTMaskedAutoencoder: EVERY_MODEL
+    | {
+        "likelihood": LIKELIHOOD,
+        "net": [1, "net"],
+        "hidden_layer_sizes": MODELS[MPTDeepVAE]["hidden_layer_sizes"],
+        "n_mixtures": COUNT,
+        "n_orders": COUNT,
+        "dropout": [*NO_REAL, 1.0, -0.1],
+        "mask_blocks": ["a", 1, True, [1, 2]],
+        "batch_size": COUNT_OR_AUTO,
+        "n_iter_no_change": COUNT,
+        "early_stopping": NO_BOOL,
+        "validation_fraction": [*NO_REAL, 0.0, 1.0, 1.5, -0.1],
     },
 }
 SCORER = {
@@ -214,6 +261,11 @@ def short(kind):
     return kind(regressor=RandomForestRegressor(2))
 
 
+def rows_for(kind):
+    rows = real_rows()
+    return (rows > 0).astype(float) if kind is MPTItemResponse else rows
+
+
 @pytest.mark.parametrize(("kind", "name", "value"), cases(MODELS))
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_models_refuse_bad_values_by_name(kind, name, value, method):
@@ -221,7 +273,7 @@ def test_models_refuse_bad_values_by_name(kind, name, value, method):
     if not hasattr(model, method):
         pytest.skip(f"{kind.__name__} has no {method}")
     with pytest.raises((ValueError, TypeError), match=name):
-        getattr(model, method)(real_rows())
+        getattr(model, method)(rows_for(kind))
     assert not hasattr(model, "n_features_in_")
 
 
@@ -282,7 +334,7 @@ NUMPY_SCALARS = {
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_scalars_of_numpy_are_as_good_as_those_of_python(kind):
-    X, names = real_rows(), inspect.signature(kind).parameters
+    X, names = rows_for(kind), inspect.signature(kind).parameters
     by_numpy = {k: v for k, v in NUMPY_SCALARS.items() if k in names}
     plain = {k: v.item() for k, v in by_numpy.items()}
     one, other = (quiet_fit(short(kind).set_params(**p), X) for p in (by_numpy, plain))
@@ -348,3 +400,35 @@ def test_a_fitted_net_keeps_its_activation():
     for call in (model.fit, model.score_samples):
         with pytest.raises(ValueError, match="activation='tanh' differs from the 'aut"):
             call(X if model.set_params(activation="tanh") else None)
+
+
+ITEMS = {"discrimination": [1.0, 2.0], "difficulty": [0.0, 1.0]}
+KNOWN_ITEMS = MPTItemResponse.from_items(**ITEMS)
+
+
+def fit_from(components):
+    init = {"components": components, "mean": np.zeros(5), "noise_variance": 1.0}
+    MPTProbabilisticPCA(init=init).fit(real_rows())
+
+
+NO_NUMBERS = {
+    "weights_init": lambda value: MPTMixture(2, weights_init=value).fit(real_rows()),
+    r"init\['components'\]": fit_from,
+    "theta": KNOWN_ITEMS.information,
+    "estimates": lambda value: pool_estimates(value, [1.0, 1.0]),
+    "variances": lambda value: pool_estimates([1.0, 1.0], value),
+    **{
+        name: lambda value, name=name: MPTItemResponse.from_items(
+            **ITEMS | {"model": "3pl", name: value}
+        )
+        for name in (*ITEMS, "guessing", "latent_mean", "latent_variance")
+    },
+}
+
+
+@pytest.mark.parametrize("name", NO_NUMBERS)
+@pytest.mark.parametrize("value", ["many", [1.0, "many"], [[1.0], [1.0, 2.0]], [{}]])
+def test_arrays_that_hold_no_numbers_are_named(name, value):
+    message = f"^{name} must be an array of numbers, got "
+    with pytest.raises((TypeError, ValueError), match=message):
+        NO_NUMBERS[name](value)

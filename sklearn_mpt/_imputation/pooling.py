@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from sklearn_mpt._checks import FLOATS, check_real
+from sklearn_mpt._checks import FLOATS, check_floats, check_real
 
 
 class PooledEstimate(NamedTuple):
@@ -148,8 +148,8 @@ def pool_estimates(
 
 
 def _checked(estimates, variances):
-    estimates = np.asarray(estimates, dtype=np.float64)
-    variances = np.asarray(variances, dtype=np.float64)
+    estimates = check_floats(estimates, "estimates")
+    variances = check_floats(variances, "variances")
     if estimates.ndim == 0 or len(estimates) < 2:
         raise ValueError(
             "estimates must be those of at least 2 imputed tables, got shape "

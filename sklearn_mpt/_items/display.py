@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import check_choice
+from sklearn_mpt._checks import check_choice, check_floats
 from sklearn_mpt._measure.plotting import Display
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def _abilities(estimator, theta):
         )
     if theta is None:
         return np.linspace(-RANGE, RANGE, N_POINTS)
-    return np.asarray(theta, dtype=float).ravel()
+    return check_floats(theta, "theta").ravel()
 
 
 def _names(estimator):

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import check_floats
 from sklearn_mpt._items.curves import BINARY, Items
 
 
@@ -14,21 +15,22 @@ def given_thresholds(intercept, difficulty):
             f"{'neither' if intercept is None else 'both'}."
         )
     given = difficulty if intercept is None else intercept
-    thresholds = np.asarray(given, dtype=float)
+    name = "difficulty" if intercept is None else "intercept"
+    thresholds = check_floats(given, name)
     if thresholds.ndim not in (1, 2) or len(thresholds) == 0:
         raise ValueError(
-            "intercept or difficulty must have shape (n_items,) or (n_items, "
-            f"n_categories - 1), got {thresholds.shape}."
+            f"{name} must have shape (n_items,) or (n_items, n_categories - 1), got "
+            f"{thresholds.shape}."
         )
     if np.isinf(thresholds).any():
-        raise ValueError("intercept or difficulty must not hold infinite numbers.")
+        raise ValueError(f"{name} must not hold infinite numbers.")
     return thresholds.reshape(len(thresholds), -1)
 
 
 def given_slopes(discrimination, d):
     """Return the slopes of d items, 1 if none are given; (d, K)."""
     slopes = np.ones(d) if discrimination is None else discrimination
-    slopes = np.asarray(slopes, dtype=float)
+    slopes = check_floats(slopes, "discrimination")
     has_shape = slopes.ndim in (1, 2) and len(slopes) == d
     if not has_shape or not np.isfinite(slopes).all():
         raise ValueError(
@@ -101,7 +103,7 @@ def _check_kept(fitted, given, names):
 
 def _scores(category_scores, default):
     """Return the scores of categories, NaN beyond those that an item has."""
-    scores = np.asarray(category_scores, dtype=float)
+    scores = check_floats(category_scores, "category_scores")
     if scores.shape != default.shape:
         raise ValueError(
             "category_scores must have shape (n_items, n_categories) = "
@@ -139,7 +141,7 @@ def _intercepts(names, slopes, difficulty):
 
 
 def _guessing(guessing, d):
-    given = np.zeros(d) if guessing is None else np.asarray(guessing, dtype=float)
+    given = np.zeros(d) if guessing is None else check_floats(guessing, "guessing")
     if given.shape != (d,) or not ((given >= 0) & (given < 1)).all():
         raise ValueError(
             f"guessing must be in [0, 1), of shape ({d},), got {given.tolist()}."
@@ -150,8 +152,8 @@ def _guessing(guessing, d):
 def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
     """Return the fitted attributes that describe the distribution of the abilities."""
     mean, variance = np.broadcast_arrays(
-        np.atleast_1d(np.asarray(latent_mean, dtype=float)),
-        np.atleast_1d(np.asarray(latent_variance, dtype=float)),
+        np.atleast_1d(check_floats(latent_mean, "latent_mean")),
+        np.atleast_1d(check_floats(latent_variance, "latent_variance")),
     )
     if not np.isfinite(mean).all():
         raise ValueError(f"latent_mean must be finite, got {mean.tolist()}.")
@@ -173,7 +175,7 @@ def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
 
 
 def _correlation(factor_correlation, n_dims):
-    given = np.asarray(factor_correlation, dtype=float)
+    given = check_floats(factor_correlation, "factor_correlation")
     is_one = (
         given.shape == (n_dims, n_dims)
         and np.allclose(given, given.T)

@@ -14,6 +14,7 @@ from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import (
     check_bool,
     check_device,
+    check_floats,
     check_sample_weight,
     warn_caller,
 )
@@ -95,7 +96,7 @@ class ItemsMixin(FittedItems):
             sum over the items, of shape (n_theta,); with several abilities the trace.
         """
         self._check_is_fitted()
-        theta = np.asarray(theta, dtype=float)
+        theta = check_floats(theta, "theta")
         theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
         if theta.shape[1] != self._n_features_out:
             raise ValueError(
@@ -129,7 +130,7 @@ class ItemsMixin(FittedItems):
             0 beyond the answers of an item.
         """
         self._check_is_fitted()
-        theta = np.asarray(theta, dtype=float)
+        theta = check_floats(theta, "theta")
         theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
         density = self._density()
         return self._prob_of(density, theta)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from sklearn_mpt._checks import check_floats
+
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
 
 
@@ -19,7 +21,7 @@ def initial_arrays(init, shapes, **used):
 
 
 def _initial(init, key, shape, used):
-    value = np.array(init[key], dtype=np.float64)
+    value = check_floats(init[key], f"init[{key!r}]")
     if value.shape != shape:
         raise ValueError(
             f"init[{key!r}] must have shape {shape}, got shape {value.shape}."

@@ -169,7 +169,7 @@ class MaskedSolver(Solver):
     ):
         self.module, self.rows, self.sizes = module, rows, sizes
         self.generator = generator
-        self.batch_size, self.n_masks = min(batch_size, len(rows)), n_masks
+        self.batch_size, self.n_masks = min(int(batch_size), len(rows)), n_masks
         self.learning_rate, self.log_scale = learning_rate, log_scale
         self.is_part = is_part
         self.tol, self.n_iter_no_change = tol, n_iter_no_change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import check_int
+from sklearn_mpt._checks import check_floats, check_int
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 
@@ -85,7 +85,7 @@ class ConditionalMasker:
         draws : tuple of one ndarray of shape (n_samples, n_features)
             The draws, as shap expects them.
         """
-        x = np.asarray(x, dtype=float).reshape(-1)
+        x = check_floats(x, "x").reshape(-1)
         hidden = ~np.broadcast_to(np.asarray(mask, dtype=bool), x.shape)
         rows = np.tile(np.where(hidden, np.nan, x), (self.n_samples, 1))
         if not hidden.any():

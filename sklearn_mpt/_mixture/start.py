@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import check_floats
 from sklearn_mpt._mixture.density import MixtureDensity
 from sklearn_mpt._mixture.training import statistics_of_shares
 from sklearn_mpt._numbers import TINY
@@ -54,7 +55,7 @@ def given_array(value, name, shape):
     """Check an array that the user gives to start from; None stays None."""
     if value is None:
         return None
-    array = np.array(value, dtype=np.float64)
+    array = check_floats(value, name)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got shape {array.shape}.")
     if not np.isfinite(array).all():
