@@ -18,6 +18,9 @@ MIN_INFORMATION = 1e-12
 TINY = 1e-300
 # Relative differences of numbers, or of sums over rows, that may be rounding errors.
 ROUNDING = 1e-9
+# Relative error of numbers that users give, such as weights that add up to 1: they may
+# have been printed.
+MAX_GIVEN_ERROR = 1e-6
 # Least width of a component of numbers, in standard deviations of the column. Narrower
 # components would be fitted to single values, and their densities have no bound.
 MIN_WIDTH = 3e-3

@@ -12,6 +12,7 @@ from sklearn_mpt._fitting.stopping import fall_of_lowest, is_flat
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
+from sklearn_mpt._numbers import TINY
 
 
 class ValidationRows:
@@ -102,7 +103,7 @@ def shrunk_minimum(losses, max_change=1.0):
     if len(slope) == 1 or not curvature > 0:
         return 0.0
     error = sem(slope) / curvature
-    return lowest * max(0.0, 1 - error**2 / max(lowest**2, 1e-12))
+    return lowest * max(0.0, 1 - error**2 / max(lowest**2, TINY))
 
 
 def newton_step(losses, max_step=0.5):

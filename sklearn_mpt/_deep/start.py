@@ -117,7 +117,7 @@ def _decoder_start(sizes, location, activation, activation_scale, rng):
     z = rng.normal(size=(SCALES.n_rows, sizes[0]))
     last = propagate(coefs, intercepts, activation, z, activation_scale, rng)
     size = min(1.0, np.sqrt(SCALES.max_total_variance / len(location)))
-    coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
+    coefs[-1] *= size / max((last @ coefs[-1]).std(), TINY)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
     return (coefs, intercepts), z, last
 
@@ -184,7 +184,7 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     count = np.maximum(rows.total(observed), TINY)
     centre, level = rows.total(inputs) / count, rows.total(slope) / count
     centred = observed * (inputs - centre)
-    factor = rows.total(centred * slope) / np.maximum(rows.total(centred**2), 1e-12)
+    factor = rows.total(centred * slope) / np.maximum(rows.total(centred**2), TINY)
     pull = np.concatenate([factor, level - factor * centre])[:, None]
     noise_attributes = {}
     if "noise_variance_" in fitted:

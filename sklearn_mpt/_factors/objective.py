@@ -27,6 +27,7 @@ from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 
+# Multiples of either, less their whole part, cover an interval evenly.
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 # Observed features per latent dimension below which they are few; see UniformMasks.
 FEATURES_PER_DIM = 0.2

@@ -27,7 +27,12 @@ from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CACHE_ENTRIES
 
-MIN_VARIANCE_RATIO = 1e-12  # of a conditional variance to the noise
+# Least ratio of a conditional variance to the noise, which is a difference and may be 0
+# by rounding.
+MIN_VARIANCE_RATIO = 1e-12
+# Ratio of a conditional variance to the noise up to which visible targets are used: the
+# variance is a difference, which loses as many digits.
+MAX_RATIO = 1e4
 
 
 class Moments(NamedTuple):
@@ -185,7 +190,7 @@ def masked_sums(
     symmetric,
     informed=True,
     weight=None,
-    max_ratio=1e4,
+    max_ratio=MAX_RATIO,
 ):
     """Return sums of masked scores, each target given the visible entries but itself.
 
@@ -228,7 +233,7 @@ def masked_sums(
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
-def _resolved(target, visible, ratio, max_ratio=1e4):
+def _resolved(target, visible, ratio, max_ratio=MAX_RATIO):
     """Score targets with a variance much larger than the noise only where hidden.
 
     Given r of d features, a target is hidden in d - r of d + 1 masks.

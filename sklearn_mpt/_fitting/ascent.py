@@ -308,7 +308,7 @@ class Ascent(Solver):
             self._check_average(move)
         else:
             self._record.add(move)
-            is_idle = move.gain < RULES.stop_gain_with_noise * self._tol
+            is_idle = move.gain < RULES.stop_gain * self._tol
             self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
             self.converged = self._n_idle_steps > 1
             rules = self.objective.rules

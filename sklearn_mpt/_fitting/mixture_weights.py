@@ -2,7 +2,8 @@
 
 import numpy as np
 
-PRIOR_ENTRIES = 1.0  # entries that are added to each density
+PRIOR_ENTRIES = 1.0  # added to each density, so that none has the weight 0
+# Steps of EM at most, and the change of weights at which they end.
 N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 
 

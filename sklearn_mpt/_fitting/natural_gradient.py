@@ -21,12 +21,16 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import ROUNDING, TINY
 
-RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
-# Largest relative decrease in one step of a noise variance or another positive number.
+# Added to the information, relative to its trace, which is singular for few rows.
+RIDGE = 1e-10
+# Largest relative decrease in one step of a noise variance or another positive number:
+# full steps may lead to negative ones.
 MAX_FALL = 0.95
-MAX_RESCALING = 0.5  # largest change of the mean or scale of z in one step
+# Largest change of the mean or scale of z in one step, which is exponential in the
+# gradient.
+MAX_RESCALING = 0.5
 
 
 class Point(NamedTuple):
@@ -180,7 +184,7 @@ def full_step(objective, point, batch, information, share):
     """
     sums = objective.sums(point, batch)
     # a gradient must not take shape parameters below their floor
-    gradient, at_floor = sums.gradient, point.shape_params <= objective.floor + 1e-9
+    gradient, at_floor = sums.gradient, point.shape_params <= objective.floor + ROUNDING
     outwards = at_floor & (gradient.shape_params < 0)
     shape_params = torch.where(outwards, 0.0, gradient.shape_params)
     sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))

@@ -33,7 +33,6 @@ from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import TINY
 
 DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
-EIGENVALUE_TOLERANCE = 1e-3  # relative; training refines the new components
 
 
 def with_missing_components(
@@ -90,10 +89,11 @@ def gain_of(strengths):
     return 0.5 * (strengths - strengths.log1p())
 
 
-def _unexplained(product, unit, axes, squared_lengths):
+def _unexplained(product, unit, axes, squared_lengths, tol=1e-3):
     """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q).
 
-    unit : the unit of each feature, (d, 1); 0 if it has no information.
+    unit : the unit of each feature, (d, 1); 0 if it has no information. tol : relative
+    error of eigenvalues with many features. Training refines the new components.
     """
     explained = squared_lengths / (1 + squared_lengths)
 
@@ -113,8 +113,6 @@ def _unexplained(product, unit, axes, squared_lengths):
             dtype=np.float64,
         )
         start = np.random.default_rng(0).normal(size=n_features)
-        eigenpairs = eigsh(
-            operator, n_wanted, which="LA", v0=start, tol=EIGENVALUE_TOLERANCE
-        )
+        eigenpairs = eigsh(operator, n_wanted, which="LA", v0=start, tol=tol)
         values, vectors = (unit.new_tensor(array) for array in eigenpairs)
     return values.flip(0), vectors.flip(1)

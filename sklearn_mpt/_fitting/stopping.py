@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._numbers import ROUNDING
+
 
 class Trend(NamedTuple):
     """Fall of the mean loss from one window to the next, and its standard error."""
@@ -108,9 +110,7 @@ class AscentRules:
     min_averaged_steps : int
         Number of points in an average before convergence is tested.
     stop_gain : float
-        Steps without noise end when they gain a smaller share.
-    stop_gain_with_noise : float
-        Steps with noise end when they promise a smaller share.
+        Steps end when they gain a smaller share, or promise it if there is noise.
     stop_gain_after_masks : float
         The same for steps without masks, which follow steps with masks.
     remaining_gain_share : float
@@ -164,11 +164,10 @@ class AscentRules:
     node_noise: float = 0.0
     min_averaged_steps: int = 10
     stop_gain: float = 3e-3
-    stop_gain_with_noise: float = 3e-3
     stop_gain_after_masks: float = 0.1
     remaining_gain_share: float = 0.005
     warn_gain_factor: float = 30.0
-    rounding: float = 1e-9
+    rounding: float = ROUNDING
     resolution: float = 5e-4
     smallest_size: float = 1e-6
     corrected_step_factor: float = 5.0

@@ -21,11 +21,6 @@ from sklearn_mpt._fitting.saddles import DENSE_FEATURES, with_missing_components
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import RULES
 
-FIRST_SIZE = 0.5  # of steps, which fall as those of `ascent`
-AVERAGE_POWER = 3  # of the number of a step: its weight in the average of points
-MIN_SHARE = 0.05  # least weight of a batch in the average of the information
-MIN_GAIN = 1e-3  # nats per row: least gain for which a component is replaced
-
 
 class StreamAscent(Solver):
     """Maximise the objective of a stream, one part after the other.
@@ -46,7 +41,24 @@ class StreamAscent(Solver):
         Source of batches.
     n_before : int
         Number of steps that led to `point`.
+
+    Attributes
+    ----------
+    first_size : float
+        Size of the first step; sizes fall as those of `ascent`.
+    average_power : int
+        Points are averaged with this power of the number of their step as weight, so
+        that the first ones count little.
+    min_share : float
+        Least weight of a batch in the average of the information.
+    min_gain : float
+        Least gain, in nats per row, for which a component is replaced.
     """
+
+    first_size = 0.5
+    average_power = 3
+    min_share = 0.05
+    min_gain = 1e-3
 
     def __init__(self, objective, point, *, learning_rate, rng, n_before=0):
         self.objective = objective
@@ -88,11 +100,11 @@ class StreamAscent(Solver):
         self._unexplained, self._next_test = None, 2 * self._n_steps
         product, information, n_rows = unexplained
         candidate = with_missing_components(
-            point, product, information, MIN_GAIN, n_rows
+            point, product, information, self.min_gain, n_rows
         )
         if (
             candidate is None
-            or gain_at(candidate, point, self.objective, batch) <= MIN_GAIN
+            or gain_at(candidate, point, self.objective, batch) <= self.min_gain
         ):
             return
         self.point = self._average = candidate
@@ -101,16 +113,16 @@ class StreamAscent(Solver):
     def _step(self, batch):
         """Take a step, whose size falls with the number of steps, and average."""
         point = align(self.point, self._average)
-        share = max(MIN_SHARE, 1 / (self._n_steps + 1))
+        share = max(self.min_share, 1 / (self._n_steps + 1))
         move = full_step(self.objective, point, batch, self._information, share)
         self._information = move.information
         if not move.is_finite:
             raise FloatingPointError
-        size = FIRST_SIZE * falling_size(self._n_steps)
+        size = self.first_size * falling_size(self._n_steps)
         self._n_steps += 1
         size *= self.learning_rate
         self.point = apply(point, move, size, self.objective.floor)
-        share = (AVERAGE_POWER + 1) / (self._n_steps + AVERAGE_POWER)
+        share = (self.average_power + 1) / (self._n_steps + self.average_power)
         self._average = mix(self._average, self.point, min(1, share))
         return move.value
 

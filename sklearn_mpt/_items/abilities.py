@@ -167,7 +167,7 @@ def likelihood_start(items, point, X, n_nodes=601):
         [inner.new_tensor([-LIMIT_ABILITY]), inner, inner.new_tensor([LIMIT_ABILITY])]
     )[:, None]
     table = items.table(items.curves(point, z))
-    flat = torch.nan_to_num(table, neginf=-1e300).clamp(min=-1e12)
+    flat = torch.nan_to_num(table).clamp(min=-1e12)  # sums stay finite
     total = X.new_zeros(len(X), len(z))
     codes = X.nan_to_num(nan=float(MISSING))
     for c in range(items.max_categories):

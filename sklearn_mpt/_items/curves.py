@@ -33,10 +33,12 @@ import numpy as np
 import torch
 from torch.nn.functional import logsigmoid
 
+from sklearn_mpt._factors.rotation import SCALE
 from sklearn_mpt._matrices import identity
 
-GUESSING_START = 0.15
+GUESSING_START = 0.15  # below the share of those who guess one of five or six answers
 MAX_THRESHOLD = 12.0  # largest threshold at the start of training, in logits
+EPS = np.finfo(float).eps
 
 
 class Curve(NamedTuple):
@@ -106,7 +108,7 @@ class ItemKind(ABC):
 
 def _stretched(slope):
     """Return the ratio of the logit at z = 0 to the logit of the share over all z."""
-    return np.sqrt(1 + 0.35 * slope**2)[:, None]
+    return np.sqrt(1 + (slope / SCALE) ** 2)[:, None]
 
 
 class Graded(ItemKind):
@@ -285,7 +287,7 @@ class Guessed(ItemKind):
         return -shape_params[:, :1] / slope[:, None]
 
     def shape_params(self, discrimination, intercept, guessing, scores):
-        share = guessing.clip(1e-12, 1 - 1e-12)
+        share = guessing.clip(EPS, 1 - EPS)
         return np.stack([intercept[:, 0], np.log(share / (1 - share))], 1)
 
 

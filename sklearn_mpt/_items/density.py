@@ -14,7 +14,9 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY
 from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
-SPACING_RATIO = 4  # ratio of spacings: that of integrals to that of the nodes to draw z
+# Ratio of the spacing of integrals to that of the nodes from which z is drawn, as all
+# draws are nodes; and the largest number of these nodes.
+SPACING_RATIO = 4
 MAX_DRAWN = 2**14
 
 

@@ -5,6 +5,7 @@ import torch
 
 from sklearn_mpt._checks import check_floats
 from sklearn_mpt._items.curves import BINARY, Items
+from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
 
 
 def given_thresholds(intercept, difficulty):
@@ -88,7 +89,9 @@ def _check_kept(fitted, given, names):
         )
     problems = []
     for name, values in given.items():
-        kept = np.isclose(fitted[name], values, rtol=1e-6, atol=1e-9, equal_nan=True)
+        kept = np.isclose(
+            fitted[name], values, rtol=MAX_GIVEN_ERROR, atol=ROUNDING, equal_nan=True
+        )
         wrong = np.flatnonzero(~kept.reshape(len(names), -1).all(axis=1))
         if len(wrong):
             j = wrong[0]

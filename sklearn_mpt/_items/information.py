@@ -7,8 +7,10 @@ from sklearn_mpt._information.louis import missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
-STEP = 1e-5  # of central differences
-MAX_PARAMETERS = 3000  # with more, the information is computed for each item alone
+STEP = 1e-5  # of central differences, nearly the cube root of the rounding error
+# With more parameters, whose matrix has 72 MB, the information is that of each item
+# alone.
+MAX_PARAMETERS = 3000
 
 
 def observed_information(objective, point):

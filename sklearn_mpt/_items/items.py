@@ -22,12 +22,11 @@ from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
-from sklearn_mpt._items.information import observed_information
+from sklearn_mpt._items.information import STEP, observed_information
 from sklearn_mpt._items.model import attributes_of
 
-STEP = 1e-5  # of central differences
 PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
-MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
+MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores: 1 GB
 
 
 class ItemParameters(NamedTuple):

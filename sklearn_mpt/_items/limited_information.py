@@ -32,7 +32,7 @@ from scipy.stats import chi2, ncx2
 
 from sklearn_mpt._numbers import TINY
 
-MAX_MOMENTS = 8000
+MAX_MOMENTS = 8000  # whose covariance has 512 MB
 SINGULAR = 1e-12  # relative variance below which a moment follows from others
 
 

@@ -31,7 +31,7 @@ from sklearn_mpt._items.training import ItemObjective, block_sums
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
-POPULATION_POINTS = 2**12
+POPULATION_POINTS = 2**12  # of averages over a population of many abilities
 
 
 class ItemJoint:

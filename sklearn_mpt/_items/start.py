@@ -32,7 +32,7 @@ def first_slopes(
     moments = moments_of(rows, weight, rows.new_zeros(rows.shape[1]))
     loadings = principal_loadings(moments, n_dims)
     length = np.linalg.norm(loadings, axis=1, keepdims=True)
-    loadings *= np.minimum(1, max_loading / np.maximum(length, 1e-12))
+    loadings *= np.minimum(1, max_loading / np.maximum(length, TINY))
     slopes = SCALE * loadings / np.sqrt(1 - (loadings**2).sum(axis=1, keepdims=True))
     sign = np.where(slopes.sum(axis=0) < 0, -1.0, 1.0)
     slopes *= sign

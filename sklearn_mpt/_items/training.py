@@ -30,7 +30,7 @@ from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
 from sklearn_mpt._integration.quadrature import total_and_shares
-from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
+from sklearn_mpt._items.nodes import RADIUS, TRAINING, Population, grid_of, steps_for
 
 
 @dataclass(frozen=True)
@@ -230,8 +230,11 @@ class ItemObjective:
     def _covers(self, population):
         """Return whether the grid covers the range of z in all groups."""
         z = self.grid.z
-        low = (population.mean - 6 * population.deviation).amin(0)
-        high = (population.mean + 6 * population.deviation).amax(0)
+        radius = (
+            RADIUS - 0.5
+        )  # so that not every move of the population is one of nodes
+        low = (population.mean - radius * population.deviation).amin(0)
+        high = (population.mean + radius * population.deviation).amax(0)
         step = z.new_tensor(self.grid.steps)
         return bool(
             (z.amin(0) <= low + step).all() and (z.amax(0) >= high - step).all()

@@ -16,6 +16,7 @@ import torch
 
 from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes, log_softmax
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
+from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 
 
 class PartialCredit(Levels):
@@ -43,7 +44,7 @@ class PartialCredit(Levels):
     def check_attributes(self, fitted, columns=(), names=()):
         for j, name in zip(columns, names, strict=True):
             thresholds = fitted["thresholds_"][j, : self.n_categories - 1]
-            if abs(thresholds.sum()) > 1e-6 * (1 + np.abs(thresholds).max()):
+            if abs(thresholds.sum()) > MAX_GIVEN_ERROR * (1 + np.abs(thresholds).max()):
                 raise ValueError(
                     f"init['thresholds'] of column {name!r}, which is "
                     "'partial_credit', must have the sum 0, got "

@@ -53,7 +53,7 @@ from sklearn_mpt._linear.linear_map import (
     spacing,
 )
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._numbers import MIN_INFORMATION
+from sklearn_mpt._numbers import MIN_INFORMATION, TINY
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
 # posterior, of which there is a bound, and the radii of the two grids of each pair.
@@ -392,7 +392,7 @@ def start_components(X, intercept, n_components, likelihood, weight=None):
     moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
     components = closed_form(moments, n_components, 0)["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
-    components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))
+    components *= np.minimum(1, 3 / np.maximum(lengths, TINY))
     return components * _varies(X, likelihood)
 
 

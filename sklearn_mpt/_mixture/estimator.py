@@ -32,15 +32,17 @@ from sklearn_mpt._mixture.training import (
     MStepParams,
     m_step,
 )
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import MAX_GIVEN_ERROR, TINY
 from sklearn_mpt._seeds import RandomState
 
-AUTO_MASKS, MIN_PAIRS = 64, 8192  # masks, and pairs of a row and a mask, in each step
+AUTO_MASKS = 64  # in each step, if n_masks is "auto"
+# Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
+MIN_PAIRS = 8192
+CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
 # Steps from the first responsibilities to the first parameters: if all columns are
 # Gaussian, and if some are not (whose locations need more steps).
 START_STEPS = 3, 10
-CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
-MIN_CLASS_ROWS = 1.5  # fit warns if a class stands for fewer
+MIN_CLASS_ROWS = 1.5  # fit warns if a class stands for fewer: it describes single rows
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
@@ -464,7 +466,8 @@ class MPTMixture(TableMPT):
                 [((features - centre) ** 2).sum(axis=1) for centre in centres], 1
             ).argmin(axis=1)
         share = np.eye(n_classes)[labels]
-        return (share + 1e-3) / (1 + 1e-3 * n_classes)
+        other = 1e-3  # so that classes of few rows have covariances
+        return (share + other) / (1 + other * n_classes)
 
     def _given(self, classes, layout):
         """Replace starting values by those that the user gives."""
@@ -472,7 +475,7 @@ class MPTMixture(TableMPT):
         weights = given_array(self.weights_init, "weights_init", (n_classes,))
         means = given_array(self.means_init, "means_init", (n_classes, n_gaussian))
         if weights is not None:
-            if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+            if (weights < 0).any() or abs(weights.sum() - 1) > MAX_GIVEN_ERROR:
                 raise ValueError(
                     "weights_init must be at least 0 and add up to 1, got "
                     f"{weights.tolist()}."

@@ -7,9 +7,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._matrices import identity
-
-# Sums of these numbers differ between patterns. They are exact in double precision.
-MAX_KEY = 2**40
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
 
 def pattern_order(observed):
@@ -20,7 +18,10 @@ def pattern_order(observed):
 
     observed : bool, (n, d).
     """
-    keys = np.random.default_rng(0).integers(MAX_KEY, size=observed.shape[1])
+    # sums of keys differ between patterns, and are exact
+    n_columns = max(1, observed.shape[1])
+    largest = MAX_EXACT_INTEGER // n_columns
+    keys = np.random.default_rng(0).integers(largest, size=observed.shape[1])
     observed = observed.double()
     order = (observed @ observed.new_tensor(keys.astype(float))).argsort(stable=True)
     count = observed.sum(1)

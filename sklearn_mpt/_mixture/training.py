@@ -29,12 +29,7 @@ from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below, trend
 from sklearn_mpt._mixture.density import Classes, MixtureDensity
 from sklearn_mpt._mixture.patterns import Patterns, pattern_order
-
-SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
-# Least and largest number of epochs with masks alone; epochs in each of the two windows
-# whose losses are compared.
-MIN_MASKED_EPOCHS, MAX_MASKED_EPOCHS, WINDOW = 10, 200, 5
-N_HALVINGS = 20  # of a step that leads to invalid parameters
+from sklearn_mpt._numbers import MIN_INFORMATION
 
 
 class SufficientStatistics(NamedTuple):
@@ -183,7 +178,7 @@ def m_step(classes, statistics, n_rows, size, step, with_prior):
         return None
     locations = classes.locations
     if step.layout.likelihood is not None:
-        ratio = statistics.slopes / (statistics.informations + 1e-10)
+        ratio = statistics.slopes / (statistics.informations + MIN_INFORMATION)
         locations = locations + size * ratio.clamp(-1.0, 1.0)
     classes_moved = Classes(
         share, classes.means + shift, covariances, locations, loadings, noise
@@ -218,7 +213,27 @@ class MixtureSolver(Solver):
         Size of the first steps with masks.
     n_before : int
         Number of steps already taken on earlier parts of a stream.
+
+    Attributes
+    ----------
+    short_epochs : int
+        Number of epochs of each start, before the best is chosen.
+    min_epochs, max_epochs : int
+        Least and largest number of epochs, if all of them have masks.
+    min_window : int
+        Least number of epochs whose mean loss is compared with that of as many before.
+    step_delay : int
+        Number of steps with masks, or on parts, in which their size hardly falls; see
+        `falling_size`.
+    max_halvings : int
+        Number of times that a step is halved if it leads to invalid parameters.
     """
+
+    short_epochs = 25
+    min_epochs, max_epochs = 10, 200
+    min_window = 5
+    step_delay = 5
+    max_halvings = 20
 
     def __init__(
         self,
@@ -244,7 +259,7 @@ class MixtureSolver(Solver):
         self.masks = masks
         self.finishes = finishes
         self.tol = tol
-        self.window = max(WINDOW, n_iter_no_change)
+        self.window = max(self.min_window, n_iter_no_change)
         self.learning_rate = learning_rate
         self.loss_curve = []
         self.classes = starts[0]
@@ -270,7 +285,7 @@ class MixtureSolver(Solver):
 
     def _short_run(self, classes, max_iter):
         value = -math.inf
-        for _ in range(min(SHORT_EPOCHS, max_iter)):
+        for _ in range(min(self.short_epochs, max_iter)):
             statistics = self._statistics(classes)
             value = float(statistics.value) / self._n_rows
             classes = self._moved(classes, statistics, 1.0, with_prior=False)
@@ -287,7 +302,7 @@ class MixtureSolver(Solver):
         else:
             statistics = self._statistics(self.classes, self.masks(self.X, self.rng))
             n_steps = len(self.loss_curve) - self._first
-            size = self.learning_rate * falling_size(n_steps, delay=5)
+            size = self.learning_rate * falling_size(n_steps, delay=self.step_delay)
         value = float(statistics.value) / self._n_rows
         if not math.isfinite(value):
             raise FloatingPointError
@@ -310,7 +325,7 @@ class MixtureSolver(Solver):
         value = float(statistics.value) / self._n_rows
         if not math.isfinite(value):
             raise FloatingPointError
-        size = self.learning_rate * falling_size(self._n_steps, delay=5)
+        size = self.learning_rate * falling_size(self._n_steps, delay=self.step_delay)
         self.classes = self._moved(self.classes, statistics, size, with_prior=False)
         self.loss_curve.append(-value)
 
@@ -363,7 +378,7 @@ class MixtureSolver(Solver):
 
     def _moved(self, classes, statistics, size, with_prior):
         """Take a step, and halve its size until the result is a valid mixture."""
-        for _ in range(N_HALVINGS):
+        for _ in range(self.max_halvings):
             candidate = m_step(
                 classes, statistics, self._n_rows, size, self.step_params, with_prior
             )
@@ -384,12 +399,12 @@ class MixtureSolver(Solver):
             return False
         if len(curve) % self.window == 0:
             self._compare_windows(curve)
-        if len(curve) < max(MIN_MASKED_EPOCHS, 2 * self.window):
+        if len(curve) < max(self.min_epochs, 2 * self.window):
             return False
         n = len(curve) // 2
         fall, noise = trend(curve, n)
         is_settled = fall <= max(noise, self.tol) and noise / math.sqrt(n) < self.tol
-        return is_settled or len(curve) >= MAX_MASKED_EPOCHS
+        return is_settled or len(curve) >= self.max_epochs
 
     def _compare_windows(self, curve):
         """Undo the last window of epochs and shrink the steps, if its loss rose."""

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sklearn_mpt._text.masks import DESIGNS, MaskDraw
-from sklearn_mpt._text.moderation import FEWEST, Moderation, find_moderation
+from sklearn_mpt._text.moderation import MIN_TEXTS, Moderation, find_moderation
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.windows import fit_windows
 
@@ -54,7 +54,7 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     whose variance is to be known.
     """
     windows = pick(windows, seed, 3 * RULES.n_draws)
-    if len(windows) < FEWEST:
+    if len(windows) < MIN_TEXTS:
         return MeasuredDesign("chain", None, None)
     orders, masks = (
         MaskDraw("mpt", seed, RULES.n_draws, design=design) for design in DESIGNS
@@ -81,7 +81,7 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
 def measure_errors(language_model, windows, draw, n_jobs):
     """Return the `Moderation` of scores by a draw; None without enough texts."""
     windows = pick(windows, draw.seed, 2 * draw.n_masks)
-    if draw.n_masks == 1 or len(windows) < FEWEST:  # one draw has no spread
+    if draw.n_masks == 1 or len(windows) < MIN_TEXTS:  # one draw has no spread
         return None
     groups = range(max(2, n_groups(windows)))
     return DrawGroups.of(language_model, windows, draw, groups, n_jobs).moderation()

@@ -17,7 +17,7 @@ from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import RULES
 from sklearn_mpt._text.diffusion import MaskedDiffusionLM
 from sklearn_mpt._text.masked_lm import log_softmax
-from sklearn_mpt._text.moderation import FEWEST
+from sklearn_mpt._text.moderation import MIN_TEXTS
 from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.scores import Texts
 from sklearn_mpt._text.scoring import MaskedWindow, predict
@@ -329,7 +329,7 @@ def measure_excess(language_model, windows, seed):
     windows = [window for window in windows if len(window.places) > 1][
         : RULES.max_texts
     ]
-    if len(windows) < FEWEST:
+    if len(windows) < MIN_TEXTS:
         return None
     windows = sorted(windows, key=lambda window: -len(window))
     rng, rows = np.random.default_rng([seed, *b"excess"]), []
@@ -360,8 +360,8 @@ def _warn_of_excess(excess, model):
     if excess is None and not isinstance(model, MaskedDiffusionLM):
         warn_caller(
             "It is unknown whether the model predicts well if all tokens are hidden, "
-            f"as they are where sample starts: fit had less than {FEWEST} texts. Those "
-            "that are trained at a rate of 15%, as BERT is, do not."
+            f"as they are where sample starts: fit had less than {MIN_TEXTS} texts. "
+            "Those that are trained at a rate of 15%, as BERT is, do not."
         )
     elif excess is not None and excess.is_large:
         warn_caller(

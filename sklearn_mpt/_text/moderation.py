@@ -31,9 +31,11 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
-FEWEST = 4  # texts: their spread has a posterior mean if there are so many
-MOST_FREEDOM = 1e6  # of the prior; more is as good as infinite
-LEAST_FREEDOM = 4.0  # of Student's t, below which its kurtosis is infinite
+# The posterior mean of the spread of n texts is a sum of squares over n - 3.
+MIN_TEXTS = 4
+# Degrees of freedom of the prior at most: more change quantiles by about a millionth.
+MAX_FREEDOM = 1e6
+MIN_FREEDOM = 4.0  # of Student's t, whose kurtosis is infinite with fewer
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,11 @@ def find_moderation(
     Returns
     -------
     Moderation or None
-        None if less than `FEWEST` texts have a variance.
+        None if less than `MIN_TEXTS` texts have a variance.
     """
     pooled, scale = variances.mean(axis=1), scales.mean(axis=1)
     is_random = np.isfinite(pooled) & (pooled > 0) & (scale > 0)
-    if is_random.sum() < FEWEST:
+    if is_random.sum() < MIN_TEXTS:
         return None
     totals, variances, scales = (
         array[is_random] for array in (totals, variances, scales)
@@ -188,7 +190,7 @@ def scale_of_ratios(ratios, most_freedom):
     if not ratios.any():
         return 0.0, most_freedom
     freedom, _, scale = stats.t.fit(ratios, floc=0)
-    allowed = float(np.clip(freedom, min(LEAST_FREEDOM, most_freedom), most_freedom))
+    allowed = float(np.clip(freedom, min(MIN_FREEDOM, most_freedom), most_freedom))
     if allowed != freedom:
         _, _, scale = stats.t.fit(ratios, fdf=allowed, floc=0)
     return scale**2, allowed
@@ -245,7 +247,7 @@ def prior_of_variances(variances, freedom):
 
 def inverse_trigamma(value):
     """Return x with trigamma(x) = value; large if the value is not positive."""
-    most = MOST_FREEDOM / 2
+    most = MAX_FREEDOM / 2
     if value <= polygamma(1, most):
         return most
     least = min(1e-3, value**-0.5)  # where trigamma, about 1 / x**2, is at least value

@@ -14,7 +14,9 @@ from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, MaskDraw
 from sklearn_mpt._text.texts import scored_text
 
-MIN_FREEDOM = 5  # degrees of freedom of the contrasts that are nearly unbiased
+# Degrees of freedom with which contrasts that are nearly unbiased are taken: with
+# fewer, the root of a variance has an error of a third and more.
+MIN_FREEDOM = 5
 MIN_WINDOWS = 10  # windows from which the noise of another design is estimated
 NORMAL_QUANTILE = stats.norm.ppf(0.975)  # known standard errors that cover 95%
 

@@ -32,7 +32,7 @@ from sklearn_mpt._text.filling import FillingMixin, measure_excess
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, MaskDraw, check_rates
-from sklearn_mpt._text.moderation import FEWEST
+from sklearn_mpt._text.moderation import MIN_TEXTS
 from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.scores import (
     Texts,
@@ -364,10 +364,10 @@ class MPTScorer(
         if measured.variances is None:
             n_known = sum(len(window.places) > 1 for window in windows)
             warn_caller(
-                f"design='auto' needs {FEWEST} different texts of two or more tokens "
-                f"that fit into the model to measure the designs, and X has {n_known}. "
-                "So design_ is 'chain', as without texts. Pass more texts, or set "
-                "design to 'chain' or 'independent'."
+                f"design='auto' needs {MIN_TEXTS} different texts of two or more "
+                "tokens that fit into the model to measure the designs, and X has "
+                f"{n_known}. So design_ is 'chain', as without texts. Pass more "
+                "texts, or set design to 'chain' or 'independent'."
             )
         return measured
 
