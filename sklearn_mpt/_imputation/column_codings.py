@@ -11,8 +11,7 @@ from sklearn_mpt._imputation.coded_models import CodedModel, RecodedModel
 from sklearn_mpt._imputation.column_layout import (
     ColumnLayout,
     NumberTransform,
-    means,
-    spreads,
+    means_and_spreads,
 )
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS
 from sklearn_mpt._probabilities import drawn_codes
@@ -133,8 +132,8 @@ class WithoutPowers(RecodedModel):
             columns = self.units.powers.columns
             numbers = self.units.inverse_power_transforms(X[:, columns])
             shift, scale = self.units.shift.copy(), self.units.scale.copy()
-            shift[columns] = means(numbers, sample_weight)
-            scale[columns] = spreads(numbers, sample_weight)
+            units = means_and_spreads(numbers, sample_weight)
+            shift[columns], scale[columns] = units
             self._plain = self.units._replace(
                 shift=shift, scale=scale, powers=NO_TRANSFORMS
             )

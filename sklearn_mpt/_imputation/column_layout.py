@@ -12,6 +12,7 @@ import numpy as np
 
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransforms
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
+from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._probabilities import median_codes
 from sklearn_mpt._tables.kinds_of_values import MAX_LEVELS, ROWS_PER_LEVEL
@@ -127,8 +128,7 @@ class NumberTransform(NamedTuple):
         is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))
         numbers = np.asarray(rows[:, is_number], dtype=np.float64)
-        shift[is_number] = means(numbers, weight)
-        scale[is_number] = spreads(numbers, weight)
+        shift[is_number], scale[is_number] = means_and_spreads(numbers, weight)
         return cls(shift, scale, powers, layout.values)
 
     def transform(self, rows):
@@ -174,19 +174,15 @@ class NumberTransform(NamedTuple):
         return expected
 
 
-def means(numbers, weight=None):
-    """Return the weighted mean of each column without its gaps; (d,)."""
-    if weight is None:
-        return np.nanmean(numbers, axis=0)
-    counts = np.where(np.isnan(numbers), 0.0, weight[:, None])
-    return (counts * np.nan_to_num(numbers)).sum(axis=0) / counts.sum(axis=0)
+def means_and_spreads(numbers, weight=None):
+    """Return the mean of each column and its standard deviation; (d,) each.
 
-
-def spreads(numbers, weight=None):
-    """Return the standard deviation of each column, or 1 if it is constant; (d,)."""
-    spread = np.sqrt(means((numbers - means(numbers, weight)) ** 2, weight))
+    The standard deviation is 1 if the column is constant.
+    """
+    mean, variance, _ = column_moments(numbers, weight)
+    spread = np.sqrt(variance)
     varies = spread > MIN_SPREAD * np.nanmax(np.abs(numbers), axis=0)
-    return np.where(varies, spread, 1.0)
+    return mean, np.where(varies, spread, 1.0)
 
 
 def codes_of(probs, is_ordered):

@@ -7,6 +7,8 @@ from scipy import stats
 from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
+from sklearn_mpt._likelihoods.base import column_moments
+from sklearn_mpt._likelihoods.levels import smoothed_shares
 
 
 class IndependentColumns(BaseEstimator):
@@ -22,8 +24,6 @@ class IndependentColumns(BaseEstimator):
         Share of a Cauchy distribution in that of each number, so that a number far
         outside of the rows costs tens of nats, not millions. Other numbers cost as many
         nats as this share.
-    prior_count : float, default=0.5
-        Added to the count of each category.
     min_variance : float, default=1e-6
         Added to the variance of each number, whose unit is the standard deviation.
     """
@@ -33,13 +33,11 @@ class IndependentColumns(BaseEstimator):
         layout: ColumnLayout,
         units: NumberTransform,
         outlier_share: float = 0.01,
-        prior_count: float = 0.5,
         min_variance: float = 1e-6,
     ):
         self.layout = layout
         self.units = units
         self.outlier_share = outlier_share
-        self.prior_count = prior_count
         self.min_variance = min_variance
 
     def set_warm_start(self, **params) -> Self:
@@ -47,20 +45,15 @@ class IndependentColumns(BaseEstimator):
         return self
 
     def fit(self, X, y=None, sample_weight=None) -> Self:
-        weight = np.ones(len(X)) if sample_weight is None else sample_weight
-        weight = np.where(np.isnan(X), 0.0, weight[:, None])
-        numbers = np.nan_to_num(self.units.inverse_transform(X))
-        X = np.nan_to_num(X)
-        total = np.maximum(weight.sum(axis=0), np.finfo(np.float64).tiny)
-        self.means_ = (weight * X).sum(axis=0) / total
-        self.means_of_numbers_ = (weight * numbers).sum(axis=0) / total
-        square = (weight * (X - self.means_) ** 2).sum(axis=0) / total
-        self.variances_ = square + self.min_variance
+        numbers = self.units.inverse_transform(X)
+        self.means_of_numbers_, _, _ = column_moments(numbers, sample_weight)
+        self.means_, variances, _ = column_moments(X, sample_weight)
+        self.variances_ = variances + self.min_variance
         self._log_probs = {}
         for j in self.layout.coded:
-            levels = np.arange(self.layout.n_categories[j])
-            count = weight[:, j] @ (X[:, [j]] == levels) + self.prior_count
-            self._log_probs[j] = np.log(count / count.sum())
+            count = self.layout.n_categories[j]
+            (shares,) = smoothed_shares(X[:, [j]], count, sample_weight)
+            self._log_probs[j] = np.log(shares)
         return self
 
     def conditional_log_prob(self, X, mask):

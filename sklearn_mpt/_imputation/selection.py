@@ -12,7 +12,7 @@ from sklearn_mpt._imputation.column_layout import (
     ColumnLayout,
     NumberTransform,
     codes_of,
-    spreads,
+    means_and_spreads,
 )
 from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.weights import HiddenEntries, mixed, sparse_weights
@@ -148,7 +148,7 @@ class TrialTable(NamedTuple):
     @classmethod
     def from_rows(cls, rows, layout, units, masks, weight=None):
         numbers = units.inverse_transform(rows)
-        scale = np.where(layout.numbers, spreads(numbers, weight), 1.0)
+        scale = np.where(layout.numbers, means_and_spreads(numbers, weight)[1], 1.0)
         log_slope = units.log_slope(numbers) + np.log(scale)
         weight = np.ones(len(rows)) if weight is None else weight
         largest = largest_log_densities(numbers, layout) + np.log(scale)

@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import totals
+from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._likelihoods.gaussian import EQUAL_ROUNDING_ERRORS
-from sklearn_mpt._numbers import TINY
 
 # Largest log of an expected amount: sums of some of their exponentials are finite in
 # single precision, too.
@@ -47,10 +46,7 @@ def log_of(X):
 def log_moments(X, weight=None):
     """Return mean, variance and count of the logs of positive amounts by column."""
     logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
-    total, count = totals(logs, weight)
-    mean = total / np.maximum(count, TINY)
-    square, _ = totals((logs - mean) ** 2, weight)
-    return mean, square / np.maximum(count, TINY), count
+    return column_moments(logs, weight)
 
 
 def positive_part_is_constant(X):

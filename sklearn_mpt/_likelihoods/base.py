@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-from sklearn_mpt._numbers import CACHE_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, TINY
 
 # A step of a net's parameter changes the log of a noise variance by so many times as
 # much, because it has further to go than a coefficient.
@@ -29,6 +29,20 @@ def totals(X, weight=None):
     if not missing.any():
         return weight @ X, np.full(X.shape[1], weight.sum())
     return weight @ np.where(missing, 0.0, X), weight @ ~missing
+
+
+def column_moments(X, weight=None):
+    """Return mean, variance and number of the present entries of each column.
+
+    Mean and variance are 0 where there are none.
+
+    weight : as in `totals`.
+    """
+    total, count = totals(X, weight)
+    divisor = np.maximum(count, TINY)
+    mean = total / divisor
+    square, _ = totals((X - mean) ** 2, weight)
+    return mean, square / divisor, count
 
 
 def log_softmax(logits):

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods import likelihood_of
+from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._masked.linear_start import fit_mixture
-from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING, TINY
+from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
 from sklearn_mpt._probabilities import drawn_codes
 
 # Largest size of a logarithm that the net returns: of a shape parameter, and of a width
@@ -116,10 +117,9 @@ class LikelihoodHead(ColumnHead):
             return np.zeros(size), np.ones(size)
         present = np.repeat(~np.isnan(X), self.n_inputs, axis=1)
         read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()
-        weight = (np.ones(len(X)) if weight is None else weight)[:, None] * present
-        count = np.maximum(weight.sum(0), TINY)
-        mean = (weight * read).sum(0) / count
-        scale = np.sqrt((weight * (read - mean) ** 2).sum(0) / count)
+        read = np.where(present, read, np.nan)
+        mean, variance, _ = column_moments(read, weight)
+        scale = np.sqrt(variance)
         return mean, np.where(scale > ROUNDING * np.abs(mean), scale, 1.0)
 
     def _parts(self, parameters):

@@ -20,13 +20,14 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._likelihoods import Columns
+from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import draw_masks, fixed_size
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.patterns import pattern_order
-from sklearn_mpt._mixture.start import features_of, given_array, moments, statistics
+from sklearn_mpt._mixture.start import features_of, given_array, statistics
 from sklearn_mpt._mixture.training import (
     MixtureSolver,
     MStepParams,
@@ -410,7 +411,7 @@ class MPTMixture(TableMPT):
         count = torch.from_numpy(np.ones(len(X)) if weight is None else weight)
         step = self._step(layout)
         numbers = X[:, layout.gaussian.numpy()].astype(float)
-        mean, variance = moments(numbers, count.numpy())
+        mean, variance, _ = column_moments(numbers, count.numpy())
         share = self._responsibilities(X, rng, layout, weight, variance)
         share = torch.from_numpy(share) * count[:, None]
         n_classes = self.n_components

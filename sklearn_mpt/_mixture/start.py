@@ -26,14 +26,6 @@ def statistics(classes, layout, rows, share):
     return first
 
 
-def moments(X, weight):
-    """Return the weighted mean and variance of the present entries of each column."""
-    present = ~np.isnan(X)
-    total = weight @ present
-    mean = weight @ np.nan_to_num(X) / total
-    return mean, weight @ np.where(present, X - mean, 0.0) ** 2 / total
-
-
 def features_of(X, layout, variance):
     """Return the features by which rows are clustered, with means in place of gaps.
 
