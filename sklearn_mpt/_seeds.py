@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 RandomState = int | np.random.RandomState | None
+N_SEEDS, N_TORCH_SEEDS = 2**31, 2**63  # seeds that scikit-learn and torch take
 
 
 def spawn_seeds(random_state, n_seeds):
@@ -23,7 +24,12 @@ def check_seed(random_state):
 
 def draw_seed(random_state):
     """Draw one integer from a scikit-learn random state."""
-    return int(_generator(random_state).randint(2**31 - 1))
+    return int(_generator(random_state).randint(N_SEEDS - 1))
+
+
+def seed_from(rng, n_seeds=N_SEEDS):
+    """Draw a seed, of `n_seeds`, from a generator of NumPy."""
+    return int(rng.integers(n_seeds))
 
 
 def _generator(random_state):

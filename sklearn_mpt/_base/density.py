@@ -33,11 +33,15 @@ from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 # Candidates for draws of z: around all posteriors together, and from the prior.
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
-AVERAGE_TOLERANCE = 0.05  # error of means of z and of features, by importance sampling
+# Error of means of z and of standardised features by importance sampling.
+AVERAGE_TOLERANCE = 0.05
 # Conditionals with a larger error, in nats, are computed as differences of likelihoods.
 MAX_CONDITIONAL_ERROR = 0.2
-# Largest inverse density, and largest error of a sum of weights.
-MAX_INVERSE_DENSITY, MAX_WEIGHT_ERROR = 10.0, 0.2
+# Largest inverse density at the mean of a standardised number. It bounds the width of
+# the normal distribution whose nodes are taken.
+MAX_INVERSE_DENSITY = 10.0
+# Largest error of the sum of the weights of these nodes, which is 1 for a normal one.
+MAX_WEIGHT_ERROR = 0.2
 
 
 def as_tensor(array, device):

@@ -23,7 +23,9 @@ ACTIVATIONS = {
     "tanh": torch.tanh,
 }
 HAVE_INPLACE = {"relu", "silu"}
-LOG_SCALE_BOUND = 6.0  # of the factors of the diagonal of the precision's root
+# Bound on the logarithms of the factors of the diagonal of the precision's root, so
+# that no posterior of an untrained net is as narrow as a point.
+LOG_SCALE_BOUND = 6.0
 
 
 class Layers(torch.nn.Module):

@@ -43,6 +43,7 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
 # any width before it is trained.
 MAX_COMPONENT = 30.0
+# Least number of steps of an epoch, which ends with the losses of the validation rows.
 MIN_EPOCH_STEPS = 16
 DRAWN_MASKS = 128  # in a step, if n_masks is "auto"
 

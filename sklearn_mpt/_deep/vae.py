@@ -43,9 +43,10 @@ from sklearn_mpt._deep.start import start
 from sklearn_mpt._factors.starts import squared_distances
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
-from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
-VALIDATION_SAMPLES, VALIDATION_BATCH = 16, 256
+VALIDATION_SAMPLES = 16  # for each validation row, four times those of a training step
+VALIDATION_BATCH = 256  # validation rows whose samples are shared
 # How features are predicted from others: the density, the loss that trains it if
 # n_masks is "auto", and the loss if n_masks is a number.
 CONDITIONALS = {
@@ -317,7 +318,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         """Attributes of a decoder of a user."""
         rows = (X - fitted["_shift"]) / fitted["_scale"]
         intercept = self._likelihood().start_location(rows, weight)
-        seed = int(rng.integers(2**63))
+        seed = seed_from(rng, N_TORCH_SEEDS)
         decoder = UserDecoder(
             self.decoder, self.n_components, intercept, "decoder", seed
         )

@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from sklearn_mpt._frames import plain
+from sklearn_mpt._seeds import seed_from
 
 N_TREES, LEAF_ROWS = 60, 3
 # criteria for which the impurity of a leaf is the variance of its rows
@@ -50,7 +51,7 @@ def prepared(predictor, n_rows, rng):
         if predictor.max_samples is None:
             predictor.set_params(max_samples=n_rows)
     names = [n for n in params if n == "random_state" or n.endswith("__random_state")]
-    seeds = {n: int(rng.integers(2**31)) for n in sorted(names) if params[n] is None}
+    seeds = {n: seed_from(rng) for n in sorted(names) if params[n] is None}
     return predictor.set_params(**seeds) if seeds else predictor
 
 

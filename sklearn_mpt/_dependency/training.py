@@ -29,6 +29,7 @@ from sklearn_mpt._dependency.predictors import (
 from sklearn_mpt._fitting.mask_sizes import MaskSizes
 from sklearn_mpt._likelihoods.levels import smoothed_shares
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
+from sklearn_mpt._seeds import N_TORCH_SEEDS, seed_from
 
 # Least mean of counts and amounts, as a share of the mean of the column: other counts
 # would be impossible given a leaf that holds zeros only.
@@ -73,7 +74,7 @@ def visible_sets(present, column, n_masks, mask_rate, rng):
         return np.zeros((n_masks * len(present), 1), dtype=bool)
     others_present = torch.from_numpy(present[:, others])
     generator = torch.Generator(device="cpu")
-    generator.manual_seed(int(rng.integers(2**63)))
+    generator.manual_seed(seed_from(rng, N_TORCH_SEEDS))
     size = MaskSizes(mask_rate, present.shape[1]).size
     # the column itself is one of the hidden columns of a fixed size
     sizes = MaskSizes("uniform" if size is None else size - 1, len(others))

@@ -26,6 +26,7 @@ from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
+from sklearn_mpt._seeds import N_TORCH_SEEDS
 
 # Multiples of either, less their whole part, cover an interval evenly.
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -172,7 +173,7 @@ class GaussianRows(Objective):
     def batches(self, rng):
         if self._iteration % 2 == 0 or self.masks is None:
             self._order = self._shuffled(rng)
-            self._seeds = rng.integers(2**63, size=self.n_batches)
+            self._seeds = rng.integers(N_TORCH_SEEDS, size=self.n_batches)
         if self._iteration == 0:
             self._shift = rng.random()
         iteration = self._iteration

@@ -15,6 +15,7 @@ from sklearn_mpt._imputation.column_layout import (
 )
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS
 from sklearn_mpt._probabilities import drawn_codes
+from sklearn_mpt._seeds import seed_from
 
 
 class LevelsAsNumbers(RecodedModel):
@@ -82,7 +83,7 @@ class LevelsAsNumbers(RecodedModel):
         """Fill in gaps; levels are drawn one column after the other."""
         rng = np.random.default_rng(random_state)
         X = draw_codes(X, self.layout.values, self._of_levels, rng)
-        drawn = self.model.draw(self._numbers(X), int(rng.integers(2**31)))
+        drawn = self.model.draw(self._numbers(X), seed_from(rng))
         return np.where(np.isnan(X), drawn, X)
 
     def _of_levels(self, X, columns):

@@ -42,7 +42,7 @@ from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.rows import digest_of, missing_entries
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
-from sklearn_mpt._seeds import RandomState, check_seed, spawn_seeds
+from sklearn_mpt._seeds import RandomState, check_seed, seed_from, spawn_seeds
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, are_numbers
 from sklearn_mpt._tables.reader import TableReader
 
@@ -545,7 +545,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         for seed in seeds:
             rng = np.random.default_rng(seed)
             estimator = bootstrap_fits(self.estimator_, known, rng, weight)
-            draw = int(rng.integers(2**31))
+            draw = seed_from(rng)
             tables.append(self._filled(estimator, X, known, "sample", draw))
         return tables
 

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn_mpt._imputation.coded_models import CodedModel, RecodedModel
 from sklearn_mpt._imputation.column_codings import draw_codes, frequencies
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
+from sklearn_mpt._seeds import seed_from
 
 MIN_FREQUENCY = 1e-3  # of a category
 
@@ -113,7 +114,7 @@ class GaussianIndicators(RecodedModel):
         rng = np.random.default_rng(random_state)
         X = draw_codes(X, self.layout.coded, lambda *args: self._given(*args)[2], rng)
         coded = self.units_.transform(self._coded(X))
-        wide = self.model.draw(coded, int(rng.integers(2**31)))
+        wide = self.model.draw(coded, seed_from(rng))
         drawn = self.units_.inverse_transform(wide)[:, self._starts]
         return np.where(np.isnan(X), drawn, X)
 

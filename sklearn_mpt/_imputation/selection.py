@@ -16,6 +16,7 @@ from sklearn_mpt._imputation.column_layout import (
 )
 from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.weights import HiddenEntries, mixed, sparse_weights
+from sklearn_mpt._seeds import seed_from
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     widths = np.where(layout.numbers, 1, widths)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = TableSize(*rows.shape, int(widths.sum()), n_patterns)
-    paths = candidate_paths(layout, units, size, int(rng.integers(2**31)))
+    paths = candidate_paths(layout, units, size, seed_from(rng))
     auto_seconds = AUTO_SECONDS.for_table(len(rows), widths)
     allowance = Allowance.from_limits(max_seconds, max_models, auto_seconds, n_masks)
     trials, value = [], np.zeros(2)

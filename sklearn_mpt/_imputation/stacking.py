@@ -20,7 +20,7 @@ from sklearn_mpt._imputation.selection import expected, search, with_levels
 from sklearn_mpt._imputation.weights import ModelWeights, mixed
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._probabilities import drawn_codes
-from sklearn_mpt._seeds import RandomState, spawn_seeds
+from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
 from sklearn_mpt._tables.reader import TableReader
 
 # Of models that were fitted without the hidden entries: with these, they start near
@@ -279,7 +279,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             entries = gaps & (model_of_entry == k)
             is_drawn = entries.any(axis=1)
             if is_drawn.any():
-                seed = int(rng.integers(2**31))
+                seed = seed_from(rng)
                 drawn_rows = self.estimators_[k].draw(
                     drawn[is_drawn], random_state=seed
                 )

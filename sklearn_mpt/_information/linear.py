@@ -19,8 +19,10 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 # Rules are refined until the information changes by less, relative to its diagonal.
 TOLERANCE, SAMPLING_TOLERANCE = 1e-4, 1e-2
 MAX_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
-DRAWN_ROWS = 200  # plus four for each parameter
-FINE_NODES = 2500  # largest rule with which undetermined directions are found
+# Rows that are drawn, and four more for each parameter: the information expected of
+# them has full rank if the model determines all parameters.
+DRAWN_ROWS = 200
+FINE_NODES = 50**2  # largest rule with which undetermined directions are found
 
 
 class Information(NamedTuple):

@@ -7,9 +7,10 @@ import torch
 
 from sklearn_mpt._numbers import TINY
 
-# Relative rounding error of a log-density, a sum over features. A smaller fall of it is
-# no reason to shorten a step.
+# Relative rounding error of a log-density, a sum over features in double precision. A
+# smaller fall of it is no reason to shorten a step.
 ROUNDING = 1e-13
+MIN_CURVATURE = 1e-6  # divisor of steps along directions in which the density is flat
 
 
 class LogJoint(NamedTuple):
@@ -106,7 +107,7 @@ def _newton(gradient, precision, max_step):
     if is_indefinite.any():
         values, vectors = torch.linalg.eigh(precision[is_indefinite])
         along = (vectors.mT @ gradient[is_indefinite][..., None])[..., 0]
-        along = along / values.abs().clamp(min=1e-6)
+        along = along / values.abs().clamp(min=MIN_CURVATURE)
         step[is_indefinite] = (vectors @ along[..., None])[..., 0]
     if max_step < math.inf:
         length = step.norm(dim=1, keepdim=True)

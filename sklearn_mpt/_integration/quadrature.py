@@ -21,13 +21,15 @@ from sklearn_mpt._matrices import inverse_of_lower, log_determinant
 MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
 # Points around the mode and from the prior in training: at first, and at the end.
 TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
-N_REPLICATES = 8  # of quasi-random points
+# Independent scramblings of quasi-random points, whose spread estimates the error: with
+# as many less one degrees of freedom.
+N_REPLICATES = 8
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 STUDENT_FACTOR = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
 # Bits of points, and of their shifts. Rounding errors of rows hardly ever change these
 # because they are few.
 N_BITS, N_SHIFT_BITS = 30, 16
-# Of averages over a standard normal distribution.
+# Of averages over a standard normal distribution, exact for polynomials of degree 31.
 NODES, WEIGHTS = roots_hermitenorm(16)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 QMC_PARAMETERS = inspect.signature(qmc.MultivariateNormalQMC).parameters

@@ -41,7 +41,7 @@ from sklearn_mpt._integration.prior_grid import (
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.initial_arrays import initial_arrays
-from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, RowContext, point_of
+from sklearn_mpt._linear.integrated_sums import RowContext, point_of, row_blocks
 from sklearn_mpt._linear.integrated_training import (
     LikelihoodRows,
     ObjectiveParams,
@@ -331,7 +331,7 @@ def _expected_information(X, density):
 
 
 def _mean_log_scale(X, units, weight):
-    log_scales = [(~b.isnan() * units.log_scale).sum(1) for b in X.split(BLOCK_ROWS)]
+    log_scales = [(~b.isnan() * units.log_scale).sum(1) for b in row_blocks(X)]
     return float(np.average(torch.cat(log_scales).cpu(), weights=weight))
 
 

@@ -31,8 +31,8 @@ from sklearn_mpt._linear.linear_map import (
     location_points,
     variational_posterior,
 )
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
-BLOCK_ROWS = 2**14  # rows at a time in searches for features that vary
 MIN_LOG_PROB = -30.0  # of an entry at a shared node, so that 1 / p is finite
 
 
@@ -104,11 +104,16 @@ def distinct(X, weight=None):
     return torch.where(rows.isinf(), torch.nan, rows), count
 
 
+def row_blocks(X):
+    """Return the rows in blocks, of which there may be copies in double precision."""
+    return X.split(max(1, CHUNK_ENTRIES // X.shape[1]))
+
+
 def varies_in_rows(X, is_all):
     """Return 1.0 for features that may vary; others keep their coefficients."""
     if not is_all:
         return torch.ones_like(X[0]).double()
-    blocks = X.split(BLOCK_ROWS)
+    blocks = row_blocks(X)
     low = torch.stack([b.nan_to_num(nan=torch.inf).amin(0) for b in blocks]).amin(0)
     high = torch.stack([b.nan_to_num(nan=-torch.inf).amax(0) for b in blocks]).amax(0)
     return (low < high).double()

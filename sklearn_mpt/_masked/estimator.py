@@ -33,7 +33,7 @@ from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, StandardisedRows
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._numbers import MIN_WIDTH
-from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
 # Share of the entries of a column with the least width that causes a warning.
 MIN_FLOOR_SHARE = 0.1
@@ -316,7 +316,7 @@ class MPTMaskedAutoencoder(TableMPT):
         if self.net is None:
             net = self._empty_net(module, fitted).initialise(rng, intercept)
         else:
-            seed = int(rng.integers(2**63))
+            seed = seed_from(rng, N_TORCH_SEEDS)
             net = UserNet(self.net, module.n_inputs, intercept, "net", seed)
         return fitted | {"_net": _arrays(net)}
 
@@ -368,7 +368,7 @@ class MPTMaskedAutoencoder(TableMPT):
         rows = StandardisedRows(X[chosen], weight[chosen])
         held_out = StandardisedRows(X[others], weight[others]) if len(others) else None
         generator = torch.Generator(device=device)
-        generator.manual_seed(int(data.rng.integers(2**63)))
+        generator.manual_seed(seed_from(data.rng, N_TORCH_SEEDS))
         batch_size, n_masks = self.batch_size, self.n_masks
         blocks = read_blocks(self.mask_blocks, X.shape[1])
         return MaskedSolver(

@@ -28,14 +28,15 @@ from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.orders import OrderSpread, order_spread
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, with_value_of_row
-from sklearn_mpt._seeds import RandomState, spawn_seeds
+from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
 
-MAX_ROWS = 50
+MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
 SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
 DENSITY_TOLERANCE = 0.02  # of the integral of a density, on a grid
 VALUES_PER_MASK = 12  # number of values whose probabilities are added up for a mask
-ROWS_TO_SUM = 10
+ROWS_TO_SUM = 10  # rows for which they are added up, and that are scored along orders
+GRID = 2001  # number of points of the grid of a density
 # Number of integers beyond the largest seen that are tried for counts.
 N_UNSEEN_COUNTS = 200
 
@@ -155,8 +156,8 @@ def check_masked_model(
             _check_integral(conditional, rows, mask, int(rng.choice(others)))
     if n_orders < 2 or n_features < 2:
         return None
-    few = rows.slice(0, min(10, len(rows)))
-    seed = int(rng.integers(2**31))
+    few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
+    seed = seed_from(rng)
     return order_spread(estimator, few.values, n_orders=n_orders, random_state=seed)
 
 
@@ -312,9 +313,9 @@ def _is_explained(conditional, rows, mask, i, j, column):
 def _is_density(densities, low, high):
     """Return whether densities integrate to one, with a probability of zero if any."""
     margin = 10 * (high - low + 1)
-    grids = [np.linspace(low - margin, high + margin, 2001)]
+    grids = [np.linspace(low - margin, high + margin, GRID)]
     if low >= 0:  # amounts: the model may refuse negative values
-        grids.append(np.geomspace(1e-6, 1e3, 2001) * (high + 1))
+        grids.append(np.geomspace(1e-6, 1e3, GRID) * (high + 1))
     integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
     totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
     return bool((np.abs(np.array(totals) - 1) < DENSITY_TOLERANCE).any())

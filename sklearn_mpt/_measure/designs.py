@@ -35,8 +35,12 @@ from sklearn_mpt._measure.masks import (
 from sklearn_mpt._measure.rows import Rows
 from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER
 
-N_STRATA = 8  # groups of rows whose errors are stored separately
-N_SETS = 5  # balanced sets of masks of each size, if all rows share masks
+# Groups of rows whose errors are stored separately: with two sets of masks each, their
+# variance has so many degrees of freedom.
+N_STRATA = 8
+# Balanced sets of masks of each size, if all rows share masks; as many less one are the
+# degrees of freedom of their variance.
+N_SETS = 5
 MIN_CHAINS_FOR_SLOPES = 6  # with fewer, slopes are not estimated but 1 / n_sizes
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER
 
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
-MAX_ENUMERATED_ORDERS = 24
-N_RUNS = 4  # runs of features that are scored for each mask of a fixed size
+MAX_ORDERED_FEATURES = 4  # of which all orders, 24, are listed; others are drawn
+N_RUNS = 4  # runs of features, at most, that are scored for each mask of a fixed size
 
 
 def mask_size(rate, n_features):
@@ -192,8 +192,7 @@ def draw_partitions(size, n_masks, n_rows, n_features, rng):
 
 def count_orders(n_features):
     """Return the number of orders of the features; infinity if it exceeds 24."""
-    n_all = factorial(min(n_features, 20))
-    return n_all if n_all <= MAX_ENUMERATED_ORDERS else np.inf
+    return factorial(n_features) if n_features <= MAX_ORDERED_FEATURES else np.inf
 
 
 def draw_order(index, seed, n_rows, n_features):

@@ -34,7 +34,7 @@ from sklearn_mpt._mixture.training import (
     m_step,
 )
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, TINY
-from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._seeds import RandomState, seed_from
 
 AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 # Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
@@ -449,7 +449,7 @@ class MPTMixture(TableMPT):
         from sklearn.cluster import KMeans, kmeans_plusplus  # their import takes long
 
         n_classes, kind = self.n_components, self.init_params
-        seed = np.random.RandomState(rng.integers(2**31))
+        seed = np.random.RandomState(seed_from(rng))
         if kind == "random":
             drawn = rng.random((len(X), n_classes))
             return drawn / drawn.sum(axis=1, keepdims=True)

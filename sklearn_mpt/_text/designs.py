@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from sklearn_mpt._seeds import seed_from
 from sklearn_mpt._text.masks import DESIGNS, MaskDraw
 from sklearn_mpt._text.moderation import MIN_TEXTS, Moderation, find_moderation
 from sklearn_mpt._text.scoring import score_windows
@@ -144,7 +145,7 @@ class DrawGroups(NamedTuple):
         table = np.zeros((3, len(windows), len(indices)))
         for column, index in enumerate(indices):
             rng = np.random.default_rng([draw.seed, *b"group", index])
-            seed = int(rng.integers(2**31)) if index else draw.seed
+            seed = seed_from(rng) if index else draw.seed
             group_draw = replace(draw, seed=seed)
             scores = score_windows(language_model, windows, group_draw, n_jobs)
             for row, (window, score) in enumerate(zip(windows, scores, strict=True)):
