@@ -216,15 +216,15 @@ def integrate_log_prob(rows, rule, model):
     return value, error, *([_random_error(joints)] if rule.is_random else [])
 
 
-def _random_error(joints):
-    """Return the standard error of random points over QUASI_RANDOM_GAIN; (n,).
+def _random_error(joints, gain=QUASI_RANDOM_GAIN):
+    """Return the standard error of random points, divided by `gain`; (n,).
 
     joints : log weights of the points of each group, (n, s).
     """
     joint = torch.cat(joints, 1)
     concentration = torch.logsumexp(2 * joint, 1) - 2 * torch.logsumexp(joint, 1)
     variance = (concentration.exp() - 1 / joint.shape[1]).clamp(min=1e-12)
-    return variance.sqrt() / QUASI_RANDOM_GAIN
+    return variance.sqrt() / gain
 
 
 def integrate_average(function, rows, rule, model):

@@ -11,7 +11,7 @@ from sklearn_mpt._base.density import Units
 from sklearn_mpt._deep import objectives
 from sklearn_mpt._deep.comparators import EncodeDecodeDensity, row_sample_bound
 from sklearn_mpt._deep.density import DeepModule
-from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
+from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
     DrawnMasksLoss,
     SampleCounts,
@@ -91,7 +91,9 @@ def log_density(X, observed, mean, covariance):
     ]
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(
+    "activation", ["gelu", "relu", "logistic", "silu", "softplus", "tanh"]
+)
 def test_jacobian_is_that_of_autograd(activation):
     net, z = some_net([N_DIMS, 4, 6, N_FEATURES], activation), tensor(3, N_DIMS)
     value, jacobian = net.value_and_jacobian(z)

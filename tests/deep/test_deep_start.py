@@ -16,14 +16,11 @@ from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._deep.recipe import recipe_for
-from sklearn_mpt._deep.start import (
-    CURVED,
-    LINEAR,
-    STRONGLY_CURVED,
-    start,
-)
+from sklearn_mpt._deep.start import StartKind, start
 from sklearn_mpt._factors.starts import squared_distances
-from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian
+from sklearn_mpt._likelihoods import Bernoulli, Gaussian
+
+LINEAR = StartKind(1.5, is_linear=True)
 
 
 def low_rank(n=300, n_features=6):
@@ -36,7 +33,7 @@ def started(kind, X, likelihood="gaussian", **settings):
     """An estimator whose parameters are those of a start."""
     model = MPTDeepVAE(likelihood=likelihood, max_iter=0, random_state=0, **settings)
     rng = np.random.default_rng(0)
-    likelihood = LIKELIHOODS[likelihood]()
+    likelihood = Gaussian() if likelihood == "gaussian" else Bernoulli()
     recipe = model._recipe(likelihood, *X.shape)
     attributes = start(recipe, model.n_components, likelihood, X, rng, kind)
     model.fit(X).__dict__.update(attributes)
@@ -121,7 +118,7 @@ def test_a_curled_start_is_further_from_linear():
         return delay / ((locations - locations.mean(0)) ** 2).sum()
 
     linear_share, smooth, curled = map(
-        share_unexplained, (LINEAR, CURVED, STRONGLY_CURVED)
+        share_unexplained, (LINEAR, StartKind(1.5), StartKind(4.0))
     )
     assert linear_share < 0.01 < smooth < curled
 
@@ -132,8 +129,9 @@ def test_linear_nets_have_no_curled_starts(n_features):
         how = {"n_features": n_features, "hidden_layer_sizes": widths}
         return recipe_for(Gaussian(), n_rows=300, n_components=2, **how).starts
 
-    assert starts((8,)) == (CURVED, STRONGLY_CURVED, STRONGLY_CURVED, LINEAR)
-    assert starts(()) == (CURVED, LINEAR)
+    assert len({kind.activation_scale for kind in starts((8,))}) == 2
+    assert len({kind.activation_scale for kind in starts(())}) == 1
+    assert all(starts(widths)[-1].is_linear for widths in ((8,), ()))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +152,7 @@ def test_activation_by_the_number_of_features():
     def used(n_features, **settings):
         X = np.random.default_rng(0).normal(size=(20, n_features))
         model = MPTDeepVAE(max_iter=0, random_state=0, **settings).fit(X)
-        decoder = module_of(vars(model), LIKELIHOODS["gaussian"](), "cpu").decoder
+        decoder = module_of(vars(model), Gaussian(), "cpu").decoder
         assert decoder.activation == model.activation_
         return model.activation_
 

@@ -23,7 +23,7 @@ from sklearn_mpt._deep.early_stopping import (
 from sklearn_mpt._deep.objectives import BoundGainsLoss, SampleCounts
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.solver import NetSolver
-from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
+from sklearn_mpt._deep.start import StartKind, WeightedRows, start
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
@@ -60,11 +60,12 @@ def test_starts_are_those_of_repeated_rows(name):
     kind, X = KINDS[name], rows(name)
     sizes = {"n_rows": 60, "n_features": 4, "n_components": 1}
     recipe = recipe_for(kind, **sizes, hidden_layer_sizes=())
+    kind_of_start = StartKind(1.5, is_linear=True)
     by_weight, repeated = (
-        start(recipe, 1, kind, *of)
-        for of in (
-            (X, np.random.default_rng(0), LINEAR, WEIGHT),
-            (np.repeat(X, WEIGHT, 0), np.random.default_rng(0), LINEAR),
+        start(recipe, 1, kind, *args)
+        for args in (
+            (X, np.random.default_rng(0), kind_of_start, WEIGHT),
+            (np.repeat(X, WEIGHT, 0), np.random.default_rng(0), kind_of_start),
         )
     )
     for attribute in ("_shift", "_scale", "noise_variance_", "decoder_intercepts_"):

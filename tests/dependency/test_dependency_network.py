@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from joblib import parallel_config
+from kinds import KINDS
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.special import logsumexp
@@ -35,14 +36,12 @@ from sklearn_mpt import (
     order_spread,
 )
 from sklearn_mpt._base.density import Density
-from sklearn_mpt._dependency.calibration import SCALES, Calibration, HeldOut
-from sklearn_mpt._dependency.families import FAMILIES
+from sklearn_mpt._dependency.calibration import Calibration, HeldOut
+from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
 from sklearn_mpt._dependency.training import visible_sets
-from sklearn_mpt._likelihoods import LIKELIHOODS
 
 WEIGHT = 0.01  # default of marginal_weight
-KINDS = list(LIKELIHOODS)
 EVERY = np.array(list(product([0.0, 1.0], repeat=4)))
 
 
@@ -277,10 +276,13 @@ def test_factors_of_deviations_are_linear_in_the_share_of_visible_columns():
     held_out = HeldOut(
         (0.75 + 0.5 * visible) * errors, zero, one, one, *zero.T, *zero.T, visible, 1.0
     )
-    family, limits, wide = FAMILIES["gaussian"], (-np.inf, 1e-9), (0.0, 4.0)
+    family, limits, wide = NormalResiduals(), (-np.inf, 1e-9), (0.0, 4.0)
     calibration = Calibration(family, family, held_out, limits, 1e-9, wide, False)
-    of_leaves = np.eye(1 + len(SCALES))[0] * one
-    assert_allclose(calibration.spreads(of_leaves), [0.75, 1.25], atol=0.05)
+    n_shapes = calibration.fit()[0].shape[1]
+    spreads = calibration.spreads(np.eye(n_shapes)[0] * one)
+    assert_allclose(spreads, [0.75, 1.25], atol=0.05)
+        calibration.spreads(np.eye(n_shapes)[0] * one), [0.75, 1.25], atol=0.05
+    )
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])

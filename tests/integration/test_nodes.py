@@ -7,7 +7,6 @@ from scipy.stats import kstest, norm
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._integration.integrals import (  # noqa: E402
-    QUASI_RANDOM_GAIN,
     _random_error,
     importance,
     refine,
@@ -198,10 +197,10 @@ def test_each_rule_has_points_of_its_own():
     assert not in_both.any()
 
 
-def test_doubt_is_the_error_of_random_points():
+def test_random_error_is_that_of_random_points():
     rng = np.random.default_rng(0)
     normal = torch.tensor(rng.normal(size=(4, 3000, 50)))
-    random_error = QUASI_RANDOM_GAIN * _random_error(list(normal))
+    random_error = _random_error(list(normal), gain=1.0)
     errors = torch.logsumexp(torch.cat(list(normal), 1), 1) - np.log(200) - 0.5
     assert_allclose(random_error.square().mean().sqrt(), errors.std(), rtol=0.1)
 

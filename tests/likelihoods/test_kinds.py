@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from kinds import KINDS
 from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.integrate import trapezoid
@@ -20,7 +21,7 @@ from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
 from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
 from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
 from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
-from sklearn_mpt._likelihoods import LIKELIHOODS, Columns  # noqa: E402
+from sklearn_mpt._likelihoods import Columns  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import blocks_of, row_node_sums  # noqa: E402
 from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
 
@@ -39,7 +40,6 @@ VALUES = {
     "partial_credit": np.arange(4.0),
 }
 DENSITIES = ("gaussian", "lognormal", "gamma", "zero_lognormal")
-KINDS = list(LIKELIHOODS)
 WITH_SHAPE = [
     kind for kind in KINDS if kind not in ("bernoulli", "categorical", "poisson")
 ]

@@ -1,0 +1,20 @@
+"""The names of all kinds of columns, as an error message gives them."""
+
+import re
+
+import numpy as np
+
+from sklearn_mpt import MPTLinearVAE
+
+
+def all_kinds():
+    """Return the names that `likelihood` takes, so that tests have new kinds, too."""
+    try:
+        MPTLinearVAE(likelihood="none").fit(np.eye(3))
+    except ValueError as error:
+        allowed = str(error).partition(", got ")[0]
+    names = re.findall(r"'(\w+)'", allowed)
+    return [name for name in names if name not in ("from_dtype", "auto")]
+
+
+KINDS = all_kinds()
