@@ -281,8 +281,6 @@ def test_factors_of_deviations_are_linear_in_the_share_of_visible_columns():
     n_shapes = calibration.fit()[0].shape[1]
     spreads = calibration.spreads(np.eye(n_shapes)[0] * one)
     assert_allclose(spreads, [0.75, 1.25], atol=0.05)
-        calibration.spreads(np.eye(n_shapes)[0] * one), [0.75, 1.25], atol=0.05
-    )
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
