@@ -21,7 +21,8 @@ from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._mixture.covariances import CovarianceForm
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
-from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
+from sklearn_mpt._mixture.patterns import Patterns
+from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, FLOAT_BYTES
 from sklearn_mpt._probabilities import drawn_codes
 
 
@@ -123,7 +124,8 @@ class MixtureDensity(Density):
     def blocks(self, observed):
         """Yield slices of rows that stay within the memory for rows and for patterns.
 
-        Patterns in a block have similar numbers of unobserved columns.
+        Patterns in a block have similar numbers of unobserved columns, unless the block
+        fits the caches, where calls for a smaller block save nothing.
 
         observed : bool, (n, d), in the order that `pattern_order` gives to the
         Gaussian columns.
@@ -136,12 +138,20 @@ class MixtureDensity(Density):
             n_patterns = CHUNK_BYTES // (number * (self._gaussians.pattern_numbers + 1))
             new = (columns[1:] != columns[:-1]).any(1)
             block = new.cumsum(0) // max(1, n_patterns)
+            ends.update(((block[1:] != block[:-1]).nonzero()[:, 0] + 2).tolist())
             scale = (~columns).sum(1).double().frexp().exponent
-            is_end = (block[1:] != block[:-1]) | (scale[2:] != scale[1:-1])
-            ends.update((is_end.nonzero()[:, 0] + 2).tolist())
-            ends.update((scale[1:2] != scale[:1]).nonzero()[:, 0].add(1).tolist())
+            last = 0
+            for place in ((scale[1:] != scale[:-1]).nonzero()[:, 0] + 1).tolist():
+                if (place - last) * self.row_bytes > CACHE_BYTES:
+                    ends.add(place)
+                    last = place
         for first, last in pairwise([*sorted(ends), len(observed)]):
             yield slice(first, last)
+
+    def parts(self, observed):
+        """Return `blocks` of rows, with the patterns of their Gaussian columns."""
+        columns = observed[:, self.layout.gaussian]
+        return [(block, Patterns(columns[block])) for block in self.blocks(observed)]
 
     def given(self, X, observed, patterns=None):
         """Condition every class on the observed entries of rows.

@@ -27,11 +27,10 @@ from sklearn_mpt._measure.masks import draw_masks, fixed_size
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.patterns import pattern_order
-from sklearn_mpt._mixture.start import features_of, given_array, statistics
+from sklearn_mpt._mixture.start import features_of, fitted_to_shares, given_array
 from sklearn_mpt._mixture.training import (
     MixtureSolver,
     MStepParams,
-    m_step,
 )
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, TINY
 from sklearn_mpt._seeds import RandomState, seed_from
@@ -40,9 +39,6 @@ AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 # Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
 MIN_PAIRS = 8192
 CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
-# Steps from the first responsibilities to the first parameters: if all columns are
-# Gaussian, and if some are not (whose locations need more steps).
-START_STEPS = 3, 10
 MIN_CLASS_ROWS = 1.5  # fit warns if a class stands for fewer: it describes single rows
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
@@ -430,19 +426,7 @@ class MPTMixture(TableMPT):
             *layout.form.factors(wide, self.reg_covar),
         )
         order = pattern_order(~rows[:, layout.gaussian].isnan())
-        rows, share = rows[order], share[order]
-        n_steps = START_STEPS[layout.likelihood is not None]
-        if layout.likelihood is None and not rows.isnan().any():
-            n_steps = 1  # further steps have the same result
-        for _ in range(n_steps):
-            first_statistics = statistics(classes, layout, rows, share)
-            first_statistics = m_step(
-                classes, first_statistics, float(count.sum()), 1.0, step, False
-            )
-            if first_statistics is None:
-                break
-            classes = first_statistics
-        return classes
+        return fitted_to_shares(classes, share[order], rows[order], step)
 
     def _responsibilities(self, X, rng, layout, weight, variance):
         """Return the first responsibilities, (n, K), as `init_params` says."""

@@ -106,7 +106,7 @@ class DenseConditioned:
         variance = variance.clamp(min=TINY)
         return variance[:, patterns.pattern_index].transpose(0, 1)
 
-    @property
+    @cached_property
     def covariance(self):
         """Covariance of the columns given each pattern, (K, u, g, g)."""
         n_classes, _, n_columns = self._deviation.shape

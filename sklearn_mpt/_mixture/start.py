@@ -1,29 +1,66 @@
 """Starting values of mixtures: moments, features to cluster, arrays of the user."""
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_floats
 from sklearn_mpt._mixture.density import MixtureDensity
-from sklearn_mpt._mixture.training import statistics_of_shares
+from sklearn_mpt._mixture.training import (
+    entries_of_shares,
+    location_slopes,
+    m_step,
+    scoring_step,
+    statistics_of_shares,
+)
 from sklearn_mpt._numbers import TINY
 
+# M-steps from the first responsibilities: of Gaussian columns with gaps, and of
+# locations, whose steps are shorter.
+GAUSSIAN_STEPS, LOCATION_STEPS = 3, 10
 
-def statistics(classes, layout, rows, share):
-    """Add up the statistics of all rows for given responsibilities.
 
-    share : responsibilities times sample weights, (n, K). Rows with the same gaps must
-    follow each other.
+def fitted_to_shares(classes, share, rows, step):
+    """Return classes that fit given responsibilities, by a few M-steps.
+
+    share : responsibilities times sample weights, (n, K). rows : (n, d), NaN where
+    missing; those with the same gaps must follow each other. step : MStepParams.
     """
-    density = MixtureDensity(classes, layout)
-    parts = density.blocks(~rows.isnan())
-    first, *others = (
-        statistics_of_shares(density, rows[part], share[part], 1 / float(share.sum()))
-        for part in parts
-    )
-    for other in others:
-        first = first + other
-    return first
+    layout, n_rows = step.layout, float(share.sum())
+    parts = MixtureDensity(classes, layout).parts(~rows.isnan())
+    has_gaps = bool(rows[:, layout.gaussian].isnan().any())
+    n_steps = GAUSSIAN_STEPS if has_gaps else 1  # further steps have the same result
+    for _ in range(n_steps):
+        density = MixtureDensity(classes, layout)
+        statistics = _sum(
+            statistics_of_shares(density, rows[part], share[part], 1 / n_rows, patterns)
+            for part, patterns in parts
+        )
+        after = m_step(classes, statistics, n_rows, 1.0, step, False)
+        if after is None:
+            return classes
+        classes = after
+    n_steps = 0 if layout.likelihood is None else LOCATION_STEPS - n_steps
+    for _ in range(n_steps):
+        density = MixtureDensity(classes, layout)
+        slopes = _sum(
+            torch.stack(_slopes_of_shares(density, rows[part], share[part], 1 / n_rows))
+            for part, _ in parts
+        )
+        locations = scoring_step(classes.locations, *slopes, 1.0)
+        classes = classes._replace(locations=locations)
+    return classes
+
+
+def _sum(parts):
+    return reduce(add, parts)
+
+
+def _slopes_of_shares(density, X, share, prior):
+    entries = entries_of_shares(density, X, share)
+    return location_slopes(density, X, entries, X.new_ones(len(X)), prior)
 
 
 def features_of(X, layout, variance):

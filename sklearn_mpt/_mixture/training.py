@@ -28,7 +28,7 @@ from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below, trend
 from sklearn_mpt._mixture.density import Classes, MixtureDensity
-from sklearn_mpt._mixture.patterns import Patterns, pattern_order
+from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._numbers import MIN_INFORMATION
 
 
@@ -68,21 +68,26 @@ def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
     given = density.given(X, present, patterns)
     value = given.joint.logsumexp(1)
     share = given.log_responsibility.exp() * weight[:, None]
-    of_others = present[:, None, density.layout.others].to(X)
-    entries = (share + prior * weight[:, None])[..., None] * of_others
+    entries = entries_of_shares(density, X, share + prior * weight[:, None])
     return _added(density, X, given, share, None, entries, value, weight, prior)
 
 
-def statistics_of_shares(density, X, share, prior):
+def statistics_of_shares(density, X, share, prior, patterns):
     """Return the statistics of whole rows with given responsibilities (n, K).
 
-    prior : additional count of each row in the information of every class.
+    prior : additional count of each row in the information of every class. patterns :
+    those of the present entries.
     """
-    present = ~X.isnan()
-    given = density.given(X, present)
-    entries = share[..., None] * present[:, None, density.layout.others].to(X)
+    given = density.given(X, ~X.isnan(), patterns)
+    entries = entries_of_shares(density, X, share)
     value, weight = X.new_zeros(len(X)), X.new_ones(len(X))
     return _added(density, X, given, share, None, entries, value, weight, prior)
+
+
+def entries_of_shares(density, X, share):
+    """Return the weights of the entries that are not Gaussian, (n, K, d - g)."""
+    is_present = ~X[:, density.layout.others].isnan()
+    return share[..., None] * is_present[:, None].to(X)
 
 
 def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
@@ -126,14 +131,14 @@ def _added(density, X, given, share, targets, entries, value, weight, prior):
         sums, scatters = sums + more[0], scatters + more[1]
     slopes = informations = torch.zeros_like(classes.locations)
     if layout.likelihood is not None:
-        slopes, informations = _slopes(density, X, entries, weight, prior)
+        slopes, informations = location_slopes(density, X, entries, weight, prior)
     return SufficientStatistics(
         weight @ value, weight @ value**2, share.sum(0), sums, scatters, slopes,
         informations,
     )  # fmt: skip
 
 
-def _slopes(density, X, entries, weight, prior):
+def location_slopes(density, X, entries, weight, prior):
     """Return gradient and information in the locations of columns not Gaussian.
 
     If values are codes, the weights of the entries of each code are added up first.
@@ -178,12 +183,18 @@ def m_step(classes, statistics, n_rows, size, step, with_prior):
         return None
     locations = classes.locations
     if step.layout.likelihood is not None:
-        ratio = statistics.slopes / (statistics.informations + MIN_INFORMATION)
-        locations = locations + size * ratio.clamp(-1.0, 1.0)
+        slopes = statistics.slopes, statistics.informations
+        locations = scoring_step(locations, *slopes, size)
     classes_moved = Classes(
         share, classes.means + shift, covariances, locations, loadings, noise
     )
     return classes_moved if classes_moved.is_finite() else None
+
+
+def scoring_step(locations, slopes, informations, size):
+    """Return the locations after a step of scoring, of at most 1 each."""
+    ratio = slopes / (informations + MIN_INFORMATION)
+    return locations + size * ratio.clamp(-1.0, 1.0)
 
 
 class MixtureSolver(Solver):
@@ -355,7 +366,13 @@ class MixtureSolver(Solver):
             n_copies = len(rows) / len(X)
             X, weight = X[rows[order]], weight[rows[order]] / n_copies
         total, prior = None, 1 / self._n_rows
-        for part, patterns in self._parts(density, observed, masks is None):
+        if masks is not None:
+            parts = [(block, None) for block in density.blocks(observed)]
+        elif self._parts_of_rows is None:
+            parts = self._parts_of_rows = density.parts(observed)
+        else:
+            parts = self._parts_of_rows
+        for part, patterns in parts:
             args = density, X[part].double(), weight[part]
             if masks is None:
                 statistics = statistics_of_rows(*args, prior, patterns)
@@ -364,17 +381,6 @@ class MixtureSolver(Solver):
                 statistics = statistics_of_masks(*args, prior)
             total = statistics if total is None else total + statistics
         return total
-
-    def _parts(self, density, observed, is_of_rows):
-        """Return blocks of rows with their patterns, which are kept for whole rows."""
-        if not is_of_rows:
-            return [(part, None) for part in density.blocks(observed)]
-        if self._parts_of_rows is None:
-            numbers = observed[:, self.step_params.layout.gaussian]
-            self._parts_of_rows = [
-                (part, Patterns(numbers[part])) for part in density.blocks(observed)
-            ]
-        return self._parts_of_rows
 
     def _moved(self, classes, statistics, size, with_prior):
         """Take a step, and halve its size until the result is a valid mixture."""
