@@ -167,20 +167,32 @@ class TrialTable(NamedTuple):
         rows = np.concatenate([np.nonzero(mask)[0] for mask in self.masks])
         return self.weight[rows]
 
-    def log_prob(self, model, hidden):
-        """Return the log-probabilities of entries that are hidden from a model."""
-        log_prob = model.conditional_log_prob(self.rows, hidden)
-        log_slope = np.where(self.layout.numbers, self.log_slope, 0.0)
-        return np.minimum(log_prob + log_slope, self.largest)[hidden]
+    def predictions(self, model, hidden):
+        """Return what a model predicts of entries that are hidden from it.
 
-    def filled(self, model, hidden):
-        """Return rows filled in by a model; numbers in standard deviations."""
+        Returns
+        -------
+        log_prob : ndarray of shape (n_entries,)
+            Log-probabilities of the hidden entries.
+        filled : ndarray of shape (n, d)
+            Rows filled in; numbers in standard deviations.
+        """
         gaps = np.where(hidden, np.nan, self.rows)
         numbers, log_probs = expectations(model, gaps, self.layout, self.units)
-        for j, log_prob in log_probs.items():
+        is_coded = np.isin(np.arange(self.rows.shape[1]), self.layout.coded)
+        if (hidden & ~is_coded).any():
+            log_prob = model.conditional_log_prob(self.rows, hidden)
+        else:  # the codes have all of it
+            log_prob = np.zeros(self.rows.shape)
+            for j, of_codes in log_probs.items():
+                code = np.where(hidden[:, j], self.rows[:, j], 0).astype(int)
+                log_prob[:, j] = of_codes[np.arange(len(code)), code]
+        log_slope = np.where(self.layout.numbers, self.log_slope, 0.0)
+        log_prob = np.minimum(log_prob + log_slope, self.largest)[hidden]
+        for j, of_codes in log_probs.items():
             if not self.layout.numbers[j]:
-                numbers[:, j] = codes_of(np.exp(log_prob), self.layout.ordered[j])
-        return numbers / self.scale
+                numbers[:, j] = codes_of(np.exp(of_codes), self.layout.ordered[j])
+        return log_prob, numbers / self.scale
 
     def hidden(self, trials):
         log_prob = np.stack([trial.log_prob for trial in trials])
@@ -304,7 +316,7 @@ def _fit_candidate(candidate, before, train, table, is_first):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            models, log_prob, filled = [], [], []
+            models, predictions = [], []
             starts_and_masks = zip(starts, train, table.masks, strict=True)
             for n_before, (first, (masked, weight), mask) in enumerate(
                 starts_and_masks
@@ -313,9 +325,8 @@ def _fit_candidate(candidate, before, train, table, is_first):
                     return None
                 model = candidate.start(first).fit(masked, sample_weight=weight)
                 models.append(model)
-                log_prob.append(table.log_prob(model, mask))
-                filled.append(table.filled(model, mask))
-            log_prob, filled = np.concatenate(log_prob), np.vstack(filled)
+                predictions.append(table.predictions(model, mask))
+            log_prob, filled = map(np.concatenate, zip(*predictions, strict=True))
             error, *errors = _errors(filled, table)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         if is_first:

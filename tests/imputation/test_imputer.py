@@ -19,12 +19,13 @@ from tables import some_table, with_gaps
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
+from sklearn_mpt._imputation.candidates import TableSize, candidate_paths
 from sklearn_mpt._imputation.coded_models import CodedModel
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
-from sklearn_mpt._imputation.selection import AutoSeconds
+from sklearn_mpt._imputation.selection import AutoSeconds, TrialTable
 from sklearn_mpt._imputation.weights import (
     HiddenEntries,
     log_prob_weights,
@@ -285,6 +286,32 @@ def test_categories_beside_gaussians_follow_from_bayes_rule():
         share = np.exp(model.conditional_log_prob(asked, np.arange(4) == j)[0, j])
         error = np.sqrt(share * (1 - share) / 2000)
         assert_allclose((drawn[:, j] == 0).mean(), share, atol=4 * error)
+
+
+@pytest.mark.filterwarnings("ignore:The variance of component", "ignore:Maximum iter")
+def test_codes_of_trials_have_the_conditionals_of_their_models():
+    """A table without numbers has each model's probabilities of codes alone."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(3, size=(90, 1))
+    rows = np.where(rng.random((90, 3)) < 0.6, group, rng.integers(3, size=(90, 3)))
+    rows = rows.astype(float)
+    hidden = rng.random(rows.shape) < 0.3
+    layout = ColumnLayout(3 * ["categorical"], np.full(3, 3))
+    units = NumberTransform.from_rows(rows, layout)
+    table = TrialTable.from_rows(rows, layout, units, [hidden])
+    names = []
+    for path in candidate_paths(layout, units, TableSize(90, 3, 9, 8), seed=0):
+        first = path.candidates[0] if path.candidates else None
+        if first is None or first.cost > 1:  # nets
+            continue
+        names.append(first.name)
+        gaps = np.where(hidden, np.nan, rows)
+        model = first.start(None).fit(gaps, sample_weight=np.ones(90))
+        found, filled = table.predictions(model, hidden)
+        log_prob = model.conditional_log_prob(rows, hidden)
+        assert_allclose(found, log_prob[hidden], atol=1e-6, err_msg=first.name)
+        assert np.isin(filled[hidden], [0, 1, 2]).all()
+    assert {"columns alone", "mixture of 2, full", "forests"} < {*names}
 
 
 def skewed_table(n_rows, rng):
