@@ -20,10 +20,13 @@ from sklearn_mpt._imputation.column_codings import LevelsAsNumbers, WithoutPower
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
-from sklearn_mpt._integration.quadrature import NODES
+from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS, NODES
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
+
+# ``benchmarks/bench_imputation_rules.py`` prints what other values of rules cost, and
+# how long fits take beside their costs by formula.
 
 # Variance that is added to the variance 1 of each number in every step of EM.
 SHRINKAGES = 0.3, 0.03, 0.003, 0.0003
@@ -38,25 +41,35 @@ FACTORS = 2, 4, 8, 16
 # What the first model of a path is expected to gain, in nats per hidden entry: of a
 # path of another kind, and of one that varies a kind.
 MAY_GAIN, VARIANT_MAY_GAIN = 0.1, 0.02
+# Least number of rows for each component of a mixture.
 ROWS_PER_COMPONENT = 10
-EM_EPOCHS, GAUSSIAN_EPOCHS, EM_TOL = 15, 8, 5e-4  # a Gaussian needs about 8 steps
+# Epochs of mixtures, of a Gaussian and of linear models, and the gain at which they
+# end: in nats per row, and of mixtures per row and column.
+EM_EPOCHS, EM_TOL = 15, 5e-4
+GAUSSIAN_EPOCHS = 8
 LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
-# Costs in seconds: of a fit; of a step; in a step of EM, of an entry of the covariance
-# of a pattern of gaps, of a row and of an indicator; of a product of two numbers in
-# linear models, by EM and by integration; of nets, for each row and each square root of
-# the number of columns. Conditionals of linear models by integration: their overhead,
-# and each row and column, with one latent dimension, and the factor for each other one.
-# They are computed for each category, and at each node of averages of powers.
+
+# Costs in seconds of a typical core: of a fit, and of a step.
 OVERHEAD, STEP = 0.01, 1e-3
+# In a step of EM: of an entry of the covariance, of a pattern of gaps and of a row; and
+# of a row and an indicator.
 EM_PATTERN, EM_ROW, EM_INDICATOR = 6e-8, 5e-9, 5e-8
+# Of a linear model; of a product of two numbers in a step, by EM and by integration.
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
-CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY = (0.03, 5), (3e-6, 15)
+NODES_PER_DIM = 15  # of integrals over z
+# Of conditionals of linear models by integration, with one latent dimension, and the
+# factor for each other one: of all, and of a row and column. They are computed for each
+# category, and at each node of averages of powers.
+CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY = (0.03, 5), (3e-6, NODES_PER_DIM)
+# Of nets: of a row and the square root of the number of columns; fits of fewer rows
+# take as long.
 NET_SECONDS, MIN_NET_ROWS = 1e-3, 2000
 
-
-# Forests, and their costs in seconds: of a column, and of an entry of an input. They
-# are not calibrated: on wine and diabetes that changed no mean, and took 40% longer.
+# Forests are not calibrated: on wine and diabetes that changed no mean, and took 40%
+# longer.
 FOREST_TREES, LEAF_ROWS, FOREST_MASKS = 10, 3, 1
+# Costs in seconds, of a column, and of an entry of an input; see "Imputation: forests"
+# in benchmarks/RESULTS.rst.
 FOREST_COLUMN, FOREST_ENTRY = 0.01, 1e-6
 # Alone they gained .1 to .6 nats per hidden entry on ten tables; this is in the middle.
 # They cost as much as several others, and are tried after the first of these.
@@ -107,7 +120,7 @@ class TableSize(NamedTuple):
         """Return the seconds of conditionals of all rows, by integration."""
         n_entries = self.n_rows * self.n_indicators
         (overhead, wider), (entry, more) = CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY
-        power = min(n_dims, 3) - 1
+        power = min(n_dims, MAX_GRID_DIMS) - 1
         return overhead * wider**power + entry * more**power * n_entries
 
 
@@ -286,7 +299,11 @@ def _linear(settings):
         if k > min(size.n_columns, size.n_rows // 2):
             break
         products = size.n_rows * (size.n_indicators * (k + k**2) + k**3)
-        step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
+        step = (
+            NODE_FLOP * NODES_PER_DIM ** min(k, MAX_GRID_DIMS)
+            if is_integrated
+            else LINEAR_FLOP
+        )
         cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
         if is_integrated:
             cost += settings.n_conditionals * size.conditional_seconds(k)

@@ -12,7 +12,7 @@ from sklearn_mpt._imputation.column_codings import draw_codes, frequencies
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._seeds import seed_from
 
-MIN_FREQUENCY = 1e-3  # of a category
+MIN_FREQUENCY = 1e-3  # of a category, so that one that is not in the rows is possible
 
 
 class IndicatorBlock(NamedTuple):

@@ -61,7 +61,8 @@ class PowerTransforms(NamedTuple):
                 _fit(numbers, *place) for place in _origins_and_units(numbers)
             )
             gain = value + 0.5 * len(numbers) * np.log(numbers.var())
-            if gain > 1.5 * np.log(len(numbers)):
+            n_parameters = 3  # origin, unit and exponent
+            if gain > 0.5 * n_parameters * np.log(len(numbers)):
                 transforms.append((j, *transform))
         columns, *others = np.array(transforms).reshape(-1, 4).T
         return cls(columns.astype(int), *others)

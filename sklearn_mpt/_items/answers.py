@@ -15,6 +15,7 @@ from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES
 # Equal rows are merged unless more than this share of a sample of rows is distinct.
 N_SAMPLED, MAX_DISTINCT_SHARE = 4096, 0.8
 MISSING = -1
+MAX_CATEGORIES = 101  # codes 0 to 100 are integers of 8 bits
 
 
 class Answers:

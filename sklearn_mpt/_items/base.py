@@ -18,6 +18,8 @@ from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._items.training import Priors
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
+MAX_GROUPS = 100  # more are labels of rows, not groups
+
 
 class FittedItems(LatentMixin, BaseMPT):
     """Base of the methods for people, for items and for the whole model."""
@@ -93,9 +95,10 @@ class FittedItems(LatentMixin, BaseMPT):
                     f"{unknown[:5].tolist()}."
                 )
             codes = np.searchsorted(known, groups)
-        elif len(labels) > 100:
+        elif len(labels) > MAX_GROUPS:
             raise ValueError(
-                f"groups has {len(labels)} different labels; at most 100 are allowed."
+                f"groups has {len(labels)} different labels; at most {MAX_GROUPS} are "
+                "allowed."
             )
         return labels, codes
 

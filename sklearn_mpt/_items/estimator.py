@@ -23,7 +23,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._items.answers import merged_answers
+from sklearn_mpt._items.answers import MAX_CATEGORIES, merged_answers
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.given_parameters import (
     given_items,
@@ -305,19 +305,18 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         names = self._names(X.shape[1])
         present = ~np.isnan(X)
         values = np.where(present, X, 0.0)
-        bad = (values < 0) | (values != np.floor(values)) | (values > 100)
+        bad = (values < 0) | (values != np.floor(values))
         most = getattr(self, "n_categories_", None)
         if most is None or len(most) != X.shape[1]:
-            limits = np.array([2 if name in BINARY else 128 for name in names])
+            limits = np.array([2 if n in BINARY else MAX_CATEGORIES for n in names])
         else:
             limits = most
         bad |= values >= limits
         if bad.any():
             i, j = np.argwhere(bad)[0]
-            last = min(int(limits[j]) - 1, 100)
             raise ValueError(
                 f"Answers to item {j} (model {names[j]!r}) must be codes "
-                f"0..{last}, or NaN where missing, got {X[i, j]}."
+                f"0..{int(limits[j]) - 1}, or NaN where missing, got {X[i, j]}."
             )
 
     def _start(self, X, rng, weight):

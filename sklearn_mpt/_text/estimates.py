@@ -1,10 +1,10 @@
 """Estimates of the score of a window from its rows, and their errors over masks."""
 
 from dataclasses import dataclass
-from math import factorial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import factorial
 
 FIRST_WEIGHT = 0.5  # weight of the means if one order is drawn: no variance is known
 N_OF_CURVE = 3  # parameters of a parabola
@@ -332,4 +332,4 @@ def _scale(n_drawn, n_all):
 
 def count_orders(n_places):
     """Return the number of orders as a float; inf if too large."""
-    return float(factorial(n_places)) if n_places <= 170 else np.inf
+    return float(factorial(n_places))
