@@ -172,22 +172,19 @@ class Calibration:
 
     Parameters
     ----------
-    family, wide_family : ResidualFamily
+    family : ResidualFamily
     held_out : HeldOut
     limits : tuple of float
         Least mean and variance.
-    share : float
-        Weight of the wide component.
-    wide : tuple of float
-        Mean and variance of the wide component.
+    wide : WideComponent
     has_values : bool
         Whether the numbers in leaves are one of the shapes.
     """
 
-    def __init__(self, family, wide_family, held_out, limits, share, wide, has_values):
+    def __init__(self, family, held_out, limits, wide, has_values):
         self.has_values = has_values
         self.family, self.held_out, self.limits = family, held_out, limits
-        self.wide_family, self.share, self.wide = wide_family, share, wide
+        self.wide = wide
         self.cell = cell(family, held_out.x, limits[1])
 
     def fit(self):
@@ -229,8 +226,7 @@ class Calibration:
         if self.has_values:
             near = self.held_out.values_near
             shapes.append(values_log_prob(self.family, x, near, self.limits[1]))
-        wide = self.wide_family.log_prob(x, *self.wide)
-        return np.logaddexp(np.log1p(-self.share) + shapes, np.log(self.share) + wide)
+        return self.wide.add_to_log_prob(np.stack(shapes), x)
 
     def spreads(self, shape_weights, *, n_turns=2, tol=0.01):
         """Return the factors with which intervals cover rows as often as they should.
@@ -269,8 +265,7 @@ class Calibration:
         ends = []
         for y, share_below in zip(self.cell, (below, below + near), strict=True):
             prob = components.cdf(self.family, y) + values_weight * share_below
-            wide = self.wide_family.cdf(y, *self.wide)
-            ends.append((1 - self.share) * prob + self.share * wide)
+            ends.append(self.wide.add_to_cdf(prob, y))
         low, high = ends
         tail = (1 - LEVEL) / 2
         inside = np.minimum(high, 1 - tail) - np.maximum(low, tail)

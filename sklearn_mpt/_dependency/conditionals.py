@@ -20,7 +20,7 @@ from sklearn_mpt._dependency.calibration import (
     resolution,
     values_log_prob,
 )
-from sklearn_mpt._dependency.families import FAMILIES, WIDE_FAMILIES, WIDE_SCALE
+from sklearn_mpt._dependency.families import FAMILIES, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
 from sklearn_mpt._dependency.predictors import has_std, probabilities, with_std
 from sklearn_mpt._probabilities import drawn_codes, median_codes
@@ -108,10 +108,8 @@ class NumberConditional(ColumnConditional):
 
     def __init__(self, predictors, learned, share):
         super().__init__(predictors, learned, share)
-        self.family, self.wide = (
-            FAMILIES[learned["kind"]],
-            WIDE_FAMILIES[learned["kind"]],
-        )
+        self.family = FAMILIES[learned["kind"]]
+        self.wide = WideComponent.from_column(learned, share)
         self.limits = learned["min_mean"], learned["min_variance"]
 
     def _components(self, inputs):
@@ -132,14 +130,8 @@ class NumberConditional(ColumnConditional):
         mean = np.reshape(predictor.predict(Z), (-1, 1))
         return mean, learned["residual_variance"][inputs.n_visible][:, None]
 
-    @property
-    def _wide_moments(self):
-        return self.learned["mean"], WIDE_SCALE**2 * self.learned["variance"]
-
     def log_prob(self, inputs, x):
-        mixture = self._mixture_log_prob(inputs, x)
-        wide = self.wide.log_prob(x, *self._wide_moments)
-        return np.logaddexp(np.log1p(-self.share) + mixture, np.log(self.share) + wide)
+        return self.wide.add_to_log_prob(self._mixture_log_prob(inputs, x), x)
 
     def _mixture_log_prob(self, inputs, x):
         return self._components(inputs).log_prob(self.family, x)
@@ -151,7 +143,7 @@ class NumberConditional(ColumnConditional):
     def draw(self, inputs, uniform):
         rest = np.maximum((uniform[:, 0] - self.share) / (1 - self.share), 0)
         drawn = self._draw_mixture(inputs, rest, uniform[:, 1])
-        wide = self.wide.draw(uniform[:, 1], *self._wide_moments)
+        wide = self.wide.draw(uniform[:, 1])
         return np.where(uniform[:, 0] < self.share, wide, drawn)
 
     def _draw_mixture(self, inputs, choice, uniform):

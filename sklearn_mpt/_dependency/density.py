@@ -56,41 +56,40 @@ class NetworkDensity(OrderMixture):
             result = getattr(self.conditionals[column], method)(inputs, *args)
         return torch.from_numpy(np.ascontiguousarray(result, dtype=np.float64))
 
+    def _call_at(self, method, rows, visible, row, column, *args):
+        """Return what a method of conditionals returns for some entries; (n_entries,).
+
+        row, column : places of the entries. args : of the method, (n, d, ...).
+        """
+        results = rows.new_empty(len(row))
+        for j in column.unique().tolist():
+            at = (column == j).nonzero()[:, 0]
+            i = row[at]
+            of_column = (part[i, j] for part in args)
+            results[at] = self._call(method, rows[i], visible[i], j, *of_column)
+        return results
+
     def log_prob(self, rows, visible, hidden):
-        log_prob = torch.zeros_like(rows)
-        for column, index in _rows_of_columns(hidden):
-            log_prob[index, column] = self._call(
-                "log_prob", rows[index], visible[index], column, rows[index, column]
-            )
+        log_prob, (row, column) = torch.zeros_like(rows), hidden.nonzero().T
+        log_prob[row, column] = self._call_at(
+            "log_prob", rows, visible, row, column, rows
+        )
         return log_prob
 
     def log_prob_of_entries(self, rows, visible, column):
-        log_prob = rows.new_empty(len(rows))
-        for j in column.unique().tolist():
-            index = (column == j).nonzero()[:, 0]
-            log_prob[index] = self._call(
-                "log_prob", rows[index], visible[index], j, rows[index, j]
-            )
-        return log_prob
+        row = torch.arange(len(rows), device=rows.device)
+        return self._call_at("log_prob", rows, visible, row, column, rows)
 
     def mean(self, rows, visible, hidden=None):
         """Return expectations where hidden; None is wherever not visible."""
         hidden = ~visible if hidden is None else hidden
-        means = rows.clone()
-        for column, index in _rows_of_columns(hidden):
-            means[index, column] = self._call(
-                "mean", rows[index], visible[index], column
-            )
+        means, (row, column) = rows.clone(), hidden.nonzero().T
+        means[row, column] = self._call_at("mean", rows, visible, row, column)
         return means
 
     def draw_entries(self, rows, visible, column, uniform):
-        drawn = rows.new_empty(len(rows))
-        for j in column.unique().tolist():
-            index = (column == j).nonzero()[:, 0]
-            drawn[index] = self._call(
-                "draw", rows[index], visible[index], j, uniform[index, j]
-            )
-        return drawn
+        row = torch.arange(len(rows), device=rows.device)
+        return self._call_at("draw", rows, visible, row, column, uniform)
 
     def complete(self, X, columns, counts, curved, function):
         """Return what fills gaps; a column of categories is predicted once."""
@@ -130,9 +129,3 @@ class NetworkDensity(OrderMixture):
     @property
     def n_outputs(self):
         return sum(conditional.n_outputs for conditional in self.conditionals)
-
-
-def _rows_of_columns(entries):
-    """Yield each column in which some entries are True, and the rows where they are."""
-    for column in entries.any(0).nonzero()[:, 0].tolist():
-        yield column, entries[:, column].nonzero()[:, 0]

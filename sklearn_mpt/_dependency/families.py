@@ -5,6 +5,7 @@ distribution that has them. Arrays broadcast.
 """
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -152,3 +153,34 @@ WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
     "poisson": NegativeBinomialResiduals()
 }
 """Families of the wide component of each kind, whose variance is free."""
+
+
+class WideComponent(NamedTuple):
+    """A part of a distribution that does not depend on other columns.
+
+    share : its weight, in (0, 1). mean, variance : of the target.
+    """
+
+    family: ResidualFamily
+    share: float
+    mean: float
+    variance: float
+
+    @classmethod
+    def from_column(cls, learned, share):
+        """Return that of a column, `WIDE_SCALE` times as wide as the column."""
+        variance = WIDE_SCALE**2 * learned["variance"]
+        return cls(WIDE_FAMILIES[learned["kind"]], share, learned["mean"], variance)
+
+    def add_to_log_prob(self, log_prob, x):
+        """Return log-densities of the mixture with others, (..., n)."""
+        wide = self.family.log_prob(x, self.mean, self.variance)
+        return np.logaddexp(np.log1p(-self.share) + log_prob, np.log(self.share) + wide)
+
+    def add_to_cdf(self, prob, y):
+        """Return probabilities of targets of at most y under the mixture, (n,)."""
+        wide = self.family.cdf(y, self.mean, self.variance)
+        return (1 - self.share) * prob + self.share * wide
+
+    def draw(self, uniform):
+        return self.family.draw(uniform, self.mean, self.variance)

@@ -11,7 +11,7 @@ from sklearn_mpt._dependency.calibration import (
     HeldOut,
     mixture_of_leaves,
 )
-from sklearn_mpt._dependency.families import FAMILIES, WIDE_FAMILIES, WIDE_SCALE
+from sklearn_mpt._dependency.families import FAMILIES, WideComponent
 from sklearn_mpt._dependency.held_out import ForestRows
 from sklearn_mpt._dependency.inputs import (
     MaskedCopies,
@@ -203,11 +203,9 @@ class _ColumnFit(NamedTuple):
             )
         weights, spreads = Calibration(
             family,
-            WIDE_FAMILIES[learned["kind"]],
             held_out,
             (learned["min_mean"], min_variance),
-            self.settings.marginal_weight,
-            (learned["mean"], WIDE_SCALE**2 * learned["variance"]),
+            WideComponent.from_column(learned, self.settings.marginal_weight),
             has_values,
         ).fit()
         if has_values and weights[:, -1].max() < MIN_VALUES_WEIGHT:

@@ -37,7 +37,7 @@ from sklearn_mpt import (
 )
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._dependency.calibration import Calibration, HeldOut
-from sklearn_mpt._dependency.families import NormalResiduals
+from sklearn_mpt._dependency.families import NormalResiduals, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
 from sklearn_mpt._dependency.training import visible_sets
 
@@ -276,8 +276,9 @@ def test_factors_of_deviations_are_linear_in_the_share_of_visible_columns():
     held_out = HeldOut(
         (0.75 + 0.5 * visible) * errors, zero, one, one, *zero.T, *zero.T, visible, 1.0
     )
-    family, limits, wide = NormalResiduals(), (-np.inf, 1e-9), (0.0, 4.0)
-    calibration = Calibration(family, family, held_out, limits, 1e-9, wide, False)
+    family, limits = NormalResiduals(), (-np.inf, 1e-9)
+    wide = WideComponent(family, 1e-9, 0.0, 4.0)
+    calibration = Calibration(family, held_out, limits, wide, False)
     n_shapes = calibration.fit()[0].shape[1]
     spreads = calibration.spreads(np.eye(n_shapes)[0] * one)
     assert_allclose(spreads, [0.75, 1.25], atol=0.05)
