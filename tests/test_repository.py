@@ -1,10 +1,13 @@
 """The files around the package: workflows, sessions, versions and addresses agree."""
 
 import ast
+import builtins
+import doctest
 import importlib.metadata
 import re
 import runpy
 import sys
+import textwrap
 import tomllib
 import types
 from pathlib import Path
@@ -18,6 +21,7 @@ from sklearn_mpt import __version__
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+README = (ROOT / "README.rst").read_text("utf-8")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ADDRESS = r"sklearn-mpt\.[a-z]+\.[a-z]+|[.]\w+/sklearn-mpt\b"
 FOLDERS = [".", "doc", "examples/**", "sklearn_mpt/**", ".github/**"]
@@ -229,7 +233,7 @@ def test_a_package_index_shows_no_broken_picture(address, monkeypatch):
     hook = runpy.run_path(str(ROOT / "hatch_build.py"))["ReadmeHook"]()
     hook.root, metadata = ROOT, {"urls": {"Repository": address} if address else {}}
     hook.update(metadata)
-    found, text = metadata["readme"]["text"], (ROOT / "README.rst").read_text("utf-8")
+    found, text = metadata["readme"]["text"], README
     (picture,) = re.findall(r"image:: (\S+)", text)
     assert (ROOT / picture).exists()
     assert re.findall(r"image:: (\S+)", found) == (
@@ -238,6 +242,30 @@ def test_a_package_index_shows_no_broken_picture(address, monkeypatch):
     assert found.startswith(text[: text.index(".. image::")])
     assert found.endswith(text[text.index("Handwritten digits: ") :])
     assert (":width: 480" in found) == bool(address)
+
+
+BLOCKS = re.findall(r"code-block:: (\w+)\n\n((?: {4}.*\n|\n)+)", README)
+
+
+@pytest.mark.parametrize(("language", "block"), BLOCKS)
+def test_blocks_of_the_readme_can_be_pasted_alone(language, block):
+    """The doctests of the README run them one after the other, in one session."""
+    source = textwrap.dedent(block)
+    if language == "pycon":
+        examples = doctest.DocTestParser().get_examples(source)
+        source = "".join(example.source for example in examples)
+    nodes = list(ast.walk(ast.parse(source)))
+    known = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    known |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    known |= {
+        alias.asname or alias.name.partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    assert {node.id for node in names} <= known | set(dir(builtins))
 
 
 def requirements_of(extra):
