@@ -89,6 +89,9 @@ class DeepModule(torch.nn.Module):
     def location(self, z):
         return self.decoder(z)
 
+    def location_and_jacobian(self, z):
+        return self.decoder.value_and_jacobian(z)
+
     def entry_log_prob(self, X, z):
         """Return log p(x_j | z) of rows X, (n, d), at z (n, s, k); (n, s, d)."""
         return self.likelihood.entry_log_prob(X[:, None], self.decoder(z))

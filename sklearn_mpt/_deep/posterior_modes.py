@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._integration.integrals import log_joint
-from sklearn_mpt._integration.modes import LogJoint, climb
+from sklearn_mpt._integration.modes import gaussians_at_modes
 from sklearn_mpt._integration.quadrature import (
     Nodes,
     Posterior,
@@ -16,7 +16,6 @@ from sklearn_mpt._integration.quadrature import (
     normal_points,
     standard_normal_log_prob,
 )
-from sklearn_mpt._matrices import identity
 
 
 @dataclass(frozen=True)
@@ -141,20 +140,5 @@ def laplace(rows, z, module, max_steps=SEARCH.max_steps):
 
     The curvature is that of Gauss and Newton.
     """
-    kind = module.likelihood
-
-    def log_joint_of(z, index):
-        selected = rows.take(index)
-        location, jacobian = module.decoder.value_and_jacobian(z)
-        observed = selected.observed.to(z.dtype)
-        entries = kind.entry_log_prob(selected.X, location)
-        slope, information = kind.derivatives(selected.X, location)
-        slope = kind.to_locations(observed) * slope
-        return LogJoint(
-            (entries * observed).sum(1) + standard_normal_log_prob(z),
-            (jacobian @ slope[..., None])[..., 0] - z,
-            identity(z.shape[1], z) + kind.precision(information, observed, jacobian),
-        )
-
-    modes = climb(log_joint_of, z, max_iter=max_steps, min_gain=SEARCH.min_gain)
-    return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision)), modes.value
+    search = {"max_iter": max_steps, "min_gain": SEARCH.min_gain}
+    return gaussians_at_modes(rows, module, z, **search)

@@ -5,6 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._integration.quadrature import (
+    gaussian_around,
+    standard_normal_log_prob,
+)
 from sklearn_mpt._numbers import TINY
 
 # Relative rounding error of a log-density, a sum over features in double precision. A
@@ -97,6 +101,55 @@ def climb(
         is_moving = (step[moving].abs().amax(1) > tol) & (gain[moving] > min_gain)
         is_moving &= size[moving] > min_share * damped[moving]
     return PosteriorModes(z, value, precision)
+
+
+def gaussians_at_modes(rows, joint, start, **search):
+    """Return Gaussians at the modes of posteriors, and log p(x, z) at the modes; (n,).
+
+    Their precision is that of the prior and the information of the observed entries.
+
+    Parameters
+    ----------
+    rows : ObservedRows
+    joint : object
+        With a `likelihood`, and ``location_and_jacobian(z)``: the locations, (n, l),
+        and their derivatives in z, (k, l) or (n, k, l).
+    start : Tensor of shape (n, k)
+        Where the search starts.
+    **search
+        Parameters of `climb`.
+    """
+    likelihood = joint.likelihood
+
+    def log_joint(z, index):
+        selected = rows.take(index)
+        observed = selected.observed.to(z.dtype)
+        location, jacobian = joint.location_and_jacobian(z)
+        entries = likelihood.entry_log_prob(selected.X, location)
+        slope, information = likelihood.derivatives(selected.X, location)
+        slope = likelihood.to_locations(observed) * slope
+        if jacobian.ndim == 2:
+            gradient = slope @ jacobian.T
+        else:
+            gradient = (jacobian @ slope[..., None])[..., 0]
+        return LogJoint(
+            (observed * entries).sum(1) + standard_normal_log_prob(z),
+            gradient - z,
+            posterior_precision(likelihood, information, observed, jacobian),
+        )
+
+    modes = climb(log_joint, start, **search)
+    return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision)), modes.value
+
+
+def posterior_precision(likelihood, information, observed, jacobian):
+    """Return the precision of z given observed entries; (n, k, k).
+
+    The arguments are those of `Likelihood.precision`.
+    """
+    precision = likelihood.precision(information, observed, jacobian)
+    precision.diagonal(dim1=1, dim2=2).add_(1)
+    return precision
 
 
 def _newton(gradient, precision, max_step):

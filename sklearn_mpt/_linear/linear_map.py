@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._integration.modes import LogJoint, climb
+from sklearn_mpt._integration.modes import gaussians_at_modes, posterior_precision
 from sklearn_mpt._integration.prior_grid import spacings
 from sklearn_mpt._integration.quadrature import (
     FINE_TRAINING_POINTS,
@@ -56,6 +56,9 @@ class LinearMap:
     def location(self, z):
         return z @ self.components + self.intercept
 
+    def location_and_jacobian(self, z):
+        return self.location(z), self.components
+
     def entry_log_prob(self, X, z):
         """Return log p(x_j | z) at nodes of each row, (n, s, d)."""
         return self.likelihood.entry_log_prob(X[:, None], self.location(z))
@@ -74,32 +77,9 @@ def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
     It starts at `start`, (n, k), or at 0, and ends where a step changes no component of
     z by more than `tol`.
     """
-    W = joint.components
     if start is None:
-        start = W.new_zeros(len(rows.X), len(W))
-
-    def log_joint(z, index):
-        selected = rows.take(index)
-        observed = selected.observed.to(z.dtype)
-        location = joint.location(z)
-        entries = joint.likelihood.entry_log_prob(selected.X, location)
-        slope, information = joint.likelihood.derivatives(selected.X, location)
-        slope = joint.likelihood.to_locations(observed) * slope
-        return LogJoint(
-            (observed * entries).sum(1) - 0.5 * (z**2).sum(1),
-            slope @ W.T - z,
-            _precision(information, observed, joint),
-        )
-
-    modes = climb(log_joint, start, max_iter=max_iter, tol=tol)
-    return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision))
-
-
-def _precision(information, observed, joint):
-    """Return the posterior precision of z; (n, k, k)."""
-    precision = joint.likelihood.precision(information, observed, joint.components)
-    precision.diagonal(dim1=1, dim2=2).add_(1)
-    return precision
+        start = joint.components.new_zeros(len(rows.X), joint.n_dims)
+    return gaussians_at_modes(rows, joint, start, max_iter=max_iter, tol=tol)[0]
 
 
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
@@ -117,7 +97,9 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
         points = location_points(posterior, joint, grid)
         slope, information = joint.likelihood.derivatives(rows.X[:, None], points)
         gradient = (on_locations * (weight @ slope)) @ W.T - posterior.mean
-        precision = _precision(weight @ information, observed, joint)
+        precision = posterior_precision(
+            joint.likelihood, weight @ information, observed, W
+        )
         precision_root = torch.linalg.cholesky(precision)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
         posterior = gaussian_around(posterior.mean + step, precision_root)
