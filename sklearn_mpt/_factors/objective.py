@@ -30,8 +30,6 @@ from sklearn_mpt._seeds import N_TORCH_SEEDS
 
 # Multiples of either, less their whole part, cover an interval evenly.
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-# Observed features per latent dimension below which they are few; see UniformMasks.
-FEATURES_PER_DIM = 0.2
 
 
 class MaskedBatch(NamedTuple):
@@ -50,35 +48,17 @@ class UniformMasks:
     size, over 0..d. From row to row and from iteration to iteration, u follows
     sequences that cover the interval evenly. Sets of odd iterations are complements of
     those before.
-
-    offset : float, default=None
-        If given, half the draws of u have a density proportional to 1 / (u + offset),
-        because scores given few features vary most. Weights correct for this.
     """
 
     is_uniform = True
-
-    def __init__(self, offset=None):
-        self.offset = offset
 
     def __call__(self, present, batch, first):
         uniform = _uniform(batch, first, present)
         place = torch.arange(first, first + len(present), device=present.device)
         start = batch.shift + SILVER * place[:, None].to(present.dtype)
-        share, weight = (start + GOLDEN * (batch.iteration // 2)) % 1, 1.0
-        if self.offset is not None:
-            share, weight = self._tilted(share)
-        visible = uniform < share
+        visible = uniform < (start + GOLDEN * (batch.iteration // 2)) % 1
         visible = ~visible if batch.iteration % 2 else visible
-        return present * visible, present * weight
-
-    def _tilted(self, uniform):
-        """Return draws of u with the density of `offset`, and their weights."""
-        width = math.log1p(1 / self.offset)
-        tilted = self.offset * torch.expm1((2 * uniform - 1) * width)
-        share = torch.where(uniform < 0.5, 2 * uniform, tilted)
-        density = 1 / (share + self.offset) + 1 / (1 - share + self.offset)
-        return share, 1 / (0.5 + 0.25 * density / width)
+        return present * visible, present
 
 
 class FixedMasks:

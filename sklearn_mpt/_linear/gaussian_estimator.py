@@ -13,7 +13,6 @@ from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import (
-    FEATURES_PER_DIM,
     FixedMasks,
     GaussianMoments,
     GaussianRows,
@@ -194,9 +193,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         floor = as_tensor(floor, data.device)
         by_moments, masks = is_whole and self.objective == "mpt", None
         if self.objective == "mpt" and self.mask_rate == "uniform":
-            masks = UniformMasks(
-                FEATURES_PER_DIM * n_dims / n_features if by_moments else None
-            )
+            masks = UniformMasks()
         elif self.objective == "mpt":
             masks = FixedMasks(fixed_size(self.mask_rate, n_features))
         if not by_moments:
