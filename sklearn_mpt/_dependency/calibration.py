@@ -120,11 +120,12 @@ def forest_components(mean, variance, counts, shape_weights, spread):
     center = (share * mean).sum(axis=1, keepdims=True)
     between = (share * (mean - center) ** 2).sum(axis=1, keepdims=True)
     total = (share * variance).sum(axis=1, keepdims=True) + between
-    # the mean of a part of the trees has a larger variance than that of all
+    # a mixture of a part of the trees has a mean of larger variance than that of all
     n_trees = counts.sum(axis=1, keepdims=True)
     added = between / n_trees - between / mean.shape[1]
     means = np.hstack([mean, center.repeat(len(SCALES), 1)])
-    variances = np.hstack([variance, total * SCALES**2 + added]) * spread[:, None] ** 2
+    variances = np.hstack([variance + added, total * SCALES**2 + added])
+    variances *= spread[:, None] ** 2
     weight = np.hstack([share * shape_weights[:, :1], shape_weights[:, 1:]])
     return Components(means, variances, weight)
 
@@ -156,6 +157,11 @@ def values_log_prob(family, x, near, min_variance):
     """
     with np.errstate(divide="ignore"):
         return np.log(near / resolution(min_variance)) + family.log_jacobian(x)
+
+
+def end_shares(visible):
+    """Return the parts of what holds with nothing and with all visible; (2, n)."""
+    return np.stack([1 - visible, visible])
 
 
 def interpolated(ends, visible):
@@ -192,15 +198,16 @@ class Calibration:
 
         The last shape is that of the numbers in leaves, if it is one.
         """
-        log_probs = self._log_probs()
-        weights = np.array([stacking_weights(log_probs, w) for w in self.end_weights])
-        return weights, self.spreads(interpolated(weights, self.held_out.visible))
+        visible = self.held_out.visible
+        weights = stacking_weights(
+            self._log_probs(), self.held_out.weight, end_shares(visible)
+        )
+        return weights, self.spreads(interpolated(weights, visible))
 
     @property
     def end_weights(self):
         """What each row counts at each end, none and all visible; (2, n)."""
-        visible = self.held_out.visible
-        return self.held_out.weight * np.stack([1 - visible, visible])
+        return self.held_out.weight * end_shares(self.held_out.visible)
 
     def _components(self, shape_weights):
         """Return the components of rows; shape_weights is (n, 1 + n_scales)."""

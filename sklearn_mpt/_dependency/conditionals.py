@@ -20,6 +20,7 @@ from sklearn_mpt._dependency.calibration import (
     resolution,
     values_log_prob,
 )
+from sklearn_mpt._dependency.category_calibration import calibrated_prob
 from sklearn_mpt._dependency.families import FAMILIES, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
 from sklearn_mpt._dependency.predictors import has_std, probabilities, with_std
@@ -78,6 +79,9 @@ class CategoryConditional(ColumnConditional):
             return np.tile(self.marginal, (len(inputs), 1))
         Z = inputs.given_to(self.predictor)
         predicted = probabilities(self.predictor, Z, len(self.marginal))
+        if "shape_weights" in self.learned:
+            weights = interpolated(self.learned["shape_weights"], inputs.share_visible)
+            predicted = calibrated_prob(predicted, self.marginal, weights)
         return (1 - self.share) * predicted + self.share * self.marginal
 
     def log_prob(self, inputs, x):

@@ -44,7 +44,9 @@ class MPTDependencyNetwork(TableMPT):
     ----------
     classifier : estimator with predict_proba, default=None
         Predictor of columns of categories, levels, or 0 and 1. None is a random forest
-        of 60 trees with leaves of at least 3 rows.
+        of 60 trees with leaves of at least 3 rows. Probabilities of
+        ``RandomForestClassifier`` and ``ExtraTreesClassifier`` are calibrated: they are
+        a mixture of powers of these probabilities and the shares of all rows.
     regressor : estimator, default=None
         Predictor of columns of numbers, counts and amounts. Its conditionals are
 
@@ -79,9 +81,10 @@ class MPTDependencyNetwork(TableMPT):
         half an observation of each is added, or a normal with twice the standard
         deviation of the column.
     calibrate : bool, default=True
-        Whether the distributions of numbers given a forest are calibrated by rows that
-        trees have not seen. If not, the distribution is the mixture of a normal for the
-        leaf of each tree, which is often too wide, and fits take less time.
+        Whether the distributions given a forest are calibrated by rows that trees have
+        not seen. If not, that of a number is the mixture of a normal for the leaf of
+        each tree, which is often too wide, categories have the probabilities of the
+        forest, and fits take less time.
     random_state : int, RandomState instance or None, default=None
         Determines masks, orders, and the `random_state` of predictors, where it is
         None.

@@ -5,8 +5,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_mpt._dependency.calibration import HeldOut, cell
+from sklearn_mpt._dependency.category_calibration import HeldOutCategories
 from sklearn_mpt._dependency.inputs import MaskedCopies
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
+from sklearn_mpt._dependency.predictors import mean_of_trees, probabilities
+
+
+def _unseen(copies, counts, index):
+    """Return whether a tree has no copy of the rows of some copies; (n, n_trees).
+
+    counts : what each copy counts in each tree, n_trees arrays.
+    """
+    n_rows = copies.rows.max() + 1
+    is_seen = [np.bincount(copies.rows, count > 0, n_rows) > 0 for count in counts]
+    return ~np.column_stack(is_seen)[copies.rows[index]]
 
 
 class ForestRows(NamedTuple):
@@ -45,9 +57,7 @@ class ForestRows(NamedTuple):
 
     def out_of_bag(self, forest, values, counts, index):
         """Predict copies by the trees that have no copy of the row in their bags."""
-        rows, n_rows = self.copies.rows, len(self.x)
-        is_seen = [np.bincount(rows, count > 0, n_rows) > 0 for count in counts]
-        is_unseen = ~np.column_stack(is_seen)[rows[index]]
+        is_unseen = _unseen(self.copies, counts, index)
         is_predicted = is_unseen.any(axis=1)
         return self.predicted(
             forest, values, index[is_predicted], is_unseen[is_predicted]
@@ -79,3 +89,40 @@ class ForestRows(NamedTuple):
             copies.inputs.share_visible,
             self._weight(copies.rows),
         )
+
+
+class CategoryRows(NamedTuple):
+    """Copies of rows to which forests of a column of categories are fitted.
+
+    copies : MaskedCopies. code : of the rows, (n,). n_categories : int. weight : (n,)
+    or None.
+    """
+
+    copies: MaskedCopies
+    code: np.ndarray
+    n_categories: int
+    weight: np.ndarray | None
+
+    def out_of_bag(self, forest, index):
+        """Predict copies by the trees that have no copy of the row in their bags."""
+        rows = self.copies.rows
+        weight = None if self.weight is None else self.weight[rows]
+        counts = draws_of_trees(forest, len(rows), weight)
+        is_unseen = _unseen(self.copies, counts, index)
+        is_predicted = is_unseen.any(axis=1)
+        return self.predicted(forest, index[is_predicted], is_unseen[is_predicted])
+
+    def predicted(self, forest, index, counts=None):
+        """Predict copies by all trees of a forest, or by those that count.
+
+        counts : bool (n, n_trees), at least one for each copy.
+        """
+        copies = self.copies.at(index)
+        Z = copies.inputs.given_to(forest)
+        if counts is None:
+            prob = probabilities(forest, Z, self.n_categories)
+        else:
+            prob = mean_of_trees(forest, Z, counts, self.n_categories)
+        weight = np.ones(len(Z)) if self.weight is None else self.weight[copies.rows]
+        code = self.code[copies.rows].astype(int)
+        return HeldOutCategories(code, prob, copies.inputs.share_visible, weight)

@@ -85,6 +85,12 @@ def has_leaves(predictor):
     return isinstance(predictor, regressors) and predictor.criterion in SQUARED_CRITERIA
 
 
+def is_classifying_forest(predictor):
+    """Return whether a predictor is a forest of classification trees."""
+    classifiers, _ = _forests()
+    return isinstance(predictor, classifiers)
+
+
 def has_std(predictor):
     """Return whether ``predict`` of a regressor returns standard deviations."""
     last, _ = last_step(predictor)
@@ -101,6 +107,20 @@ def probabilities(classifier, Z, n_categories):
     """Return the probabilities of the codes 0..C-1; 0 for codes it has not seen."""
     prob = np.zeros((len(Z), n_categories))
     prob[:, classifier.classes_.astype(int)] = classifier.predict_proba(Z)
+    return prob
+
+
+def mean_of_trees(forest, Z, counts, n_categories):
+    """Return the mean probabilities of the codes 0..C-1 by the trees that count.
+
+    counts : bool (n, n_trees), at least one for each row.
+    """
+    total = 0.0
+    Z = Z.astype(np.float32)  # as in predict_proba of forests
+    for tree, count in zip(forest.estimators_, counts.T, strict=True):
+        total = total + count[:, None] * tree.predict_proba(Z)
+    prob = np.zeros((len(Z), n_categories))
+    prob[:, forest.classes_.astype(int)] = total / counts.sum(axis=1, keepdims=True)
     return prob
 
 

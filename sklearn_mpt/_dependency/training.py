@@ -11,8 +11,12 @@ from sklearn_mpt._dependency.calibration import (
     HeldOut,
     mixture_of_leaves,
 )
+from sklearn_mpt._dependency.category_calibration import (
+    HeldOutCategories,
+    category_weights,
+)
 from sklearn_mpt._dependency.families import FAMILIES, WideComponent
-from sklearn_mpt._dependency.held_out import ForestRows
+from sklearn_mpt._dependency.held_out import CategoryRows, ForestRows
 from sklearn_mpt._dependency.inputs import (
     MaskedCopies,
     PredictorCoding,
@@ -23,6 +27,7 @@ from sklearn_mpt._dependency.predictors import (
     fit_weighted,
     has_leaves,
     has_std,
+    is_classifying_forest,
     named,
     prepared,
 )
@@ -147,7 +152,27 @@ class _ColumnFit(NamedTuple):
         learned = {"kind": kind, "marginal": marginal}
         if len(np.unique(x)) < 2:
             return [], learned
-        return [self._fitted(x, True)], learned
+        predictor = self._fitted(x, True)
+        if is_classifying_forest(predictor) and self.settings.calibrate:
+            learned["shape_weights"] = self._category_weights(predictor, x, marginal)
+        return [predictor], learned
+
+    def _category_weights(self, forest, x, marginal):
+        """Return the weights of the shapes of probabilities given a forest."""
+        rows = CategoryRows(self.copies, x, len(marginal), self.weight)
+        chosen = self._chosen_copies()
+        if forest.bootstrap:
+            held_out = rows.out_of_bag(forest, chosen)
+        else:
+            held_out = HeldOutCategories.joined(
+                rows.predicted(other, chosen[out[chosen]])
+                for out, other in self._folds(x, True)
+            )
+        return category_weights(held_out, marginal, self.settings.marginal_weight)
+
+    def _chosen_copies(self):
+        """Return the copies by which forests are calibrated."""
+        return self.rng.permutation(len(self.copies.rows))[:MAX_COPIES]
 
     def numbers(self, x, kind):
         y = FAMILIES[kind].target(x)
@@ -190,11 +215,11 @@ class _ColumnFit(NamedTuple):
         family, min_variance = FAMILIES[learned["kind"]], learned["min_variance"]
         rows = ForestRows(self.copies, x, self.weight, family, min_variance, has_values)
         values, counts = rows.leaf_values(forest, slice(None))
-        chosen = self.rng.permutation(len(self.copies.rows))[:MAX_COPIES]
+        chosen = self._chosen_copies()
         if forest.bootstrap:
             held_out = rows.out_of_bag(forest, values, counts, chosen)
         else:
-            folds = self._folds(family.target(x))
+            folds = self._folds(family.target(x), False)
             held_out = HeldOut.joined(
                 rows.predicted(
                     other, rows.leaf_values(other, ~out)[0], chosen[out[chosen]]
@@ -255,7 +280,7 @@ class _ColumnFit(NamedTuple):
         from sklearn.isotonic import IsotonicRegression  # its import takes long
 
         squares = np.empty(len(self.copies.rows))
-        for out, predictor in self._folds(y):
+        for out, predictor in self._folds(y, False):
             Z = self.copies.inputs.given_to(predictor)[out]
             with named([predictor], self.name, "predict"):
                 predicted = np.reshape(predictor.predict(Z), -1)
@@ -266,7 +291,7 @@ class _ColumnFit(NamedTuple):
         isotonic.fit(n_visible, squares, sample_weight=weight)
         return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1]))
 
-    def _folds(self, y, n_folds=3):
+    def _folds(self, y, is_classifier, n_folds=3):
         """Yield the copies of rows that are left out, and a predictor of the others.
 
         n_folds : number of parts of the rows that are left out in turn.
@@ -275,4 +300,4 @@ class _ColumnFit(NamedTuple):
         copy_fold = fold[self.copies.rows]
         for k in range(fold.max() + 1):
             out = copy_fold == k
-            yield out, self._fitted(y, False, ~out)
+            yield out, self._fitted(y, is_classifier, ~out)

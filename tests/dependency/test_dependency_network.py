@@ -15,6 +15,7 @@ from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import (
+    ExtraTreesClassifier,
     ExtraTreesRegressor,
     GradientBoostingRegressor,
     RandomForestClassifier,
@@ -39,6 +40,7 @@ from sklearn_mpt._base.density import Density
 from sklearn_mpt._dependency.calibration import Calibration, HeldOut
 from sklearn_mpt._dependency.families import NormalResiduals, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
+from sklearn_mpt._dependency.predictors import mean_of_trees
 from sklearn_mpt._dependency.training import visible_sets
 
 WEIGHT = 0.01  # default of marginal_weight
@@ -293,6 +295,59 @@ def test_trees_that_know_their_rows_are_calibrated(bootstrap):
     assert inside == pytest.approx(0.9, abs=0.03 + 3 * 0.021)
     alone = stats.norm(scale=new.std(0)).entropy().sum()
     assert model.score(new) > -alone + 1
+
+
+def sign_and_coin(n_rows, seed=0):
+    """Five numbers, whether their sum is positive, and a coin."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_rows, 5))
+    coin = rng.random(n_rows) < 0.5
+    return np.column_stack([X, X.sum(axis=1) > 0, coin]).astype(float)
+
+
+SIGN_AND_COIN = ["gaussian"] * 5 + ["bernoulli"] * 2
+
+
+@pytest.mark.parametrize("forest", [RandomForestClassifier, ExtraTreesClassifier])
+def test_probabilities_of_forests_are_calibrated(forest):
+    """Trees that err in different rows are less sure than the forest can be."""
+    params = {"likelihood": SIGN_AND_COIN, "n_orders": 1}
+    hidden = np.array([False] * 5 + [True] * 2)
+    log_probs = []
+    for calibrate in (True, False):
+        predictors = forest(30, min_samples_leaf=3), DummyRegressor()
+        model = network(*predictors, calibrate=calibrate, **params)
+        model.fit(sign_and_coin(200))
+        scored = model.conditional_log_prob(sign_and_coin(400, seed=1), hidden)
+        log_probs.append(scored[:, 5:].mean(axis=0))
+    (sign, coin), (plain_sign, plain_coin) = log_probs
+    assert sign > plain_sign + 0.01
+    assert coin > plain_coin + 0.01
+    assert coin == pytest.approx(-np.log(2), abs=0.04)
+
+
+def test_probabilities_without_calibration_are_those_of_the_predictor():
+    X = sign_and_coin(60)
+    model = network(
+        trees()[0], DummyRegressor(), likelihood=SIGN_AND_COIN, calibrate=False
+    ).fit(X)
+    numbers = (X[:, :5] - X[:, :5].mean(axis=0)) / X[:, :5].std(axis=0)
+    Z = np.column_stack([numbers, X[:, 5]])
+    predicted = model.estimators_[6][0].predict_proba(Z)[:, 1]
+    share = (X[:, 6].sum() + 0.5) / 61  # half an observation of each is added
+    expected = (1 - WEIGHT) * predicted + WEIGHT * share
+    assert_allclose(model.transform(X)[:, 6], expected, rtol=1e-6)
+
+
+def test_the_mean_over_all_trees_is_the_forest():
+    X, code = numbers(60), np.arange(60) % 3 * 2.0  # 1 and 3 are never seen
+    forest = RandomForestClassifier(5, random_state=0).fit(X, code)
+    prob = mean_of_trees(forest, X, np.ones((60, 5), dtype=bool), 5)
+    assert_allclose(prob[:, [0, 2, 4]], forest.predict_proba(X), atol=1e-12)
+    assert_array_equal(prob[:, [1, 3]], 0)
+    first = mean_of_trees(forest, X, np.tile(np.arange(5) == 0, (60, 1)), 5)
+    alone = forest.estimators_[0].predict_proba(X.astype(np.float32))
+    assert_allclose(first[:, [0, 2, 4]], alone)
 
 
 def test_numbers_that_repeat_have_their_probabilities():
