@@ -24,6 +24,7 @@ is, and are linear in the share of visible columns between these.
    Research 7, 2006.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -78,9 +79,13 @@ class Components(NamedTuple):
 
     def log_prob(self, family, x):
         """Return the logarithms of the weighted sums of densities; (n,)."""
+        return logsumexp(self.log_probs(family, x), axis=1)
+
+    def log_probs(self, family, x):
+        """Return the logarithms of weighted densities; (n, n_components)."""
         log_prob = family.log_prob(x[:, None], self.mean, self.variance)
         with np.errstate(divide="ignore"):
-            return logsumexp(log_prob + np.log(self.weight), axis=1)
+            return log_prob + np.log(self.weight)
 
     def cdf(self, family, y):
         """Return the weighted sums of distribution functions of targets; (n,)."""
@@ -223,13 +228,10 @@ class Calibration:
     def _log_probs(self):
         """Return log-densities of mixtures of each shape and the wide component."""
         x = self.held_out.x
-        row_of_ones = np.ones((len(x), 1))
-        shapes = [
-            limited(self._components(shape_weight * row_of_ones), self.limits).log_prob(
-                self.family, x
-            )
-            for shape_weight in np.eye(1 + len(SCALES))
-        ]
+        each = self._components(np.ones((len(x), 1 + len(SCALES))))
+        log_prob = limited(each, self.limits).log_probs(self.family, x)
+        n_trees = self.held_out.mean.shape[1]
+        shapes = [logsumexp(log_prob[:, :n_trees], axis=1), *log_prob[:, n_trees:].T]
         if self.has_values:
             near = self.held_out.values_near
             shapes.append(values_log_prob(self.family, x, near, self.limits[1]))
@@ -283,6 +285,7 @@ class Calibration:
 def _root(increasing, limits, tol):
     """Return where an increasing function is zero, or the nearest limit."""
     low, high = limits
+    increasing = cache(increasing)  # brentq asks for both limits again
     if increasing(low) >= 0:
         return low
     if increasing(high) <= 0:

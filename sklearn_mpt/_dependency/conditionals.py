@@ -23,7 +23,7 @@ from sklearn_mpt._dependency.calibration import (
 from sklearn_mpt._dependency.category_calibration import calibrated_prob
 from sklearn_mpt._dependency.families import FAMILIES, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
-from sklearn_mpt._dependency.predictors import has_std, probabilities, with_std
+from sklearn_mpt._dependency.predictors import has_std, means, probabilities, with_std
 from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 LEVELS = "ordinal", "partial_credit"  # kinds with an order
@@ -131,8 +131,9 @@ class NumberConditional(ColumnConditional):
         Z = inputs.given_to(predictor)
         if has_std(predictor):
             return with_std(predictor, Z)
-        mean = np.reshape(predictor.predict(Z), (-1, 1))
-        return mean, learned["residual_variance"][inputs.n_visible][:, None]
+        return means(predictor, Z), learned["residual_variance"][inputs.n_visible][
+            :, None
+        ]
 
     def log_prob(self, inputs, x):
         return self.wide.add_to_log_prob(self._mixture_log_prob(inputs, x), x)

@@ -18,6 +18,8 @@ from sklearn_mpt._seeds import seed_from
 N_TREES, LEAF_ROWS = 60, 3
 # criteria for which the impurity of a leaf is the variance of its rows
 SQUARED_CRITERIA = "squared_error", "friedman_mse"
+# Distance of a sum of probabilities from 1 that is rounding, in half precision too.
+PROBABILITY_TOL = 1e-2
 
 
 def _forests():
@@ -69,14 +71,22 @@ def fit_weighted(predictor, Z, y, weight):
     if weight is None:
         return predictor.fit(Z, y)
     last, prefix = last_step(predictor)
-    if not has_fit_parameter(last, "sample_weight"):
+    if not _takes_weights(last):
         raise ValueError("its fit takes no sample_weight, and X has weights")
     return predictor.fit(Z, y, **{f"{prefix}sample_weight": weight})
 
 
+def _takes_weights(predictor):
+    """Return whether ``fit`` takes `sample_weight`, or any parameter to pass it on."""
+    params = inspect.signature(predictor.fit).parameters.values()
+    passes_on = any(param.kind is param.VAR_KEYWORD for param in params)
+    return passes_on or has_fit_parameter(predictor, "sample_weight")
+
+
 def takes_gaps(predictor):
-    """Return whether a predictor takes NaN, by its tags."""
-    return get_tags(predictor).input_tags.allow_nan
+    """Return whether a predictor takes NaN, by its tags; without tags it does not."""
+    has_tags = hasattr(predictor, "__sklearn_tags__")
+    return has_tags and get_tags(predictor).input_tags.allow_nan
 
 
 def has_leaves(predictor):
@@ -99,15 +109,50 @@ def has_std(predictor):
 
 def with_std(predictor, Z):
     """Return means and variances by ``return_std``; (n, 1) each."""
-    mean, std = predictor.predict(Z, return_std=True)
-    return np.reshape(mean, (-1, 1)), np.reshape(std, (-1, 1)) ** 2
+    answer = predictor.predict(Z, return_std=True)
+    mean, std = (_checked("predict", part, (len(Z), 1)) for part in answer)
+    return mean, std**2
+
+
+def means(predictor, Z):
+    """Return what ``predict`` of a regressor returns; (n, 1)."""
+    return _checked("predict", predictor.predict(Z), (len(Z), 1))
 
 
 def probabilities(classifier, Z, n_categories):
     """Return the probabilities of the codes 0..C-1; 0 for codes it has not seen."""
+    codes = np.asarray(classifier.classes_).astype(int)
     prob = np.zeros((len(Z), n_categories))
-    prob[:, classifier.classes_.astype(int)] = classifier.predict_proba(Z)
-    return prob
+    predicted = classifier.predict_proba(Z)
+    prob[:, codes] = _checked("predict_proba", predicted, (len(Z), len(codes)))
+    total = prob.sum(axis=1, keepdims=True)
+    if (prob < 0).any() or np.abs(total - 1).max(initial=0) > PROBABILITY_TOL:
+        raise ValueError(
+            "predict_proba must return probabilities that add up to 1, got "
+            f"{prob[np.abs(total - 1).argmax(), codes].tolist()}"
+        )
+    return prob / total
+
+
+def _checked(method, returned, shape):
+    """Return what a method of a predictor returned as numbers of a shape.
+
+    Raises
+    ------
+    ValueError
+        If it has another size, or some numbers are not finite.
+    """
+    returned = np.asarray(returned, dtype=np.float64)
+    if returned.size != np.prod(shape):
+        raise ValueError(f"{method} returned shape {returned.shape}, expected {shape}")
+    returned = returned.reshape(shape)
+    n_bad = (~np.isfinite(returned)).any(axis=1).sum()
+    if n_bad:
+        raise ValueError(
+            f"{method} must return finite numbers, got others in {n_bad} of "
+            f"{shape[0]} rows"
+        )
+    return returned
 
 
 def mean_of_trees(forest, Z, counts, n_categories):

@@ -28,6 +28,7 @@ from sklearn_mpt._dependency.predictors import (
     has_leaves,
     has_std,
     is_classifying_forest,
+    means,
     named,
     prepared,
 )
@@ -283,7 +284,7 @@ class _ColumnFit(NamedTuple):
         for out, predictor in self._folds(y, False):
             Z = self.copies.inputs.given_to(predictor)[out]
             with named([predictor], self.name, "predict"):
-                predicted = np.reshape(predictor.predict(Z), -1)
+                predicted = means(predictor, Z)[:, 0]
             squares[out] = (y[self.copies.rows[out]] - predicted) ** 2
         n_visible = self.copies.inputs.n_visible
         weight = None if self.weight is None else self.weight[self.copies.rows]

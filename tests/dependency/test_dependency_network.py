@@ -21,7 +21,13 @@ from sklearn.ensemble import (
     RandomForestClassifier,
     RandomForestRegressor,
 )
-from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.linear_model import (
+    BayesianRidge,
+    LinearRegression,
+    LogisticRegression,
+    Ridge,
+)
+from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -451,7 +457,9 @@ def test_nothing_is_impossible():
     rare = frame.iloc[:1].assign(y=pd.Categorical(["never"], frame["y"].cat.categories))
     log_prob = model.conditional_log_prob(rare, np.array([False, True]))
     share = 0.5 / 41.5  # half an observation of each of three categories is added
-    assert log_prob[0, 1] == pytest.approx(np.log(WEIGHT * share))
+    of_shares = model._learned[1]["shape_weights"][1, -1]  # all columns are visible
+    weight = WEIGHT + (1 - WEIGHT) * of_shares
+    assert log_prob[0, 1] == pytest.approx(np.log(weight * share))
     far = frame.iloc[:1].assign(x=1e3)
     assert np.isfinite(model.score_samples(far)).all()
 
@@ -539,6 +547,85 @@ def test_a_predictor_that_fails_is_named_with_its_column():
     model.set_params(classifier=Fails(in_fit=False)).fit(frame)
     with pytest.raises(ValueError, match=message.format("predict")):
         model.score(frame)
+
+
+class Answers(ClassifierMixin, RegressorMixin, BaseEstimator):
+    """A predictor whose answers are given: functions of the number of rows."""
+
+    def __init__(self, prob=None, number=None):
+        self.prob = prob
+        self.number = number
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict_proba(self, X):
+        return self.prob(len(X))
+
+    def predict(self, X):
+        return self.number(len(X))
+
+
+@pytest.mark.parametrize(
+    ("prob", "message"),
+    [
+        (lambda n: np.full((n, 2), np.nan), r"finite numbers, got others in \d+ of"),
+        (lambda n: np.full((n, 2), 0.7), r"add up to 1, got \[0\.7, 0\.7\]"),
+        (lambda n: np.tile([1.5, -0.5], (n, 1)), r"add up to 1, got \[1\.5, -0\.5\]"),
+        (lambda n: np.ones((n, 1)), r"returned shape \(20, 1\), expected \(20, 2\)"),
+    ],
+)
+def test_answers_that_are_no_probabilities_are_named(prob, message):
+    frame = pd.DataFrame({"x": np.arange(20.0), "kind": ["a", "b"] * 10})
+    model = network(Answers(prob=prob), DummyRegressor(), n_orders=1).fit(frame)
+    message = rf"Answers\(.*failed to predict column 'kind'.*predict_proba .*{message}"
+    with pytest.raises(ValueError, match=message):
+        model.conditional_log_prob(frame, np.array([False, True]))
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (lambda n: np.full(n, np.nan), "finite numbers, got others in"),
+        (lambda n: np.zeros((n, 2)), r"returned shape \(\d+, 2\), expected \(\d+, 1\)"),
+    ],
+)
+def test_answers_that_are_no_numbers_are_named(number, message):
+    model = network(regressor=Answers(number=number))
+    with pytest.raises(ValueError, match=f"to predict column 0: .*predict .*{message}"):
+        model.fit(numbers(20))
+
+
+class Plain:
+    """A regressor without a base class, and so without tags."""
+
+    def get_params(self, deep=True):
+        return {}
+
+    def fit(self, X, y):
+        assert np.isfinite(X).all()
+        self.mean_ = y.mean()
+        return self
+
+    def predict(self, X):
+        return np.full(len(X), self.mean_)
+
+
+def test_a_predictor_needs_no_tags():
+    model = network(regressor=Plain()).fit(numbers(20))
+    assert np.isfinite(model.score_samples(numbers(20))).all()
+
+
+def test_weights_reach_predictors_that_pass_parameters_on():
+    X = numbers(60)
+    weight = np.where(X[:, 1] > 10, 5.0, 0.5)
+    search = GridSearchCV(Ridge(), {"alpha": [1e6]}, cv=2)
+    model = network(regressor=search, mask_rate=2, n_masks=1)
+    model.fit(X, sample_weight=weight)
+    gap = np.array([[0.0, np.nan, -1.0]])
+    expected = np.average(X[:, 1], weights=weight)
+    assert model.impute(gap)[0, 1] == pytest.approx(expected, abs=0.01)
 
 
 def test_weights_reach_predictors():
