@@ -17,9 +17,8 @@ from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
 MAX_LEVELS = 20  # largest number of levels in order
 ROWS_PER_LEVEL = 5  # smallest mean number of rows for each level
-MIN_SHARE_OF_ZEROS = 0.02  # smallest share of zeros for "zero_lognormal"
-N_FOLDS = 5
-MIN_ROWS = 20  # with fewer rows, numbers are Gaussian
+N_FOLDS = 5  # of cross-validation
+MIN_ROWS = 4 * N_FOLDS  # four in each fold; with fewer rows, numbers are Gaussian
 
 
 def kind_of_values(values, allowed, are_codes=False):
@@ -70,7 +69,7 @@ def _candidates(values):
         kinds = ["poisson", "gaussian", "negative_binomial"]
     if lowest > 0:
         kinds += ["lognormal", "gamma"]
-    elif lowest == 0 and (values == 0).mean() >= MIN_SHARE_OF_ZEROS:
+    elif lowest == 0:
         kinds += ["zero_lognormal"]
     if step:
         n_levels = np.ptp(values) / step + 1
