@@ -1,7 +1,8 @@
 """Densities beside density estimators that people use, at equal processor time.
 
-Held-out nats per row on ten tables, the mean over seeds of splits and fits. Each method
-has as many processor seconds of one core for its choices and its fit:
+Held-out nats per row on ten tables: the mean over seeds of splits and fits, and the
+standard deviation. Each method has as many processor seconds of one core for its
+choices and its fit:
 
 - ``KernelDensity``: the bandwidth by cross-validation;
 - ``GaussianMixture``: components, 1, 2, 4, ..., and kind of covariances by BIC;
@@ -269,7 +270,8 @@ def main():
         print(f"{name:20s}", end="")
         for fit in models.values():
             scores = [np.mean(fit(split, seconds)) for split in splits]
-            print(f"{np.mean(scores):17.3f}", end="", flush=True)
+            spread = f" ({np.std(scores, ddof=1):.2f})" if len(scores) > 1 else ""
+            print(f"{np.mean(scores):9.3f}{spread:8s}", end="", flush=True)
         print()
 
 

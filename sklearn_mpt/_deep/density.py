@@ -96,6 +96,10 @@ class DeepModule(torch.nn.Module):
         """Return log p(x_j | z) of rows X, (n, d), at z (n, s, k); (n, s, d)."""
         return self.likelihood.entry_log_prob(X[:, None], self.decoder(z))
 
+    def pair_log_prob(self, X, observed, z):
+        """Return the log-probability of each row at each shared node; (n, s)."""
+        return self.likelihood.pair_log_prob(X, observed, self.decoder(z))
+
     def posterior(self, X, observed):
         """Return the encoder's posteriors of rows, given what is observed."""
         kind = self.likelihood

@@ -8,6 +8,8 @@ rule's estimate of the error. The joint distribution, `model`, has
   observed entries than those of `posteriors`, which takes less time;
 - ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), at the nodes of
   each row, of shape (n, s, k); of shape (n, s, d);
+- ``pair_log_prob(X, observed, z)``: log p(observed | z) of each row at each node
+  that all rows share, of shape (s, k); a new tensor, (n, s);
 - ``width``: the largest number of values that are computed for a node.
 """
 
@@ -24,6 +26,7 @@ from sklearn_mpt._integration.quadrature import (
     adapt,
     grids,
     mixtures,
+    total_and_shares,
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES
 from sklearn_mpt._probabilities import drawn_codes
@@ -169,7 +172,7 @@ def log_joint(rows, nodes, model, visit=None):
         and the result there, (n, t); nodes of each row only.
     """
     if nodes.z.ndim == 2:  # shared by all rows
-        return nodes.log_weight + _shared_log_prob(rows, nodes.z, model)
+        return _shared_log_prob(rows, nodes.z, model).add_(nodes.log_weight)
     observed = rows.observed.to(rows.X.dtype)[..., None]
     # Memory is allocated once: results of blocks that stay in memory between large
     # tensors would fragment it.
@@ -187,8 +190,7 @@ def log_joint(rows, nodes, model, visit=None):
 
 def _shared_log_prob(rows, z, model):
     observed = rows.observed.to(rows.X.dtype)
-    X = rows.X * observed
-    return model.likelihood.pair_log_prob(X, observed, model.location(z))
+    return model.pair_log_prob(rows.X * observed, observed, z)
 
 
 def _blocks(z, rows, model):
@@ -208,12 +210,25 @@ def integrate_log_prob(rows, rule, model):
     refining ends: if the error decided, refining would end where it is small by chance.
     Nodes that are not random have none.
     """
+    if rule.is_shared:
+        return _integrate_shared(rows, rule, model)
     joints = [joint for _, joint in _weighted(rows, rule, model)]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
-    if rule.is_shared:
-        error[rule.unresolved(joints[0].softmax(1))] = torch.inf
     return value, error, *([_random_error(joints)] if rule.is_random else [])
+
+
+def _integrate_shared(rows, rule, model):
+    """Return the log density of observed entries by shared nodes, and its error."""
+    logs, unresolved = [], None
+    for _, joint in _weighted(rows, rule, model):
+        total, share = total_and_shares(joint)
+        logs.append(total)
+        if unresolved is None:
+            unresolved = rule.unresolved(share)
+    value, error = rule.combine_logs(torch.stack(logs))
+    error[unresolved] = torch.inf
+    return value, error
 
 
 def _random_error(joints, gain=QUASI_RANDOM_GAIN):

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -37,6 +38,7 @@ from sklearn_mpt._integration.prior_grid import (
     coarsen,
     count_nodes,
     prior_grid,
+    spacings,
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.base import Likelihood
@@ -50,15 +52,18 @@ from sklearn_mpt._linear.integrated_training import (
 from sklearn_mpt._linear.linear_map import (
     MAX_SPACING,
     LinearMap,
-    spacing,
+    max_precision,
 )
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import MIN_INFORMATION, TINY
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
 # posterior, of which there is a bound, and the radii of the two grids of each pair.
-SCORING_SPACINGS, SCORING_RADII = (2.5, 1.25, 0.625), (6.0, 5.5)
-MAX_SHARED, MAX_TABLE = 2**13, 2**23  # largest number of nodes, and nodes x features
+SCORING_SPACINGS, SCORING_RADII = (1.25, 0.625), (6.0, 5.5)
+MAX_SHARED, MAX_TABLE = 2**15, 2**23  # largest number of nodes, and nodes x features
+# Largest number of nodes of grids that are coarser than these spacings: posteriors of
+# some rows may be wider than the bound.
+MAX_COARSE = 2**13
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 # Quadrature rules tried for a conditional, before it is computed as a difference of
 # two log-likelihoods.
@@ -217,8 +222,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         )
         if joint.n_dims <= MAX_GRID_DIMS:
             accuracy = quadrature(joint.n_dims, device)
-            scoring = _shared_first(joint, accuracy, is_fine=False)
-            predicting = _shared_first(joint, accuracy, is_fine=True)
+            shared_first = partial(_shared_first, joint, accuracy, max_precision(joint))
+            scoring, predicting = shared_first(False), shared_first(True)
             predicting = predicting.coarse(CONDITIONAL_RULES)
             return IntegratedDensity(joint, units, scoring, predicting, seed)
         scoring = importance(IMPORTANCE_POINTS, joint.n_dims, device, seed)
@@ -335,33 +340,40 @@ def _mean_log_scale(X, units, weight):
     return float(np.average(torch.cat(log_scales).cpu(), weights=weight))
 
 
-def _shared_first(joint, accuracy, is_fine):
+def _shared_first(joint, accuracy, precision, is_fine):
     """Try pairs of grids that all rows share before those around each row.
 
     The two grids of a pair have different radii, so their results differ if a posterior
     reaches the edge. If there would be too many nodes, grids have wider spacing, or
     with `is_fine` are not used: conditionals of values that determine z closely might
     have the same error on both grids.
+
+    precision : of `max_precision`.
     """
     n_features, radii = joint.components.shape[1], SCORING_RADII[:1] * joint.n_dims
     max_nodes = min(MAX_SHARED, MAX_TABLE // n_features)
-    bounds = [spacing(joint, ratio) for ratio in SCORING_SPACINGS]
+    bounds = [
+        spacings(precision, ratio, MAX_SPACING).tolist() for ratio in SCORING_SPACINGS
+    ]
     fit = [count_nodes(steps, radii) <= max_nodes for steps in bounds]
+    max_coarse = min(MAX_COARSE, max_nodes)
     if not fit[0] and (
-        is_fine or count_nodes([MAX_SPACING] * joint.n_dims, radii) > max_nodes
+        is_fine or count_nodes([MAX_SPACING] * joint.n_dims, radii) > max_coarse
     ):
         return accuracy
-    pairs = [
-        _interleaved(coarsen(steps, max_nodes, radii, MAX_SPACING), joint.components)
+    all_steps = [
+        tuple(steps if fits else coarsen(steps, max_coarse, radii, MAX_SPACING))
         for steps, fits in zip(bounds, fit, strict=True)
         if fits or steps is bounds[0]
     ]
+    pair_of = cache(partial(_interleaved, like=joint.components))
 
     def rules():
-        yield from pairs
+        yield from map(pair_of, all_steps)
         yield from accuracy.rules()
 
-    n_shared = len(pairs[-1].groups[0][0]) // n_features  # n_nodes: nodes x features
+    # n_nodes: nodes x features
+    n_shared = int(count_nodes(all_steps[-1], radii)) // n_features
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 

@@ -19,6 +19,7 @@ from sklearn_mpt._integration.quadrature import (
     widened,
 )
 from sklearn_mpt._matrices import log_determinant
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 MAX_SPACING = 0.8  # largest spacing of the shared grid
 
@@ -44,6 +45,7 @@ class LinearMap:
         self.components = components
         self.intercept = intercept
         self.likelihood = likelihood
+        self._kept: dict[torch.Tensor, torch.Tensor] = {}
 
     @property
     def n_dims(self):
@@ -62,6 +64,22 @@ class LinearMap:
     def entry_log_prob(self, X, z):
         """Return log p(x_j | z) at nodes of each row, (n, s, d)."""
         return self.likelihood.entry_log_prob(X[:, None], self.location(z))
+
+    def pair_log_prob(self, X, observed, z):
+        """Return the log-probability of each row at each shared node; (n, s).
+
+        X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d). z : the
+        nodes, (s, k), whose factors are kept for further rows.
+        """
+        if not self.likelihood.has_factors:
+            return self.likelihood.pair_log_prob(X, observed, self.location(z))
+        of_rows, constant = self.likelihood.row_factors(X, observed)
+        factors = self._kept.get(z)
+        if factors is None:
+            factors = self.likelihood.location_factors(self.location(z))
+            if factors.numel() <= CHUNK_ENTRIES:
+                self._kept[z] = factors
+        return (of_rows @ factors.T).add_(constant)
 
     def propose(self, rows):
         is_quadrature = self.n_dims <= MAX_GRID_DIMS
@@ -197,11 +215,19 @@ def bound_grid(joint, seed, n_nodes=7, n_points=256):
     return z, torch.full_like(z[:, 0], -math.log(len(z)))
 
 
-def spacing(joint, ratio, values=None, core=3.0, n_cells=12):
+def spacing(joint, ratio, values=None):
     """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
     values : entries (v, d) at which the information is computed; None is 1.
     ratio : spacing in standard deviations of the narrowest posterior.
+    """
+    return spacings(max_precision(joint, values), ratio, MAX_SPACING).tolist()
+
+
+def max_precision(joint, values=None, core=3.0, n_cells=12):
+    """Return a bound of the precision of posteriors in each dimension; (k,).
+
+    values : entries (v, d) at which the information is computed; None is 1.
     core : radius within which the grid must be fine enough, in units of z.
     n_cells : number of cells across the core, in each of which the information is
         bounded.
@@ -210,8 +236,7 @@ def spacing(joint, ratio, values=None, core=3.0, n_cells=12):
     z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
     z = z[(z**2).sum(1) <= core**2 + 1e-9].to(joint.components)
     information = _largest_information(joint, z, core / n_cells, values)
-    precision = 1 + (information @ (joint.components**2).T).amax(0)
-    return spacings(precision, ratio, MAX_SPACING).tolist()
+    return 1 + (information @ (joint.components**2).T).amax(0)
 
 
 def _largest_information(joint, z, radius, values):

@@ -11,7 +11,8 @@ from reference import (
     low_rank_rows,
     ml_optimum,
 )
-from scipy.special import expit
+from scipy.special import expit, logsumexp
+from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
@@ -84,6 +85,21 @@ def test_probabilities_of_all_rows_sum_to_one(known):
 def test_curve_adds_up_to_the_score(known, X):
     curve = mpt_curve(known, X, n_masks=20, random_state=0)
     assert abs(curve.lml - known.score(X)) < 4 * curve.lml_std_error
+
+
+def test_three_steep_components_are_as_accurate_as_they_say():
+    """Against a sum over 61^3 nodes."""
+    rng = np.random.default_rng(0)
+    components, intercept = 1.5 * rng.normal(size=(3, 8)), rng.normal(size=8)
+    X = (rng.random((30, 8)) < 0.5).astype(float)
+    log_prob, error = at(components, intercept).fit(X).score_samples(X, return_std=True)
+    axis = np.linspace(-7, 7, 61)
+    node = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1).reshape(-1, 3)
+    location = node @ components + intercept
+    log_joint = X @ location.T - np.logaddexp(0, location).sum(1)
+    log_joint += norm.logpdf(node).sum(1) + 3 * np.log(axis[1] - axis[0])
+    assert not error.any()
+    assert_allclose(log_prob, logsumexp(log_joint, axis=1), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("scale", [3.0, 20.0])
