@@ -28,7 +28,7 @@ from sklearn_mpt._integration.integrals import (
 )
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS, mixture_nodes, moments
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
-from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
+from sklearn_mpt._numbers import CHUNK_BYTES, CHUNK_ENTRIES, FLOAT_BYTES
 
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 # Candidates for draws of z: around all posteriors together, and from the prior.
@@ -295,6 +295,17 @@ class Units(NamedTuple):
     @property
     def log_scale(self):
         return self.scale.log()
+
+    def mean_log_scale(self, X, weight=None):
+        """Return the mean over rows of the sum of `log_scale` over present entries.
+
+        X : rows, which are read in blocks. weight : of the rows, array (n,); None is 1.
+        """
+        weight = np.ones(len(X)) if weight is None else weight
+        weight, size = as_tensor(weight, X.device), max(1, CHUNK_ENTRIES // X.shape[1])
+        blocks = zip(X.split(size), weight.split(size), strict=True)
+        counts = sum(w @ (~rows.isnan()).double() for rows, w in blocks)
+        return float((counts * self.log_scale).sum() / weight.sum())
 
     def standardise(self, X):
         return (X - self.shift) / self.scale

@@ -41,7 +41,6 @@ from sklearn_mpt._deep.schedule_free import STEPS
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._factors.starts import squared_distances
-from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
@@ -338,8 +337,6 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         likelihood, units = self._likelihood(), Units.from_attributes(fitted, device)
         module = module_of(fitted, likelihood, device, self.decoder).float()
         rows = units.standardise(as_tensor(data.X, device))
-        log_scale = (~rows.isnan() * units.log_scale).sum(1)
-        log_scale *= SampleWeights.from_array(data.weight, rows).values
         recipe = self._recipe(likelihood, *rows.shape)
         chosen, held_out = self._split(data, rows)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
@@ -373,7 +370,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
                 module_of(attributes, likelihood, device).float().state_dict()
                 for attributes in starts
             ],
-            log_scale=float(log_scale.mean()),
+            log_scale=units.mean_log_scale(rows, data.weight),
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             sets_noise=sets_noise,

@@ -21,15 +21,15 @@ from sklearn_mpt._factors.objective import (
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form, principal_factors
 from sklearn_mpt._factors.sums import moments_of
-from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
+from sklearn_mpt._fitting.ascent import best_of_short_runs
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.natural_gradient import Point
-from sklearn_mpt._fitting.stream import StreamAscent
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import Information, information_by_hessian
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.initial_arrays import initial_arrays
+from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import TINY
 
@@ -173,13 +173,8 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(data, self.n_components)
         objective, point = self._objective_and_start(data, is_whole)
-        solver_params = {"learning_rate": self.learning_rate, "rng": data.rng}
-        solver_params["n_before"] = data.fitted["n_iter_"]
-        if not data.is_all:
-            return StreamAscent(objective, point, **solver_params)
-        solver_params |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
-        return Ascent(
-            objective, point, finishes=self.n_masks == "auto", **solver_params
+        return natural_ascent(
+            self, data, objective, point, finishes=self.n_masks == "auto"
         )
 
     def _objective_and_start(self, data, is_whole):

@@ -17,9 +17,8 @@ from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form
 from sklearn_mpt._factors.sums import moments_of
-from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
+from sklearn_mpt._fitting.ascent import best_of_short_runs
 from sklearn_mpt._fitting.priors import LONG_SLOPE
-from sklearn_mpt._fitting.stream import StreamAscent
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import (
     Information,
@@ -43,7 +42,7 @@ from sklearn_mpt._integration.prior_grid import (
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.initial_arrays import initial_arrays
-from sklearn_mpt._linear.integrated_sums import RowContext, point_of, row_blocks
+from sklearn_mpt._linear.integrated_sums import RowContext, point_of, varies_in_rows
 from sklearn_mpt._linear.integrated_training import (
     LikelihoodRows,
     ObjectiveParams,
@@ -54,6 +53,7 @@ from sklearn_mpt._linear.linear_map import (
     LinearMap,
     max_precision,
 )
+from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import MIN_INFORMATION, TINY
 
@@ -264,7 +264,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             seed=(*data.fitted["_seed"].tolist(), 1),
             weight=weight,
             units=units,
-            log_scale=_mean_log_scale(rows, units, weight),
+            log_scale=units.mean_log_scale(rows, weight),
             is_all=data.is_all,
         )
         objective = objective_of(
@@ -273,12 +273,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         point = point_of(
             joint.components, joint.intercept, joint.likelihood.shape_params
         )
-        solver_params = {"learning_rate": self.learning_rate, "rng": data.rng}
-        solver_params["n_before"] = data.fitted["n_iter_"]
-        if not data.is_all:
-            return StreamAscent(objective, point, **solver_params)
-        solver_params |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
-        return Ascent(objective, point, finishes=True, **solver_params)
+        return natural_ascent(self, data, objective, point)
 
     def _trained_attributes(self, result, fitted):
         likelihood = self._likelihood()
@@ -333,11 +328,6 @@ def _expected_information(X, density):
         return None
     rows = rows_of(typical_rows(X, density))
     return information_by_scores(rows, density.joint, density.scoring).cpu().numpy()
-
-
-def _mean_log_scale(X, units, weight):
-    log_scales = [(~b.isnan() * units.log_scale).sum(1) for b in row_blocks(X)]
-    return float(np.average(torch.cat(log_scales).cpu(), weights=weight))
 
 
 def _shared_first(joint, accuracy, precision, is_fine):
@@ -425,6 +415,5 @@ def _taken(weight, rows):
 
 def _varies(X, likelihood):
     """Return 1.0 for locations of features that are not constant, else 0.0."""
-    low = np.where(np.isnan(X), np.inf, X).min(axis=0)
-    varies = low < np.where(np.isnan(X), -np.inf, X).max(axis=0)
-    return likelihood.to_locations(torch.from_numpy(varies.astype(float))).numpy()
+    varies = varies_in_rows(torch.from_numpy(X), is_all=True)
+    return likelihood.to_locations(varies).numpy()

@@ -104,16 +104,11 @@ def distinct(X, weight=None):
     return torch.where(rows.isinf(), torch.nan, rows), count
 
 
-def row_blocks(X):
-    """Return the rows in blocks, of which there may be copies in double precision."""
-    return X.split(max(1, CHUNK_ENTRIES // X.shape[1]))
-
-
 def varies_in_rows(X, is_all):
     """Return 1.0 for features that may vary; others keep their coefficients."""
     if not is_all:
         return torch.ones_like(X[0]).double()
-    blocks = row_blocks(X)
+    blocks = X.split(max(1, CHUNK_ENTRIES // X.shape[1]))
     low = torch.stack([b.nan_to_num(nan=torch.inf).amin(0) for b in blocks]).amin(0)
     high = torch.stack([b.nan_to_num(nan=-torch.inf).amax(0) for b in blocks]).amax(0)
     return (low < high).double()

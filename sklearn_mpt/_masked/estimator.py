@@ -362,7 +362,7 @@ class MPTMaskedAutoencoder(TableMPT):
         weight = X.new_ones(len(X))
         if data.weight is not None:
             weight = as_tensor(data.weight / data.weight.mean(), device)
-        log_scale = float(((~X.isnan() * units.log_scale).sum(1) * weight).mean())
+        log_scale = units.mean_log_scale(X, data.weight)
         X, weight = units.standardise(X).float(), weight.float()
         chosen, others = self._split(data)
         rows = StandardisedRows(X[chosen], weight[chosen])
