@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import boxcox1p, inv_boxcox1p
-from scipy.stats import iqr, yeojohnson, yeojohnson_llf
+from scipy.stats import iqr
 
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 
@@ -129,7 +129,7 @@ def _fit(numbers, origin, unit, n_halvings=8):
     """
     numbers = (numbers - origin) / unit
     best = minimize_scalar(
-        lambda exponent: -yeojohnson_llf(exponent, numbers),
+        lambda exponent: -_log_likelihood(numbers, exponent),
         bounds=(MIN_EXPONENT, MAX_EXPONENT),
         method="bounded",
     ).x
@@ -141,8 +141,25 @@ def _fit(numbers, origin, unit, n_halvings=8):
                 best = middle
             else:
                 rejected = middle
-    value = yeojohnson_llf(best, numbers) - len(numbers) * np.log(unit)
+    value = _log_likelihood(numbers, best) - len(numbers) * np.log(unit)
     return value, origin, unit, best
+
+
+def _with_exponent(exponent):
+    """Return the transform of one column, with origin 0 and unit 1."""
+    return PowerTransforms(np.array([0]), np.zeros(1), np.ones(1), np.array([exponent]))
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _log_likelihood(numbers, exponent):
+    """Return the largest normal log-likelihood of transforms, up to a constant.
+
+    It is -inf if they are too large for their variance.
+    """
+    powers, column = _with_exponent(exponent), numbers[:, None]
+    variance = powers.transform(column).var()
+    value = powers.log_slope(column).sum() - 0.5 * len(numbers) * np.log(variance)
+    return value if np.isfinite(value) else -np.inf
 
 
 def _moments_agree(numbers, exponent, mean_tolerance=0.25, spread_tolerance=2.0):
@@ -154,11 +171,9 @@ def _moments_agree(numbers, exponent, mean_tolerance=0.25, spread_tolerance=2.0)
     mean_tolerance : largest distance of the means, in standard deviations.
     spread_tolerance : largest ratio of the standard deviations.
     """
-    transforms = yeojohnson(numbers, exponent)
+    powers = _with_exponent(exponent)
+    transforms = powers.transform(numbers[:, None])
     at_nodes = transforms.mean() + transforms.std() * NODES
-    powers = PowerTransforms(
-        np.array([0]), np.zeros(1), np.ones(1), np.array([exponent])
-    )
     implied = powers.inverse(at_nodes[:, None])[:, 0]
     mean = WEIGHTS @ implied
     spread = np.sqrt(WEIGHTS @ (implied - mean) ** 2) / numbers.std()

@@ -338,6 +338,16 @@ def skewed_table(n_rows, rng):
     return np.column_stack([np.exp(z[:, 0]), 5 - np.exp(z[:, 1]), z[:, 2], z[:, 3] > 0])
 
 
+def test_exponents_are_those_of_scipy():
+    """The normal log-likelihood of the transforms is largest there."""
+    numbers = np.random.default_rng(0).gamma(1.0, size=400)
+    powers = PowerTransforms.from_rows(numbers[:, None], np.array([True]))
+    scaled = (numbers - powers.origins) / powers.units
+    exponents = np.linspace(0, 2, 2001)
+    values = [stats.yeojohnson_llf(exponent, scaled) for exponent in exponents]
+    assert_allclose(powers.exponents, exponents[np.argmax(values)], atol=1e-3)
+
+
 def test_powers_choose_skewed_columns_and_are_inverted():
     rows = skewed_table(300, np.random.default_rng(0))
     powers = PowerTransforms.from_rows(rows, np.array([True, True, True, False]))
