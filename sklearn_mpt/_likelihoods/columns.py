@@ -215,10 +215,14 @@ class Columns(Likelihood):
         )
 
     def _join_attributes(self, parts):
-        """Join attributes of the parts into tensors for all columns; NaN elsewhere."""
+        """Join attributes of the parts into tensors for all columns; NaN elsewhere.
+
+        In double precision, as nets have some in single and some in double precision.
+        """
         joined: dict[str, torch.Tensor] = {}
         for columns, attributes in parts:
             for name, tensor in attributes.items():
+                tensor = tensor.double()
                 shape = len(self.kinds), *tensor.shape[1:]
                 before = joined.get(name, tensor.new_full(shape, torch.nan))
                 if tensor.ndim == 2:

@@ -5,7 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from kinds import KINDS
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.integrate import trapezoid
 
@@ -474,6 +474,17 @@ def test_auto_chooses_by_values():
         "gaussian", "gaussian", "ordinal", "poisson", "negative_binomial", "lognormal",
         "gamma", "zero_lognormal", "bernoulli", "categorical",
     ]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Maximum iterations")
+def test_deep_models_of_all_kinds_at_once_have_the_noise_of_each():
+    table = values_of_kinds().iloc[:100, :8]
+    kinds = ["gaussian"] * 3 + ["poisson"] * 2 + ["lognormal", "gamma"]
+    kinds.append("zero_lognormal")
+    params = {"hidden_layer_sizes": (4,), "early_stopping": False, "random_state": 0}
+    model = MPTDeepVAE(likelihood=kinds, max_iter=1, **params).fit(table)
+    has_noise = np.isin(kinds, ["gaussian", "lognormal", "zero_lognormal"])
+    assert_array_equal(np.isfinite(model.noise_variance_), has_noise)
 
 
 @pytest.mark.parametrize(
