@@ -63,3 +63,18 @@ def test_signatures_name_their_types(name):
     for function in (public, *functions):
         if callable(function):
             assert "numpy._typing" not in str(inspect.signature(function))
+
+
+def is_documented(member):
+    function = getattr(member, "fget", getattr(member, "__func__", member))
+    return not inspect.isfunction(function) or bool(inspect.getdoc(function))
+
+
+@pytest.mark.parametrize("name", sklearn_mpt.__all__)
+def test_help_says_something_of_every_member(name):
+    public = getattr(sklearn_mpt, name)
+    bases = public.__mro__ if inspect.isclass(public) else ()
+    own = [base for base in bases if base.__module__.startswith("sklearn_mpt.")]
+    members = {k: m for base in own for k, m in vars(base).items()}
+    silent = [k for k, m in members.items() if k[0] != "_" and not is_documented(m)]
+    assert not silent

@@ -77,13 +77,13 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         "negative_binomial", "lognormal", "gamma" or "zero_lognormal". One name for all
         columns, one for each, a dict, "from_dtype" or "auto", as in `MPTLinearVAE`; or
         an instance for all columns. Noise is shared only if all columns are Gaussian.
+    decoder : torch.nn.Module or callable, default=None
+        A decoder of one's own, or a function of the numbers of inputs and outputs that
+        returns one: see the guide. None is a fully connected net.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the hidden layers of the encoder, from the rows on; the decoder has
         them in reverse. ``()`` makes both linear. "auto" is ``(128, 128)``, and from
         256 features on ``(128, 128, 128)``.
-    decoder : torch.nn.Module or callable, default=None
-        A decoder of one's own, or a function of the numbers of inputs and outputs that
-        returns one: see the guide. None is a fully connected net.
     activation : str, default="auto"
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.

@@ -130,6 +130,7 @@ class ItemCurveDisplay(Display):
         Returns
         -------
         display : ItemCurveDisplay
+            The display, with its axes and figure.
         """
         check_choice(kind, "kind", ["auto", "score", "categories"])
         theta = _abilities(estimator, theta)
@@ -170,6 +171,7 @@ class ItemCurveDisplay(Display):
         Returns
         -------
         display : ItemCurveDisplay
+            The display, with its axes and figure.
         """
         ax = self._axes(ax)
         self.lines_ = [
@@ -256,6 +258,7 @@ class InformationDisplay(Display):
         Returns
         -------
         display : InformationDisplay
+            The display, with its axes and figure.
         """
         theta = _abilities(estimator, theta)
         chosen, names = _chosen(estimator, items), _names(estimator)
@@ -276,6 +279,7 @@ class InformationDisplay(Display):
         Returns
         -------
         display : InformationDisplay
+            The display, with its axes and figure.
         """
         check_choice(kind, "kind", ["test", "items"])
         ax = self._axes(ax)
@@ -316,6 +320,7 @@ class WrightMapDisplay(Display):
     Parameters
     ----------
     abilities : ndarray of shape (n_samples,)
+        Abilities of people.
     difficulty : ndarray of shape (n_items, n_thresholds)
         NaN where an item has fewer thresholds.
     labels : list of str
@@ -368,6 +373,7 @@ class WrightMapDisplay(Display):
         Returns
         -------
         display : WrightMapDisplay
+            The display, with its axes and figure.
         """
         _abilities(estimator, None)
         abilities = np.asarray(estimator.abilities(X).theta)[:, 0]
@@ -385,6 +391,7 @@ class WrightMapDisplay(Display):
         Returns
         -------
         display : WrightMapDisplay
+            The display, with its axes and figure.
         """
         people, items = self._axes(ax, (1, 2), sharey=True, width_ratios=[1, 2])
         people.hist(self.abilities, bins=25, orientation="horizontal", color="C0")

@@ -213,6 +213,7 @@ class LMLComparison:
         Returns
         -------
         display : LMLComparisonDisplay
+            The display, with its axes and figure.
         """
         return LMLComparisonDisplay(self).plot(ax)
 

@@ -102,26 +102,32 @@ class CumulativeCV:
 
     @property
     def scores(self) -> np.ndarray:
+        """Log evidence along each order, in nats; (n_orders,)."""
         return self.block_scores.sum(axis=1)
 
     @property
     def log_evidence(self) -> float:
+        """Mean of `scores` over orders, in nats."""
         return float(self.scores.mean())
 
     @property
     def std_error(self) -> float:
+        """Standard error of `log_evidence` over orders."""
         return float(std_error_of_mean(self.scores))
 
     @property
     def block_sizes(self) -> np.ndarray:
+        """Number of rows of each block; (n_blocks,)."""
         return np.diff(self.n_seen, append=self.n_samples)
 
     @property
     def predictive_scores(self) -> np.ndarray:
+        """Mean score per row of each block, in nats; (n_blocks,)."""
         return self.block_scores.mean(axis=0) / self.block_sizes
 
     @property
     def predictive_std_errors(self) -> np.ndarray:
+        """Standard errors of `predictive_scores` over orders; (n_blocks,)."""
         return std_error_of_mean(self.block_scores / self.block_sizes)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -202,6 +208,7 @@ class CumulativeCV:
         Returns
         -------
         display : CumulativeCVDisplay
+            The display, with its axes and figure.
         """
         return CumulativeCVDisplay(self, name=name).plot(ax)
 
@@ -528,29 +535,35 @@ class EvidenceComparison:
 
     @property
     def log_evidence(self) -> np.ndarray:
+        """Log evidence of each model, in nats; (n_models,)."""
         return self.scores.mean(axis=1)
 
     @property
     def std_error(self) -> np.ndarray:
+        """Standard errors of `log_evidence` over orders; (n_models,)."""
         return std_error_of_mean(self.scores.T)
 
     @property
     def log_bayes_factor(self) -> np.ndarray:
+        """Log evidence less that of the best model, in nats; (n_models,)."""
         return self.log_evidence - self.log_evidence[0]
 
     @property
     def log_bayes_factor_std_error(self) -> np.ndarray:
+        """Standard errors of `log_bayes_factor`; (n_models,)."""
         difference = np.eye(len(self.names)) - np.eye(len(self.names))[0]
         return self._error_of(difference)
 
     @property
     def probability(self) -> np.ndarray:
+        """Posterior probability of each model; (n_models,)."""
         prior = np.ones(len(self.names)) if self.prior is None else self.prior
         with np.errstate(divide="ignore"):
             return softmax(self.log_evidence + np.log(prior))
 
     @property
     def probability_std_error(self) -> np.ndarray:
+        """Standard errors of `probability`; (n_models,)."""
         share = self.probability  # d p_k = p_k (d l_k - sum_j p_j d l_j)
         return self._error_of(np.diag(share) - np.outer(share, share))
 
@@ -593,6 +606,7 @@ class EvidenceComparison:
         Returns
         -------
         display : EvidenceComparisonDisplay
+            The display, with its axes and figure.
         """
         return EvidenceComparisonDisplay(self).plot(ax)
 

@@ -204,19 +204,23 @@ class MPTCurve:
 
     @property
     def mask_rates(self) -> np.ndarray:
+        """Shares of hidden features; (n_sizes,)."""
         return np.asarray(self.mask_sizes) / self.n_features
 
     @property
     def total(self) -> float:
+        """Sum of the scores of all sizes, in nats per row."""
         return float(self.score_at(np.arange(1, self.n_features + 1)).sum())
 
     @property
     def lml(self) -> float:
+        """Log marginal likelihood: `total`, if masks are uniform; in nats per row."""
         self._check_uniform()
         return self.total
 
     @property
     def lml_std_error(self) -> float:
+        """Standard error of `lml` over masks."""
         self._check_uniform()
         return float(self._error_of_total()[0])
 

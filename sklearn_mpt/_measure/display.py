@@ -102,6 +102,7 @@ class MPTCurveDisplay(Display):
         Returns
         -------
         display : MPTCurveDisplay
+            The display, with its axes and figure.
         """
         curve = mpt_curve(
             estimator,
@@ -141,6 +142,7 @@ class MPTCurveDisplay(Display):
         Returns
         -------
         display : MPTCurveDisplay
+            The display, with its axes and figure.
         """
         ax = self._axes(ax)
         curve = self.curve
@@ -227,6 +229,7 @@ class LMLComparisonDisplay(ComparisonDisplay):
         Returns
         -------
         display : LMLComparisonDisplay
+            The display, with its axes and figure.
         """
         table = self.comparison
         low, high = table.lml_diff_interval()
@@ -284,6 +287,7 @@ class OrderSpreadDisplay(Display):
         Returns
         -------
         display : OrderSpreadDisplay
+            The display, with its axes and figure.
         """
         ax = self._axes(ax)
         spread = self.spread
@@ -355,6 +359,7 @@ class CumulativeCVDisplay(Display):
         Returns
         -------
         display : CumulativeCVDisplay
+            The display, with its axes and figure.
         """
         ax = self._axes(ax)
         result = self.result
@@ -422,6 +427,7 @@ class EvidenceComparisonDisplay(ComparisonDisplay):
         Returns
         -------
         display : EvidenceComparisonDisplay
+            The display, with its axes and figure.
         """
         table = self.comparison
         errors = 2 * table.log_bayes_factor_std_error

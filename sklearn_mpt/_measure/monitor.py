@@ -53,16 +53,19 @@ class LMLMonitor:
         self._fits: dict = {}  # context of a running fit -> its number
 
     def setup(self, estimator, context):
+        """Give the fit that begins a number."""
         self._fits[context] = self._n_fits
         self._n_fits += 1
 
     def teardown(self, estimator, context):
+        """Forget the fit that ends."""
         self._fits.pop(context, None)
 
     def on_fit_task_begin(self, estimator, context):
-        pass
+        """Do nothing: epochs are recorded when they end."""
 
     def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
+        """Record the score after an epoch."""
         is_epoch = context.parent in self._fits
         if not is_epoch or context.task_id % self.every:
             return

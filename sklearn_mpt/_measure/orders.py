@@ -339,6 +339,7 @@ class OrderSpread:
 
     @property
     def std(self) -> np.ndarray:
+        """Standard deviation over orders, in nats; (n_samples,)."""
         low, high = self.log_prob.min(axis=0), self.log_prob.max(axis=0)
         spread = np.where(low == high, 0.0, np.inf)  # where some are -inf
         finite = np.isfinite(low)
@@ -347,24 +348,29 @@ class OrderSpread:
 
     @property
     def gap(self) -> np.ndarray:
+        """Log-density of the mixture less the mean over orders, in nats; (n_samples,)."""
         return _gap(self.log_prob)
 
     @property
     def gap_std_error(self) -> np.ndarray:
+        """Standard errors of `gap` over orders; (n_samples,)."""
         return self._jackknife(_gap)
 
     @property
     def gap_of_named(self) -> dict[str, np.ndarray]:
+        """Log-density of the mixture less log-probabilities along named orders."""
         mixture = _mixture(self.log_prob)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf
             return {name: mixture - own for name, own in (self.named or {}).items()}
 
     @property
     def mean_gap(self) -> float:
+        """Mean of `gap` over rows, in nats."""
         return float(self.gap.mean())
 
     @property
     def mean_gap_std_error(self) -> float:
+        """Standard error of `mean_gap` over orders."""
         return float(self._jackknife(lambda log_prob: _gap(log_prob).mean()))
 
     def _jackknife(self, function):
@@ -390,16 +396,19 @@ class OrderSpread:
 
     @property
     def statistic(self) -> float:
+        """Chi-squared statistic of the hypothesis that all orders agree."""
         std = self.std
         allowed = np.where(np.isinf(std), 1.0, self._allowed)
         return float(self.degrees * np.mean((std / allowed) ** 2))
 
     @property
     def degrees(self) -> int:
+        """Degrees of freedom of `statistic`."""
         return len(self.log_prob) - 1
 
     @property
     def p_value(self) -> float:
+        """Probability of so large a `statistic` if all orders agree."""
         return float(stats.chi2.sf(self.statistic, self.degrees))
 
     def __repr__(self):
@@ -436,6 +445,7 @@ class OrderSpread:
         Returns
         -------
         display : OrderSpreadDisplay
+            The display, with its axes and figure.
         """
         return OrderSpreadDisplay(self).plot(ax)
 

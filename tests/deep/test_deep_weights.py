@@ -243,7 +243,7 @@ def test_noises_of_columns_are_trained_however_many_they_are():
     X[:, 150:] = np.random.default_rng(1).normal(size=(60, 150))
     X[:, -1] = X[:, -1] > 0
     kinds = ["gaussian"] * 299 + ["bernoulli"]
-    noise = quiet_fit(quick(likelihood=kinds, max_iter=30), X).noise_variance_
+    noise = quiet_fit(quick(likelihood=kinds, max_iter=12), X).noise_variance_
     unexplained = noise / X.var(0)
     assert unexplained[:150].mean() < 0.7 * np.nanmean(unexplained[150:])
 
@@ -299,9 +299,10 @@ def test_weights_of_zero_leave_rows_out(method):
     assert_array_equal(by_weight.score_samples(rows()), without.score_samples(rows()))
 
 
-@pytest.mark.parametrize("weight", [1, 2.0**20])
-def test_weights_that_are_all_the_same_change_nothing(weight):
-    fitted = quiet_fit(quick(), rows(), np.full(60, weight))
+def test_weights_that_are_all_the_same_change_nothing():
     unweighted = quiet_fit(quick(), rows())
-    assert fitted.loss_curve_ == unweighted.loss_curve_
-    assert_array_equal(fitted.score_samples(rows()), unweighted.score_samples(rows()))
+    scores = unweighted.score_samples(rows())
+    for weight in (1, 2.0**20):
+        fitted = quiet_fit(quick(), rows(), np.full(60, weight))
+        assert fitted.loss_curve_ == unweighted.loss_curve_
+        assert_array_equal(fitted.score_samples(rows()), scores)
