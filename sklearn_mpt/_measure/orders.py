@@ -348,7 +348,7 @@ class OrderSpread:
 
     @property
     def gap(self) -> np.ndarray:
-        """Log-density of the mixture less the mean over orders, in nats; (n_samples,)."""
+        """Log-density of the mixture less the mean over orders, nats; (n_samples,)."""
         return _gap(self.log_prob)
 
     @property
