@@ -97,11 +97,14 @@ def print_rules(n_rows, wanted):
         print(f"{line}{ratio:7.2f}", flush=True)
 
 
-def print_costs(n_rows):
+def print_costs(n_rows, nets):
+    """Print ratios of seconds; nets, which take minutes, are left out by default."""
     costs = []
     fit_candidate = selection._fit_candidate
 
     def timed(candidate, before, train, table, is_first):
+        if candidate.name in ("masked autoencoder", "deep") and not nets:
+            return None
         start = time.process_time()
         trial = fit_candidate(candidate, before, train, table, is_first)
         seconds = (time.process_time() - start) / len(train)
@@ -129,10 +132,11 @@ if __name__ == "__main__":
     )
     parser.add_argument("part", choices=["rules", "costs"])
     parser.add_argument("only", nargs="*", help="rules, all by default")
-    parser.add_argument("--rows", type=int, default=400, help="at most so many")
+    parser.add_argument("--rows", type=int, default=200, help="at most so many")
+    parser.add_argument("--nets", action="store_true", help="costs of nets, too")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     if args.part == "rules":
         print_rules(args.rows, args.only)
     else:
-        print_costs(args.rows)
+        print_costs(args.rows, args.nets)

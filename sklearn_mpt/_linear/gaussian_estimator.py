@@ -33,7 +33,8 @@ from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import TINY
 
-# Smallest noise variance, relative to the mean variance of the features.
+# Smallest noise variance, relative to the mean variance of the features, in double
+# precision.
 NOISE_FLOOR = 1e-9
 # Masks in each step, and if steps without masks follow, which remove their noise.
 AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16

@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from sklearn_mpt._checks import check_int
 from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.consistency import (
+    GRID_TOLERANCE,
+    MAX_INTEGERS,
     MAX_VALUES,
     check_reading,
     check_same,
@@ -33,12 +35,9 @@ from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
 MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
 SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
-DENSITY_TOLERANCE = 0.02  # of the integral of a density, on a grid
 VALUES_PER_MASK = 12  # number of values whose probabilities are added up for a mask
 ROWS_TO_SUM = 10  # rows for which they are added up, and that are scored along orders
 GRID = 2001  # number of points of the grid of a density
-# Number of integers beyond the largest seen that are tried for counts.
-N_UNSEEN_COUNTS = 200
 
 
 def check_masked_model(
@@ -297,12 +296,12 @@ def _is_explained(conditional, rows, mask, i, j, column):
 
     if column.measure is None and _is_density(densities, low, high):
         return True
-    least = max(0, low - N_UNSEEN_COUNTS) if low >= 0 else low - N_UNSEEN_COUNTS
+    least = max(0, low - MAX_INTEGERS) if low >= 0 else low - MAX_INTEGERS
     ranges = [
         (low, high),
         (low, high + 1),
         (low, high + 2),
-        (least, high + N_UNSEEN_COUNTS),
+        (least, high + MAX_INTEGERS),
     ]
     return any(
         abs(densities(np.arange(a, b + 1)).sum() - 1) <= SUM_TOLERANCE
@@ -318,4 +317,4 @@ def _is_density(densities, low, high):
         grids.append(np.geomspace(1e-6, 1e3, GRID) * (high + 1))
     integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
     totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
-    return bool((np.abs(np.array(totals) - 1) < DENSITY_TOLERANCE).any())
+    return bool((np.abs(np.array(totals) - 1) < GRID_TOLERANCE).any())

@@ -14,11 +14,13 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.rows import Rows, with_moved_columns
 
 MAX_VALUES = 20  # largest number of values of a discrete column
-MAX_INTEGERS = 200  # largest range of integers whose probabilities are added up
+# Largest range of integers whose probabilities are added up, and number of those beyond
+# the ones seen that are tried for counts.
+MAX_INTEGERS = 200
 TESTED_FEATURES = 3  # hidden features whose densities are integrated
 GRID_POINTS = 33  # number of points of the first grid
 MAX_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
-GRID_TOLERANCE = 0.02  # relative change of an integral by halvings
+GRID_TOLERANCE = 0.02  # relative error of an integral, and its change by halvings
 MAX_INTEGRAL = 1.1  # largest integral of a density, with errors of the grid
 MAX_WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
 # changes are no noise if they are larger than this times those of repeated calls

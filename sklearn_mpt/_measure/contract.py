@@ -56,7 +56,7 @@ from sklearn_mpt._numbers import CACHE_ENTRIES
 
 # Differences of log-probabilities, relative or in nats:
 MIN_CHANGE = 1e-4  # larger than rounding errors in single precision
-MAX_ORDER_CHANGE = 1e-5  # largest difference between two integrals of one joint
+MAX_ORDER_CHANGE = 1e-5  # largest between integrals of one joint, by quadrature
 
 
 def masked_score(log_prob, mask):
@@ -367,7 +367,9 @@ def takes_row_masks(conditional, rows):
             mask_index = (np.arange(n_rows) + shift) % len(masks)
             together = hidden_log_prob(conditional, rows, masks[mask_index])
             log_prob_by_mask = separate[mask_index, np.arange(n_rows)]
-            if not np.allclose(together, log_prob_by_mask, rtol=1e-5, atol=1e-6):
+            if not np.allclose(
+                together, log_prob_by_mask, rtol=MAX_ORDER_CHANGE, atol=MAX_ORDER_CHANGE
+            ):
                 return False
     except Exception:  # the user's function; a real error appears in the next call
         return False

@@ -14,7 +14,12 @@ from scipy.special import logsumexp
 from sklearn_mpt._checks import check_bool, check_int, check_real
 from sklearn_mpt._measure.chosen_orders import along_confident_order, read_candidates
 from sklearn_mpt._measure.consistency import check_hidden_values
-from sklearn_mpt._measure.contract import check_rows, given_or_parameter, ragged_hook
+from sklearn_mpt._measure.contract import (
+    MAX_ORDER_CHANGE,
+    check_rows,
+    given_or_parameter,
+    ragged_hook,
+)
 from sklearn_mpt._measure.contributions import (
     GivenOrder,
     OrderDraw,
@@ -30,8 +35,6 @@ from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-TOLERANCE = 1e-5  # relative or in nats, for rounding and integrals by quadrature
 
 
 def order_log_prob(
@@ -391,7 +394,7 @@ class OrderSpread:
 
     @property
     def _allowed(self):
-        least = TOLERANCE * np.maximum(1, np.abs(self.log_prob).max(axis=0))
+        least = MAX_ORDER_CHANGE * np.maximum(1, np.abs(self.log_prob).max(axis=0))
         return least if self.tolerance is None else np.asarray(self.tolerance)
 
     @property
@@ -575,7 +578,7 @@ def _tolerance(model, rows, sums, tolerance):
     """Return the standard deviation allowed for integration errors; (n_samples,)."""
     if tolerance is not None:
         return np.full(len(rows), float(tolerance))
-    least = TOLERANCE * np.maximum(1, np.abs(sums).max(axis=0))
+    least = MAX_ORDER_CHANGE * np.maximum(1, np.abs(sums).max(axis=0))
     try:
         error = model.score_samples(
             copy_of(Rows.from_table(rows).values), return_std=True

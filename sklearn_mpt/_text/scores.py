@@ -31,8 +31,8 @@ from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.texts import check_texts, scored_text
 from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
 
-# Orders of a text, and masks of each size, if n_masks is "auto": orders come in two
-# pairs of an order and its reverse, and two masks have a variance.
+# Orders of a text, and masks of each size, if n_masks is "auto": orders come in groups
+# of four, see `masks`, and two masks have a variance.
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 MIN_SECOND_DRAWS = 16  # windows with a second draw, for the error of a sum
 UNITS = ("token", "character", "byte")
