@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from sklearn_mpt._deep.nets import initial_layers, propagate
-from sklearn_mpt._factors.starts import closed_form_of_rows
-from sklearn_mpt._numbers import MIN_INFORMATION, TINY
+from sklearn_mpt._factors.starts import closed_form_of_rows, slopes_at
+from sklearn_mpt._numbers import TINY
 
 
 @dataclass(frozen=True)
@@ -167,15 +167,7 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     coefs, intercepts = layers
     at_noise = likelihood.from_attributes(fitted, fitted["_scale"])
     inputs, observed = _read(likelihood, rows.X)
-    with torch.no_grad():
-        slope, information = at_noise.derivatives(
-            torch.from_numpy(np.nan_to_num(rows.X)),
-            torch.from_numpy(location).expand(observed.shape),
-        )
-    information = rows.total(observed * information.numpy())
-    information /= np.maximum(rows.total(observed), TINY)
-    root = np.sqrt(np.maximum(information, MIN_INFORMATION))
-    slope = observed * slope.numpy()
+    slope, root, _ = slopes_at(at_noise, rows.X, location, rows.weight)
     size = np.sqrt(rows.weight)[:, None]
     W, noise = closed_form_of_rows(size * (slope / root), z.shape[1])
     basis = np.column_stack([last, np.ones(len(last))])

@@ -6,7 +6,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._factors.rotation import principal_axes
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import MIN_INFORMATION, TINY
 
 
 def closed_form(moments, n_components, noise_floor):
@@ -59,6 +59,42 @@ def closed_form_of_rows(X, n_components, noise_share=1e-3, noise_floor=1e-6):
     components = np.zeros((n_components, n_features))
     components[:n_kept] = _lengths(values, noise)[:, None] * directions
     return components, noise
+
+
+def slopes_at(likelihood, X, location, weight=None):
+    """Return slopes of the log-probabilities of entries in their locations.
+
+    Divided by the roots of the information, they are to any likelihood what
+    standardised residuals are to a Gaussian one.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    X : ndarray of shape (n, d)
+        NaN where missing.
+    location : ndarray of shape (l,)
+        Where slopes are taken.
+    weight : ndarray of shape (n,), default=None
+        Weights of the rows in means of the information; None is 1.
+
+    Returns
+    -------
+    slopes : ndarray of shape (n, l)
+        0 where missing.
+    roots : ndarray of shape (l,)
+        Square roots of the mean Fisher information of present entries.
+    present : ndarray of bool, of shape (n, l)
+    """
+    present = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
+    entries = torch.from_numpy(np.nan_to_num(X))
+    with torch.no_grad():
+        slope, information = likelihood.derivatives(
+            entries, torch.from_numpy(location).expand(present.shape)
+        )
+    counts = present if weight is None else weight[:, None] * present
+    total = (counts * information.numpy()).sum(0)
+    mean = total / np.maximum(counts.sum(0), TINY)
+    return present * slope.numpy(), np.sqrt(np.maximum(mean, MIN_INFORMATION)), present
 
 
 def squared_distances(X, n_components):

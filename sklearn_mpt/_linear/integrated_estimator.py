@@ -15,7 +15,7 @@ from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
-from sklearn_mpt._factors.starts import closed_form
+from sklearn_mpt._factors.starts import closed_form, slopes_at
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_short_runs
 from sklearn_mpt._fitting.priors import LONG_SLOPE
@@ -55,7 +55,7 @@ from sklearn_mpt._linear.linear_map import (
 )
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._numbers import MIN_INFORMATION, TINY
+from sklearn_mpt._numbers import TINY
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
 # posterior, of which there is a bound, and the radii of the two grids of each pair.
@@ -382,31 +382,14 @@ def start_components(X, intercept, n_components, likelihood, weight=None):
     square roots s_j of their information, have the correlations s_i w_i' w_j s_j. The
     weights of a feature are cut at length 3.
     """
-    missing = np.isnan(X)
-    entries, location = map(torch.from_numpy, (np.where(missing, 0.0, X), intercept))
-    with torch.no_grad():
-        slope, information = likelihood.derivatives(entries, location)
-    spread = likelihood.to_locations(torch.from_numpy(~missing)).numpy()
-    size = np.sqrt(mean_information(information, spread))
-    slopes = np.where(spread, slope.numpy() / size, np.nan)
-    rows = torch.from_numpy(slopes)
+    slopes, size, present = slopes_at(likelihood, X, intercept)
+    rows = torch.from_numpy(np.where(present, slopes / size, np.nan))
     mean = rows.new_zeros(rows.shape[1])
     moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
     components = closed_form(moments, n_components, 0)["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, TINY))
     return components * _varies(X, likelihood)
-
-
-def mean_information(information, spread):
-    """Return the information of each location, averaged over present entries; (l,).
-
-    information : (l,) or (n, l). spread : bool, True for locations of present entries.
-    """
-    if information.ndim == 1:
-        return information.numpy()
-    total = (information.numpy() * spread).sum(axis=0)
-    return np.maximum(total / np.maximum(spread.sum(axis=0), 1), MIN_INFORMATION)
 
 
 def _taken(weight, rows):
