@@ -268,6 +268,21 @@ def test_blocks_of_the_readme_can_be_pasted_alone(language, block):
     assert {node.id for node in names} <= known | set(dir(builtins))
 
 
+def test_the_map_of_the_house_names_every_part():
+    page = (ROOT / "CONTRIBUTING.rst").read_text("utf-8")
+    package = ROOT / "sklearn_mpt"
+    parts = {path.parent.name for path in package.glob("_*/__init__.py")}
+    parts |= {path.stem for path in package.glob("_[a-z]*.py")}
+    named = set(re.findall(r"^``(\w+)``$|``(_\w+)``", page, re.M))
+    assert parts <= {name for pair in named for name in pair}
+    files = set(re.findall(r"\b(_\w+/\w+\.py)\b", page))
+    assert files
+    assert {name for name in files if not (package / name).exists()} == set()
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+    layers = " ".join(layers["importlinter"]["contracts"][0]["layers"])
+    assert parts == set(re.findall(r"sklearn_mpt\.(\w+)", layers))
+
+
 def requirements_of(extra):
     """Names of the packages that an extra asks for, those of the extras in it too."""
     names = {Requirement(line).name for line in PROJECT["dependencies"]}

@@ -16,7 +16,7 @@ from sklearn_mpt._numbers import TINY
 
 
 class ValidationRows:
-    """Minus the log marginal likelihood of validation rows, with the same noise always.
+    """Losses of validation rows, by samples that are the same in every epoch.
 
     Parameters
     ----------
@@ -66,7 +66,8 @@ class ValidationRows:
     def set_noise(self, module, factor_of):
         """Multiply the noise variances by one factor; return the losses of the rows.
 
-        Rows trained on have less noise than others, as the decoder suits them better.
+        The decoder fits the rows that it is trained on better than others, so that the
+        noise estimated on them is too small.
 
         factor_of : callable
             Chooses the logarithm of the factor, given the losses as a function of it.

@@ -51,8 +51,8 @@ class HeldOut(NamedTuple):
     x : (n,). mean, variance : of leaves, (n, n_trees). counts : whether a tree has not
     seen the row, bool (n, n_trees). values_below, values_near : shares of the numbers
     in the leaves of these trees that are below x, and equal to it, within the
-    resolution, or 0 if they are no shape; (n,). visible : share of visible columns,
-    (n,). weight : (n,).
+    resolution, or 0 if the numbers in leaves are not used; (n,). visible : share of
+    visible columns, (n,). weight : (n,).
     """
 
     x: np.ndarray
@@ -201,7 +201,7 @@ class Calibration:
     def fit(self):
         """Return weights of shapes, (2, n_shapes), and factors, (2,).
 
-        The last shape is that of the numbers in leaves, if it is one.
+        If the numbers in leaves are used, theirs is the last shape.
         """
         visible = self.held_out.visible
         weights = stacking_weights(

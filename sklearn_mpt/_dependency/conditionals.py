@@ -1,7 +1,8 @@
 """Conditional distributions of a column, given the results of predictors.
 
-All distributions have a little of one that does not depend on the other columns.
-Arguments `inputs` are `PredictorInputs` of n rows.
+Each distribution is mixed with a little of one that does not depend on the other
+columns, so that no value is impossible. Arguments `inputs` are `PredictorInputs` of n
+rows.
 """
 
 from abc import ABC, abstractmethod

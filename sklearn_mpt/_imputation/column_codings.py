@@ -1,4 +1,4 @@
-"""Models to which columns are coded differently from how they are coded for others."""
+"""Models for which columns are coded in another way than for most."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -19,7 +19,7 @@ from sklearn_mpt._seeds import seed_from
 
 
 class LevelsAsNumbers(RecodedModel):
-    r"""A model to which numbers of few values are numbers, and that predicts levels.
+    r"""A model that takes levels of numbers as numbers, and predicts the levels.
 
     With the density f of the model, and the frequency :math:`\pi_c` of the level with
     the value :math:`v_c`,
@@ -114,7 +114,7 @@ class LevelsAsNumbers(RecodedModel):
 
 
 class WithoutPowers(RecodedModel):
-    """A model to which numbers are standardised, without power transforms.
+    """A model of standardised numbers without power transforms.
 
     Parameters
     ----------

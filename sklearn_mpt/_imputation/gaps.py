@@ -139,8 +139,8 @@ def _nullable(column):
 class Adjustments(NamedTuple):
     """What is added to numbers that are filled in, and their bounds.
 
-    shift, low, high : of each column, (d,). NaN is no bound, but the limits of what was
-    seen; infinite ones are no bound at all.
+    shift, low, high : of each column, (d,). NaN stands for the limits of
+    what `fit` saw, an infinite number for no limit.
     """
 
     shift: np.ndarray

@@ -1,11 +1,12 @@
 r"""Weights of models for each column, from their predictions of hidden entries.
 
-There are two kinds of weights, because a table is described and filled in. Those of
-log-probabilities maximise the log-probability of the hidden entries of a column under
-the mixture of the models [1]_, [2]_. Those of means minimise the squared error of the
-mixture of their expectations of a column of numbers [3]_. In both, the hidden entries
-of a column count beside a few pseudo-entries that are like those of all columns, so
-that a column with few hidden entries has nearly the weights of the whole table.
+There are two kinds of weights: log-probabilities describe a table, and means fill it
+in. The weights of log-probabilities maximise the log-probability of the hidden entries
+of a column under the mixture of the models [1]_, [2]_. The weights of means minimise
+the squared error of the mixture of their expectations of a column of numbers [3]_. In
+both, the hidden entries of a column count beside a few pseudo-entries that are like
+those of all columns, so that a column with few hidden entries has nearly the weights of
+the whole table.
 
 .. [1] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average Bayesian
    predictive distributions", Bayesian Analysis 13, 2018.

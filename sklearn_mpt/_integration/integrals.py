@@ -48,8 +48,8 @@ class Accuracy(NamedTuple):
 
     rules: Callable[[], Iterator]  # yields rules, each finer than the one before
     tolerance: float
-    n_nodes: int  # for which chunks of rows are chosen
-    is_quadrature: bool  # then errors below the tolerance count as 0
+    n_nodes: int  # number of nodes for which chunks of rows fit into memory
+    is_quadrature: bool  # whether errors below the tolerance count as 0
     pilot: Callable | None = None  # makes a rule by which posteriors are adapted first
 
     def coarse(self, n_rules):

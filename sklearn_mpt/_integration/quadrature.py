@@ -355,10 +355,11 @@ def row_shifts(rows, n_dims, seed):
 
 @functools.lru_cache(maxsize=16)
 def _directions(n_numbers, n_dims, seed, turns=30.0):
-    """Return how many full turns of the shift a unit of each number makes; (p, k).
+    """Draw the coefficients of shifts as functions of the numbers of a row; (p, k).
 
-    turns : their standard deviation. With many, rows that differ little have shifts
-    that are independent.
+    A shift is the fractional part of their product with the numbers. turns : standard
+    deviation of the coefficients. If it is large, rows that differ little have
+    independent shifts.
     """
     rng = np.random.default_rng([*seed, n_numbers, n_dims])
     return torch.from_numpy(turns * rng.normal(size=(n_numbers, n_dims)))

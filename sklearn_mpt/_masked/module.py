@@ -75,7 +75,7 @@ class MaskedModule(torch.nn.Module):
         self.at_floor: np.ndarray | None = None
 
     def _place(self, places):
-        """Store of each column its head, its place there, and its first output."""
+        """Store the head of each column, its place there, and its first output."""
         head_of, place_of, start_of = np.empty((3, self.n_features), dtype=np.int64)
         for i, (head, columns) in enumerate(zip(self.heads, places, strict=True)):
             head_of[columns], place_of[columns] = i, np.arange(len(columns))

@@ -94,7 +94,7 @@ def along_confident_order(model, rows, candidates):
         at_values = _at_candidates(ask, rows, hidden, candidates)
         first = at_values if first is None else first
         entropy = _entropies(at_values, first, candidates).round(DECIMALS)
-        # missing entries come last: nothing is predicted there, or from there
+        # missing entries come last: they are neither predicted nor predict others
         entropy[missing] = np.finfo(float).max
         entropy[~hidden] = np.inf
         chosen = orders[:, place] = entropy.argmin(axis=1)

@@ -328,7 +328,7 @@ class Contributions(NamedTuple):
 
     values: Any
     std_errors: Any
-    data: Any  # the rows, or their pieces
+    data: Any  # the rows, or the tokens of texts
     names: Any = None
 
 
