@@ -180,13 +180,13 @@ class TrialTable(NamedTuple):
         gaps = np.where(hidden, np.nan, self.rows)
         numbers, log_probs = expectations(model, gaps, self.layout, self.units)
         is_coded = np.isin(np.arange(self.rows.shape[1]), self.layout.coded)
+        log_prob = np.zeros(self.rows.shape)
         if (hidden & ~is_coded).any():
-            log_prob = model.conditional_log_prob(self.rows, hidden)
-        else:  # the codes have all of it
-            log_prob = np.zeros(self.rows.shape)
-            for j, of_codes in log_probs.items():
-                code = np.where(hidden[:, j], self.rows[:, j], 0).astype(int)
-                log_prob[:, j] = of_codes[np.arange(len(code)), code]
+            rows = np.where(hidden & is_coded, np.nan, self.rows)  # codes follow
+            log_prob = model.conditional_log_prob(rows, hidden)
+        for j, of_codes in log_probs.items():
+            code = np.where(hidden[:, j], self.rows[:, j], 0).astype(int)
+            log_prob[:, j] = of_codes[np.arange(len(code)), code]
         log_slope = np.where(self.layout.numbers, self.log_slope, 0.0)
         log_prob = np.minimum(log_prob + log_slope, self.largest)[hidden]
         for j, of_codes in log_probs.items():

@@ -307,18 +307,22 @@ def test_categories_beside_gaussians_follow_from_bayes_rule():
 
 
 @pytest.mark.filterwarnings("ignore:The variance of component", "ignore:Maximum iter")
-def test_codes_of_trials_have_the_conditionals_of_their_models():
-    """A table without numbers has each model's probabilities of codes alone."""
+@pytest.mark.parametrize("kinds", [["categorical"] * 3, ["categorical", "gaussian"]])
+def test_hidden_entries_of_trials_have_the_conditionals_of_their_models(kinds):
+    """Those of codes follow from the probabilities that fill them in."""
     rng = np.random.default_rng(0)
-    group = rng.integers(3, size=(90, 1))
-    rows = np.where(rng.random((90, 3)) < 0.6, group, rng.integers(3, size=(90, 3)))
-    rows = rows.astype(float)
+    group, d = rng.integers(3, size=(90, 1)), len(kinds)
+    rows = np.where(rng.random((90, d)) < 0.6, group, rng.integers(3, size=(90, d)))
+    is_coded = np.array(kinds) == "categorical"
+    rows = rows + np.where(is_coded, 0.0, rng.normal(size=(90, d)))
     hidden = rng.random(rows.shape) < 0.3
-    layout = ColumnLayout(3 * ["categorical"], np.full(3, 3))
+    counts = np.where(is_coded, 3, 0)
+    layout = ColumnLayout(kinds, counts)
     units = NumberTransform.from_rows(rows, layout)
+    rows = units.transform(rows)
     table = TrialTable.from_rows(rows, layout, units, [hidden])
-    names = []
-    for path in candidate_paths(layout, units, TableSize(90, 3, 9, 8), seed=0):
+    names, n_indicators = [], int(np.maximum(counts, 1).sum())
+    for path in candidate_paths(layout, units, TableSize(90, d, n_indicators, 2**d), 0):
         first = path.candidates[0] if path.candidates else None
         if first is None or first.cost > 1:  # nets
             continue
@@ -326,9 +330,10 @@ def test_codes_of_trials_have_the_conditionals_of_their_models():
         gaps = np.where(hidden, np.nan, rows)
         model = first.start(None).fit(gaps, sample_weight=np.ones(90))
         found, filled = table.predictions(model, hidden)
-        log_prob = model.conditional_log_prob(rows, hidden)
+        slope = np.where(is_coded, 0.0, table.log_slope)
+        log_prob = model.conditional_log_prob(rows, hidden) + slope
         assert_allclose(found, log_prob[hidden], atol=1e-6, err_msg=first.name)
-        assert np.isin(filled[hidden], [0, 1, 2]).all()
+        assert np.isin(filled[hidden & is_coded], [0, 1, 2]).all()
     assert {"columns alone", "mixture of 2, full", "forests"} < {*names}
 
 
