@@ -1,5 +1,7 @@
 """The transformer that fills gaps in, in Pipelines and beside scikit-learn's."""
 
+import collections
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -335,6 +337,27 @@ def test_hidden_entries_of_trials_have_the_conditionals_of_their_models(kinds):
         assert_allclose(found, log_prob[hidden], atol=1e-6, err_msg=first.name)
         assert np.isin(filled[hidden & is_coded], [0, 1, 2]).all()
     assert {"columns alone", "mixture of 2, full", "forests"} < {*names}
+
+
+def test_rows_are_coded_and_restored_at_most_three_times(monkeypatch):
+    """In a table of more rows than trials have, whose models have indicators."""
+    n_rows, counts = 2500, collections.Counter()
+    for name in ("transform", "inverse_transform"):
+        function = getattr(NumberTransform, name)
+
+        def counted(self, rows, function=function, name=name):
+            counts[name] += len(rows) >= n_rows
+            return function(self, rows)
+
+        monkeypatch.setattr(NumberTransform, name, counted)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=n_rows)
+    label = np.where(x + rng.normal(size=n_rows) > 0, "high", "low")
+    frame = pd.DataFrame({"x": np.exp(x), "label": label})
+    MPTImputer(max_models=2, random_state=0).fit(
+        frame.mask(rng.random((n_rows, 2)) < 0.2)
+    )
+    assert 1 <= sum(counts.values()) <= 3
 
 
 def skewed_table(n_rows, rng):
