@@ -10,6 +10,8 @@ import pytest
 from sklearn_mpt import MPTProbabilisticPCA
 
 matplotlib.use("agg")
+# They register a device for the whole process, and are no tests.
+collect_ignore = ["second_device.py", "device_cases.py"]
 
 
 @pytest.fixture
