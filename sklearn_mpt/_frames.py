@@ -218,7 +218,8 @@ def missing_in_array(X):
     if X.dtype.kind in "biuSU":
         return np.zeros(X.shape, dtype=bool)
     if X.dtype.kind == "O":
-        return np.frompyfunc(is_missing, 1, 1)(X).astype(bool)
+        with np.errstate(invalid="ignore"):  # NumPy 2.5 warns of NaN among objects
+            return np.frompyfunc(is_missing, 1, 1)(X).astype(bool)
     return X != X
 
 

@@ -14,6 +14,7 @@ import os
 import sys
 import traceback
 import warnings
+from unittest import mock
 
 import numpy as np
 import torch
@@ -126,12 +127,37 @@ def measured_module(device):
     yield "order_log_prob", order_log_prob(module, X, "left_to_right")
 
 
-def imputer(device):
-    """An imputer of a given model works where that model does."""
-    model = MPTProbabilisticPCA(2, objective="lml", device=device, **SHORT)
-    fitted = MPTImputer(model, n_imputations=2, random_state=0).fit(GAPS)
-    yield "transform", fitted.transform(GAPS)
-    yield "transform_multiple", np.stack(fitted.transform_multiple(GAPS))
+def imputer(X, make):
+    """Return a case: an imputer of a given model works where that model does."""
+
+    def case(device):
+        fitted = MPTImputer(make(device), n_imputations=2, random_state=0).fit(X)
+        yield "transform", fitted.transform(X)
+        yield "transform_multiple", np.stack(fitted.transform_multiple(X))
+
+    return case
+
+
+def principal_components(device):
+    return MPTProbabilisticPCA(2, objective="lml", device=device, **SHORT)
+
+
+def chosen_imputer(device):
+    """An imputer that chooses its models works where "auto" says."""
+
+    def check_device(name, dtype="float64"):
+        return torch.device(device if name == "auto" else name)
+
+    places = ("estimator", "fitted_density", "standard_errors")
+    with contextlib.ExitStack() as stack:
+        for place in places:
+            name = f"sklearn_mpt._base.{place}.check_device"
+            stack.enter_context(mock.patch(name, check_device))
+        imputer = MPTImputer(
+            likelihood=KINDS, max_models=4, n_imputations=2, random_state=0
+        )
+        yield "transform", imputer.fit_transform(TABLE)
+        yield "transform_multiple", np.stack(imputer.transform_multiple(TABLE))
 
 
 def scorer(method):
@@ -178,17 +204,23 @@ TABLES = {
     "factors": estimator(MPTLinearVAE, GAPS, noise="per_feature", **SHORT),
     "binary": estimator(MPTLinearVAE, BINARY, likelihood="bernoulli", **SHORT),
     "binary, 4": estimator(MPTLinearVAE, BINARY, 4, likelihood="bernoulli", **SHORT),
+    "binary, rate": estimator(
+        MPTLinearVAE, BINARY, likelihood="bernoulli", mask_rate=0.5, **SHORT
+    ),
     "ordinal": estimator(MPTLinearVAE, LEVELS, 1, likelihood="ordinal", **SHORT),
     "kinds": estimator(MPTLinearVAE, TABLE, 1, likelihood=KINDS, **SHORT),
     "mixture": estimator(MPTMixture, GAPS, 2, with_orders=True, **SHORT),
     "mixture, kinds": estimator(MPTMixture, TABLE, 2, likelihood=KINDS, **SHORT),
+    "mixture, rate": estimator(MPTMixture, GAPS, 2, mask_rate=0.5, **SHORT),
     "items": estimator(MPTItemResponse, BINARY, slope_prior=1.0, **SHORT),
-    "imputer": imputer,
+    "imputer": imputer(GAPS, principal_components),
+    "imputer, chosen": chosen_imputer,
     "module": measured_module,
 }
 NETS = {
     "deep": estimator(MPTDeepVAE, GAPS, **NET),
     "deep, binary": estimator(MPTDeepVAE, BINARY, likelihood="bernoulli", **NET),
+    "deep, rate": estimator(MPTDeepVAE, GAPS, mask_rate=0.5, **NET),
     "deep, own": estimator(MPTDeepVAE, IRIS, decoder=net_of, **OWN),
     "masked": estimator(
         MPTMaskedAutoencoder,
@@ -198,6 +230,7 @@ NETS = {
         with_orders=True,
         **NET,
     ),
+    "masked, rate": estimator(MPTMaskedAutoencoder, GAPS, mask_rate=0.5, **NET),
     "masked, own": estimator(MPTMaskedAutoencoder, IRIS, net=net_of, n_orders=2, **OWN),
 }
 LANGUAGE = {

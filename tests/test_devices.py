@@ -18,7 +18,8 @@ needs_second_device = pytest.mark.skipif(
     reason=f"torch {torch.__version__} has no backends in Python; 2.10 has them",
 )
 TABLES = ["ppca", "ppca, gaps", "ppca, rate", "factors", "binary", "mixture"]
-TABLES += ["mixture, kinds", "items", "imputer", "module"]
+TABLES += ["binary, rate", "mixture, rate", "mixture, kinds", "items", "module"]
+TABLES += ["imputer", "imputer, chosen"]
 NETS = ["deep, own", "masked", "masked, own"]
 TEXTS = [
     "texts, mpt",
@@ -27,7 +28,8 @@ TEXTS = [
     "texts, ordered",
     "texts, training",
 ]
-LONG = ["binary, 4", "ordinal", "kinds", "deep", "deep, binary"]
+LONG = ["binary, 4", "ordinal", "kinds", "deep", "deep, binary", "deep, rate"]
+LONG += ["masked, rate"]
 
 
 def run(device, names):

@@ -110,8 +110,10 @@ def test_modes_change_no_number(name, mode):
         assert state_of_process() == within
     assert state_of_process() == before
     for a, b in zip(found, expected, strict=True):
-        # Adam counts its steps in the default dtype, if that is double
-        assert_allclose(a, b, rtol=1e-5 if mode == "float64" else 0, atol=0)
+        # Adam counts its steps in the default dtype, if that is double. A GPU adds in
+        # an order that varies.
+        is_exact = mode != "float64" and not torch.cuda.is_available()
+        assert_allclose(a, b, rtol=0 if is_exact else 1e-5, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ class JointModel(PreTrainedModel):
             ids = ids[: self.log_joint.ndim]
             for place in range(len(ids)):
                 logits[row, place, 1:] = self.log_marginal(ids, place)
-        return MaskedLMOutput(logits=logits)
+        return MaskedLMOutput(logits=logits.to(input_ids.device))
 
     def log_marginal(self, ids, place):
         """Log-probabilities of the letters at a place, unnormalised."""

@@ -35,10 +35,12 @@ class IndicatorBlock(NamedTuple):
         mean : expected indicators, (n, g). They are arbitrary where they are visible.
         """
         covariance = given.covariance[0, :, self.place, self.place]
+        vertices = self.vertices.to(covariance.device)
+        log_prior = self.log_prior.to(covariance.device)
         is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
         root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
-        slopes = torch.cholesky_solve(self.vertices.T.expand(len(root), -1, -1), root)
-        level = self.log_prior - 0.5 * (self.vertices.T * slopes).sum(1)
+        slopes = torch.cholesky_solve(vertices.T.expand(len(root), -1, -1), root)
+        level = log_prior - 0.5 * (vertices.T * slopes).sum(1)
         patterns = given.patterns
         products = patterns.multiply(slopes.mT[None], mean[None, :, self.place])
         return (level[patterns.pattern_index] + products[0]).log_softmax(1)

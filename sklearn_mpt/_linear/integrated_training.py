@@ -478,7 +478,8 @@ class EnumeratedRows(IntegratedRows):
 
     def __init__(self, X, likelihood, params, n_dims, context=NO_CONTEXT):
         super().__init__(X, likelihood, params, n_dims, context)
-        masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
+        arrays = all_masks(self.mask_rate, self.n_features)
+        masks, share = (torch.from_numpy(array).to(X.device) for array in arrays)
         rows, count = distinct(context.standardise(X), self.weights.values)
         self.pairs = rows_of(
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)

@@ -46,7 +46,7 @@ def held_out_of(X, monkeypatch, **settings):
 
     class Spy(ValidationRows):
         def __init__(self, X, *more):
-            taken.append(X.numpy())
+            taken.append(X.cpu().numpy())
             super().__init__(X, *more)
 
     monkeypatch.setattr(vae, "ValidationRows", Spy)
