@@ -4,10 +4,19 @@ For rows held out, and for rows off the data (held-out rows plus twice the stand
 deviations in random directions), scores are compared with a dense grid over z. Printed
 are the root mean squared error and the mean standard error, in nats; the share of rows
 that are off by more than 0.1 nats and five standard errors; and milliseconds for a row.
+With ``rules``, the same models are scored with one rule of the search for modes changed
+at a time::
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_deep_scores.py
+    OMP_NUM_THREADS=1 python benchmarks/bench_deep_scores.py rules
 """
 
+import sys
 import time
 import warnings
+from contextlib import ExitStack
+from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -23,6 +32,8 @@ from sklearn.datasets import (
 )
 
 from sklearn_mpt import MPTDeepVAE
+from sklearn_mpt._deep import density, posterior_modes
+from sklearn_mpt._integration.quadrature import normal_points
 
 RADIUS, N_NODES = 14.0, 1001
 
@@ -67,9 +78,25 @@ def by_grid(model, X):
         ).numpy()
 
 
-def main():
+def prior_points(n_dims):
+    points = normal_points(posterior_modes.SEARCH.n_points, n_dims, 0, 1)[0]
+    return torch.from_numpy(points)
+
+
+SEARCH = posterior_modes.SEARCH
+cauchy_points = posterior_modes._cauchy_points
+OTHER_RULES = {
+    "points of the prior": ("_cauchy_points", prior_points),
+    "4 starts": ("SEARCH", replace(SEARCH, n_starts=4)),
+    "starts at any distance": ("SEARCH", replace(SEARCH, start_distance=0.0)),
+    "1024 points": ("SEARCH", replace(SEARCH, n_points=1024)),
+    "gain 0.1": ("SEARCH", replace(SEARCH, min_gain=0.1)),
+}
+
+
+def fitted_models():
+    """Yield the name of a table, a model of it, and rows with their log-densities."""
     rng = np.random.default_rng(0)
-    print(f"{'table':16s}{'rows':10s}{'rmse':>9s}{'error':>9s}{'wrong':>8s}{'ms':>8s}")
     for name, X, likelihood in tables():
         X = X[rng.permutation(len(X))]
         train, test = X[: -len(X) // 5], X[-len(X) // 5 :][:60]
@@ -78,19 +105,51 @@ def main():
         if likelihood == "bernoulli":
             far = (rng.random(test.shape) < 0.5).astype(float)
         for kind, rows in (("held out", test), ("off", far)):
-            begin = time.process_time()
-            value, error = model.score_samples(rows, return_std=True)
-            seconds = time.process_time() - begin
-            truth, holds = by_grid(model, rows)
-            off, error = np.abs(value - truth)[holds], error[holds]
-            wrong = np.mean(off > np.maximum(5 * error, 0.1))
-            print(
-                f"{name:16s}{kind:10s}{np.sqrt(np.mean(off**2)):9.3f}"
-                f"{error.mean():9.3f}{wrong:8.1%}{1e3 * seconds / len(rows):8.1f}",
-                flush=True,
-            )
+            yield name, model, kind, rows, *by_grid(model, rows)
+
+
+def errors_of(model, rows, truth, holds):
+    """Return rmse, mean standard error, share of wrong rows, and milliseconds."""
+    begin = time.process_time()
+    value, error = model.score_samples(rows, return_std=True)
+    seconds = time.process_time() - begin
+    off, error = np.abs(value - truth)[holds], error[holds]
+    wrong = np.mean(off > np.maximum(5 * error, 0.1))
+    return np.sqrt(np.mean(off**2)), error.mean(), wrong, 1e3 * seconds / len(rows)
+
+
+def print_tables():
+    print(f"{'table':16s}{'rows':10s}{'rmse':>9s}{'error':>9s}{'wrong':>8s}{'ms':>8s}")
+    for name, model, kind, *rows in fitted_models():
+        rmse, error, wrong, ms = errors_of(model, *rows)
+        numbers = f"{rmse:9.3f}{error:9.3f}{wrong:8.1%}{ms:8.1f}"
+        print(f"{name:16s}{kind:10s}{numbers}", flush=True)
+
+
+def print_rules():
+    """Print means over tables, and the largest rmse, with each rule changed."""
+    cases = list(fitted_models())
+    print(f"{'':24s}{'rows':10s}{'rmse':>9s}{'largest':>9s}{'wrong':>8s}{'ms':>8s}")
+    for name in ("as it is", *OTHER_RULES):
+        cauchy_points.cache_clear()
+        with ExitStack() as stack:
+            if name in OTHER_RULES:
+                attribute, value = OTHER_RULES[name]
+                stack.enter_context(patch.object(posterior_modes, attribute, value))
+                if attribute == "SEARCH":
+                    stack.enter_context(patch.object(density, attribute, value))
+            for wanted in ("held out", "off"):
+                found = [
+                    errors_of(model, *rows)
+                    for _, model, kind, *rows in cases
+                    if kind == wanted
+                ]
+                rmse, _, wrong, ms = np.mean(found, axis=0)
+                largest = np.max(found, axis=0)[0]
+                numbers = f"{rmse:9.3f}{largest:9.3f}{wrong:8.1%}{ms:8.1f}"
+                print(f"{name:24s}{wanted:10s}{numbers}", flush=True)
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    main()
+    print_rules() if "rules" in sys.argv[1:] else print_tables()

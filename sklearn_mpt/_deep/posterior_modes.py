@@ -11,7 +11,6 @@ from sklearn_mpt._integration.modes import gaussians_at_modes
 from sklearn_mpt._integration.quadrature import (
     Nodes,
     Posterior,
-    gaussian_around,
     log_peak,
     normal_points,
     standard_normal_log_prob,
@@ -20,12 +19,12 @@ from sklearn_mpt._integration.quadrature import (
 
 @dataclass(frozen=True)
 class ModeSearch:
-    """Starts of the search for modes, and which modes differ.
+    """Starts of the search for modes, and when it ends.
 
     Starts are the mean of the encoder and the likeliest of shared points. These points
     have the tails of a Cauchy distribution, because rows far from the data have their
-    modes in the tails of the prior. ``benchmarks/bench_deep_scores.py`` prints the
-    errors of scores, for rows of the data and others.
+    modes in the tails of the prior. ``benchmarks/bench_deep_scores.py rules`` prints
+    the errors of scores with other rules; see benchmarks/RESULTS.rst.
 
     Attributes
     ----------
@@ -38,10 +37,6 @@ class ModeSearch:
         Number of shared points from which modes are sought in few dimensions.
     start_distance : float
         Starts are farther from each other, relative to 1 + abs(z).
-    mode_distance : float
-        Modes are farther from each other, in standard deviations of the posterior.
-    negligible : float
-        Modes whose mass is smaller by more nats than that of the largest are left out.
     max_steps : int
         Largest number of steps to a mode.
     min_gain : float
@@ -52,8 +47,6 @@ class ModeSearch:
     n_points: int = 4096
     n_starts: int = 12
     start_distance: float = 0.1
-    mode_distance: float = 3.0
-    negligible: float = 20.0
     max_steps: int = 20
     min_gain: float = 1e-3
 
@@ -69,7 +62,7 @@ def n_modes(n_dims):
 def posteriors_around_modes(rows, z, module):
     """Return Gaussians around the largest modes found from z (n, k) and other starts.
 
-    Where there are fewer modes, the largest is repeated.
+    Where there are fewer modes, one is repeated.
     """
     starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
     shape = starts.shape[:2]
@@ -97,21 +90,18 @@ class RowModes(NamedTuple):
 
 
 def _distinct(modes):
-    """Return the posteriors of largest mass that are apart from each other."""
-    first, largest = modes.best(), modes.mass.amax(1)
-    chosen = [first]
-    for _ in range(1, n_modes(first.mean.shape[1])):
+    """Return the posteriors of largest mass that are apart from each other.
+
+    They are farther from each other than a standard deviation. Where there are fewer,
+    the mode that is reached from the encoder's mean is repeated.
+    """
+    chosen = [modes.best()]
+    for _ in range(1, n_modes(modes.mean.shape[2])):
         before = chosen[-1]
-        offset = (modes.mean - before.mean[:, None]) @ before.precision_root
-        is_apart = offset.norm(dim=2) > SEARCH.mode_distance
-        modes = modes._replace(mass=torch.where(is_apart, modes.mass, -torch.inf))
-        best_mode = modes.best()
-        none = (modes.mass.amax(1) < largest - SEARCH.negligible)[:, None]
-        mean = torch.where(none, first.mean, best_mode.mean)
-        root = torch.where(
-            none[..., None], first.precision_root, best_mode.precision_root
-        )
-        chosen.append(gaussian_around(mean, root))
+        away = (modes.mean - before.mean[:, None]) @ before.precision_root
+        mass = torch.where(away.norm(dim=2) > 1, modes.mass, -torch.inf)
+        modes = modes._replace(mass=mass)
+        chosen.append(modes.best())
     return chosen
 
 
