@@ -272,9 +272,13 @@ class GaussianRows(Objective):
 
 
 class GaussianMoments(GaussianRows):
-    """Objective of complete rows, computed from their second moments for each mask."""
+    """Objective of complete rows, computed from their second moments for each mask.
 
-    is_noisy = True
+    The mean of the rows must be that of the model: it maximises the objective.
+
+    masks : None for the log marginal likelihood.
+    """
+
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
 
     def __init__(self, moments, n_masks, n_dims, masks, floor):
@@ -282,13 +286,17 @@ class GaussianMoments(GaussianRows):
         rules = self.rules_of(masks)
         if rules.stops_at_noise:
             rules = replace(rules, window=20)  # steps of low cost
-        self.rules = replace(rules, min_averaged_steps=20)
+        self.is_noisy = masks is not None
+        self.rules = replace(
+            rules, min_averaged_steps=20, corrects_steps=not self.is_noisy
+        )
         self.floor = floor
         self.symmetric = SymmetricMatrices(n_dims, moments.mean.device)
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
         self._patterns = self.all[:1], self.all.new_ones(1)
-        self.iterations_per_step = 2 if masks.is_uniform and n_masks > 1 else 1
+        has_pairs = self.is_noisy and masks.is_uniform and n_masks > 1
+        self.iterations_per_step = 2 if has_pairs else 1
         self.n_batches = 1
         self._iteration = 0
 

@@ -253,11 +253,16 @@ def _best_factors(X, fitted, rng, weight):
     sample = rng.permutation(len(X))[: STARTS.n_rows]
     weight = None if weight is None else weight[sample]
     rows = torch.from_numpy(np.array(X[sample], float))
-    point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
+    point = _point(fitted, "cpu")
+    floor = rows.new_tensor(np.log(fitted["_noise_floor"]))
     n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
-    objective = GaussianRows(
-        rows, n_dims, None, len(rows), rows.new_tensor(floor), weight
-    )
+    if rows.isnan().any():
+        objective = GaussianRows(rows, n_dims, None, len(rows), floor, weight)
+    else:
+        moments = _moments(rows.numpy(), "cpu", weight)
+        objective = GaussianMoments(moments, 1, n_dims, None, floor)
+        coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
+        point = point._replace(coefs=coefs)
     points = [point]
     for _ in range(STARTS.n_random_runs):
         share = rng.uniform(STARTS.min_unexplained, 1, len(variance))
