@@ -114,7 +114,7 @@ def check_real(value, name, include_boundaries, max_val=None):
             f"{name} must be a real number, not {type(value).__qualname__}."
         )
     if not math.isfinite(value):
-        raise ValueError(f"{name} == {value}, must be finite.")
+        raise ValueError(f"{name} must be finite, got {value}.")
     bounds = {
         "min_val": 0,
         "max_val": max_val,
@@ -131,6 +131,16 @@ def check_floats(value, name):
         raise type(error)(
             f"{name} must be an array of numbers, got {reprlib.repr(value)}."
         ) from error
+
+
+def check_finite(array, name):
+    """Raise an error if some numbers of an array are not finite."""
+    n_invalid = np.count_nonzero(~np.isfinite(array))
+    if n_invalid:
+        raise ValueError(
+            f"{name} must be finite, but {n_invalid} of its {array.size} values are "
+            "NaN or infinite."
+        )
 
 
 def check_bool(value, name):
@@ -221,7 +231,7 @@ def check_sample_weight(sample_weight, X):
     )
     with np.errstate(over="ignore"):
         if weight.sum() == np.inf:
-            raise ValueError("The sum of sample_weight is infinite.")
+            raise ValueError("sample_weight must have a finite sum, got inf.")
     return weight
 
 

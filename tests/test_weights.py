@@ -167,7 +167,7 @@ def test_weights_that_are_none_are_refused(kind):
         (np.zeros(5), "at least one non-zero"),
         (np.ones(4), r"sample_weight.shape == \(4,\), expected \(5,\)"),
         (np.full(5, np.nan), "sample_weight contains NaN"),
-        (np.full(5, 1e308), "sum of sample_weight is infinite"),
+        (np.full(5, 1e308), "sample_weight must have a finite sum"),
     ):
         with pytest.raises(ValueError, match=match):
             model.fit(X, sample_weight=wrong)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from sklearn_mpt._checks import FLOATS, check_floats, check_real
+from sklearn_mpt._checks import FLOATS, check_finite, check_floats, check_real
 
 
 class PooledEstimate(NamedTuple):
@@ -160,8 +160,8 @@ def _checked(estimates, variances):
             f"variances must have the shape of estimates, {estimates.shape}, got "
             f"{variances.shape}."
         )
-    if not np.isfinite(estimates).all() or not np.isfinite(variances).all():
-        raise ValueError("estimates and variances must be finite.")
+    check_finite(estimates, "estimates")
+    check_finite(variances, "variances")
     if (variances < 0).any():
         raise ValueError(f"variances must be at least 0, got {variances.min()}.")
     return estimates, variances

@@ -85,7 +85,8 @@ class FittedItems(LatentMixin, BaseMPT):
                 f"{groups.shape}."
             )
         if groups.dtype.kind == "f" and np.isnan(groups).any():
-            raise ValueError("groups must not contain NaN.")
+            n_missing = np.count_nonzero(np.isnan(groups))
+            raise ValueError(f"groups must not contain NaN, got {n_missing} of them.")
         labels, codes = np.unique(groups, return_inverse=True)
         if known is not None:
             unknown = labels[~np.isin(labels, known)]

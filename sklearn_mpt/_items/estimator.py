@@ -268,7 +268,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         names = self._names(n_features)
         if self.n_components > n_features:
             raise ValueError(
-                f"n_components == {self.n_components}, must be <= n_items == "
+                f"n_components={self.n_components} must be at most n_items="
                 f"{n_features}."
             )
         if self.n_components > 1:

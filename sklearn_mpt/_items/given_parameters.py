@@ -1,9 +1,11 @@
 """Items and populations whose parameters the user gives, checked."""
 
+import reprlib
+
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_floats
+from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._items.curves import BINARY, Items
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
 
@@ -24,7 +26,9 @@ def given_thresholds(intercept, difficulty):
             f"{thresholds.shape}."
         )
     if np.isinf(thresholds).any():
-        raise ValueError(f"{name} must not hold infinite numbers.")
+        raise ValueError(
+            f"{name} must not hold infinite numbers, got {reprlib.repr(given)}."
+        )
     return thresholds.reshape(len(thresholds), -1)
 
 
@@ -65,7 +69,7 @@ def given_items(names, slopes, intercept, thresholds, guessing, category_scores)
     if not items.is_valid(torch.from_numpy(point)):
         raise ValueError(
             "Thresholds of graded items must be in order: intercepts decrease, and "
-            "difficulties of positive slopes increase."
+            f"difficulties of positive slopes increase; got {reprlib.repr(thresholds)}."
         )
     _check_kept(items.describe(point), given, names)
     return items, point
@@ -113,8 +117,7 @@ def _scores(category_scores, default):
             f"{default.shape}, got {scores.shape}."
         )
     scores = np.where(np.isnan(default), np.nan, scores)
-    if not np.isfinite(scores[~np.isnan(default)]).all():
-        raise ValueError("category_scores must be finite.")
+    check_finite(scores[~np.isnan(default)], "category_scores")
     return scores
 
 
@@ -122,7 +125,10 @@ def _counts(names, thresholds):
     """Return the number of answers of each item."""
     counts = (~np.isnan(thresholds)).sum(axis=1) + 1
     if (counts < 2).any():
-        raise ValueError("Each item must have at least one finite threshold.")
+        empty = np.flatnonzero(counts < 2)[:10].tolist()
+        raise ValueError(
+            f"Each item must have at least one finite threshold, got none for {empty}."
+        )
     for j, (name, count) in enumerate(zip(names, counts, strict=True)):
         if name in BINARY and count != 2:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_mpt._checks import check_floats
+from sklearn_mpt._checks import check_finite, check_floats
 
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
 
@@ -26,12 +26,7 @@ def _initial(init, key, shape, used):
         raise ValueError(
             f"init[{key!r}] must have shape {shape}, got shape {value.shape}."
         )
-    is_invalid = ~np.isfinite(value[used])
-    if is_invalid.any():
-        raise ValueError(
-            f"init[{key!r}] must be finite, but {np.count_nonzero(is_invalid)} of its "
-            f"{value[used].size} values are NaN or infinite."
-        )
+    check_finite(value[used], f"init[{key!r}]")
     least = value[used].min(initial=np.inf)
     if key in POSITIVE and least <= 0:
         raise ValueError(f"init[{key!r}] must be > 0, got {least}.")

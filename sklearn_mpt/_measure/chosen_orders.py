@@ -44,10 +44,14 @@ def read_candidates(rows, n_quantiles=N_QUANTILES):
     columns = as_objects(rows.values).T
     missing = np.zeros(rows.shape, bool) if rows.missing is None else rows.missing
     chosen, is_number = [], []
+    empty = np.flatnonzero(missing.all(axis=0))
+    if len(empty):
+        raise ValueError(
+            "reference must have a value in each column, got none in the columns "
+            f"{empty[:10].tolist()}."
+        )
     for column, absent in zip(columns, missing.T, strict=True):
         places = np.flatnonzero(~absent)
-        if not len(places):
-            raise ValueError("reference must have a value in each column.")
         places, numbers = _sorted_distinct(column, places)
         is_many = numbers and len(places) > n_quantiles
         if is_many:

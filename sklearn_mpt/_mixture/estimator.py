@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import ClassVar
 
 import numpy as np
@@ -474,7 +475,10 @@ class MPTMixture(TableMPT):
             precisions = given_array(self.precisions_init, "precisions_init", shape)
             precisions = form.expand(precisions, n_classes, n_gaussian)
             if not form.is_valid(torch.from_numpy(precisions)):
-                raise ValueError("precisions_init must be positive definite.")
+                raise ValueError(
+                    "precisions_init must be positive definite, got "
+                    f"{reprlib.repr(self.precisions_init)}."
+                )
             given = torch.from_numpy(form.inverses(precisions)[1])
             loadings, noise = form.factors(given, self.reg_covar)
             classes = classes._replace(

@@ -6,7 +6,7 @@ from operator import add
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_floats
+from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._mixture.density import MixtureDensity
 from sklearn_mpt._mixture.training import (
     entries_of_shares,
@@ -87,6 +87,5 @@ def given_array(value, name, shape):
     array = check_floats(value, name)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got shape {array.shape}.")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite.")
+    check_finite(array, name)
     return array

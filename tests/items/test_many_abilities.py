@@ -172,5 +172,5 @@ def test_the_fit_is_that_of_the_linear_model():
 
 
 def test_no_more_abilities_than_items():
-    with pytest.raises(ValueError, match="n_components == 7, must be <= n_items == 6"):
+    with pytest.raises(ValueError, match="n_components=7 must be at most n_items=6"):
         MPTItemResponse(n_components=7).fit(answers())
