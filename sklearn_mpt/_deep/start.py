@@ -50,7 +50,8 @@ class StartKind(NamedTuple):
     is_linear: bool = False
 
 
-# What fits gain by several of them is in benchmarks/RESULTS.rst, "one start".
+# Kinds of starts that a fit tries; the best goes on. What fits gain by several is in
+# benchmarks/RESULTS.rst, "one start".
 CURVED = StartKind(1.5)
 STRONGLY_CURVED = StartKind(4.0)
 LINEAR = StartKind(1.5, is_linear=True)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import has_fit_parameter
 from sklearn_mpt._frames import plain
 from sklearn_mpt._seeds import seed_from
 
-N_TREES, LEAF_ROWS = 60, 3
+N_TREES, LEAF_ROWS = 60, 3  # of a forest; the documented defaults of the estimator
 # criteria for which the impurity of a leaf is the variance of its rows
 SQUARED_CRITERIA = "squared_error", "friedman_mse"
 # Distance of a sum of probabilities from 1 that is rounding, in half precision too.

@@ -286,7 +286,7 @@ class Ascent(Solver):
         is_error = (
             size <= 1 and self.objective.rules.node_noise > 0 and fall < self._tol
         )
-        if size < RULES.smallest_size or is_error:
+        if size < RULES.min_size or is_error:
             if self.objective.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
             # no step gains: the value before was high by chance, or is the maximum

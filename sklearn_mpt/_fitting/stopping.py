@@ -122,7 +122,7 @@ class AscentRules:
     resolution : float
         Averages end when they lose a smaller share of what sampling rows loses, which
         is (number of parameters) / (2 n_rows).
-    smallest_size : float
+    min_size : float
         A step is halved until its size, 1 for a full step, is smaller.
     corrected_step_factor : float
         Bound on corrected steps, as a multiple of that on full steps.
@@ -169,7 +169,7 @@ class AscentRules:
     warn_gain_factor: float = 30.0
     rounding: float = ROUNDING
     resolution: float = 5e-4
-    smallest_size: float = 1e-6
+    min_size: float = 1e-6
     corrected_step_factor: float = 5.0
     first_test: int = 2
     trial_share: float = 0.25

@@ -35,9 +35,9 @@ SHRINKAGE, MIN_SHRINKAGE = 3.0, 0.01
 # Shrinkage of mixtures: columns for each row of a component, times this. The bias from
 # it must vanish with the number of rows, as standard errors do.
 SHRINKAGE_OF_MIXTURES = 0.03
-COMPONENTS = 2, 4, 8, 16
-LATENT_DIMENSIONS = 1, 2, 4, 8, 16
-FACTORS = 2, 4, 8, 16
+# Numbers of components of mixtures, of factors, and of latent dimensions (and 1), each
+# tried where the one before gained.
+SIZES = 2, 4, 8, 16
 # What the first model of a path is expected to gain, in nats per hidden entry: of a
 # path of another kind, and of one that varies a kind.
 MAY_GAIN, VARIANT_MAY_GAIN = 0.1, 0.02
@@ -223,7 +223,7 @@ def _gaussians(settings, with_powers=True):
 def _factors(settings):
     """Return Gaussians with increasing numbers of factors."""
     size, path = settings.size, []
-    for k in FACTORS:
+    for k in SIZES:
         if 2 * k >= size.n_indicators or k > size.n_rows // 2:
             break
         params = {"covariance_type": "low_rank", "n_factors": k}
@@ -263,7 +263,7 @@ def _mixtures(settings, kind, levels_are_numbers=True):
             size.em_seconds(k, n_numbers, n_others),
             lambda _, k=k: start(k),
         )
-        for k in COMPONENTS
+        for k in SIZES
         if k * ROWS_PER_COMPONENT <= size.n_rows
     ]
 
@@ -295,7 +295,7 @@ def _linear(settings):
         return model if is_integrated else settings.levels_as_numbers(model)
 
     path = []
-    for k in LATENT_DIMENSIONS:
+    for k in (1, *SIZES):
         if k > min(size.n_columns, size.n_rows // 2):
             break
         products = size.n_rows * (size.n_indicators * (k + k**2) + k**3)

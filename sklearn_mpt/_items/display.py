@@ -13,7 +13,7 @@ from sklearn_mpt._measure.plotting import Display
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RANGE, N_POINTS = 4.0, 201
+RANGE, N_POINTS = 4.0, 201  # of abilities, in standard deviations, and points of curves
 
 
 def _abilities(estimator, theta):

@@ -23,7 +23,7 @@ from sklearn_mpt._items.training import (
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 from sklearn_mpt._numbers import TINY
 
-AUTO_MASKS = 32
+AUTO_MASKS = 32  # in each step, if n_masks is "auto"
 
 
 class MaskedItemSolver(ItemSolver):

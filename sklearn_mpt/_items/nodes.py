@@ -44,6 +44,8 @@ class GridRules(NamedTuple):
     min_nodes: Mapping[int, int] = {1: 101, 2: 31, 3: 31}
 
 
+# For a Gaussian posterior the errors exp(-2 pi^2 / ratio^2) are 8e-8, 8e-6 and 4e-4 in
+# training, where more dimensions cost more, and at most 1e-6 in scores.
 TRAINING = GridRules({1: 1.1, 2: 1.3, 3: 1.6})
 SCORING = GridRules({1: 0.7, 2: 0.9, 3: 1.2})
 

@@ -45,7 +45,7 @@ class ItemSteps:
         Least share of the gain that the slope promises which a step must have.
     max_halvings : int
         Number of times that a step is halved.
-    largest_scale : float
+    max_scale : float
         Largest factor of full steps by the last one; see `QuasiNewton`.
     ridge : float
         Added to the diagonal of an item's information, relative to it.
@@ -56,7 +56,7 @@ class ItemSteps:
     gain_over_moves : float
         Gain over these moves, in nats per row, below which training ends: the noise of
         nodes hides smaller ones.
-    largest_ratio, smallest_ratio : float
+    max_ratio, min_ratio : float
         Ratios of the grid's spacing to the needed one beyond which the grid changes.
     window : int
         Number of steps by masks whose mean loss is compared with that of the next.
@@ -68,13 +68,13 @@ class ItemSteps:
     max_masked_step: float = 0.5
     armijo: float = 1e-4
     max_halvings: int = 20
-    largest_scale: float = 10.0
+    max_scale: float = 10.0
     ridge: float = 1e-6
     min_information: float = 1e-4
     moves_without_gain: int = 3
     gain_over_moves: float = 1e-4
-    largest_ratio: float = 1.15
-    smallest_ratio: float = 0.6
+    max_ratio: float = 1.15
+    min_ratio: float = 0.6
     window: int = 5
     min_masked_steps: int = 20
     max_masked_steps: int = 200
@@ -219,8 +219,8 @@ class ItemObjective:
         if self.grid is not None:
             ratio = [old / new for old, new in zip(self.grid.steps, steps, strict=True)]
             if (
-                max(ratio) < STEPS.largest_ratio
-                and min(ratio) > STEPS.smallest_ratio
+                max(ratio) < STEPS.max_ratio
+                and min(ratio) > STEPS.min_ratio
                 and self._covers(population)
             ):
                 return False
@@ -383,7 +383,7 @@ class ItemSolver(Solver):
         self.point = point
         self.tol = tol * len(point)
         self.loss_curve = []
-        self._memory = QuasiNewton(STEPS.largest_scale)
+        self._memory = QuasiNewton(STEPS.max_scale)
         self._n_steps = n_before
         self._is_over = False
         self._now = None
@@ -410,7 +410,7 @@ class ItemSolver(Solver):
         direction = shortened(items, self._direction(now))
         slope = float(now.gradient @ direction)
         if not slope > 0:
-            self._memory = QuasiNewton(STEPS.largest_scale)
+            self._memory = QuasiNewton(STEPS.max_scale)
             direction = solve_metric(self.objective, now, now.gradient)
             direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
@@ -430,7 +430,7 @@ class ItemSolver(Solver):
         n_rows = self.objective.answers.total
         if evaluation is None:
             self._is_over = not self._memory
-            self._memory = QuasiNewton(STEPS.largest_scale)
+            self._memory = QuasiNewton(STEPS.max_scale)
             self.loss_curve.append(-now.value / n_rows)
             return
         moved = size * direction
@@ -449,7 +449,7 @@ class ItemSolver(Solver):
 
     def terminate(self):
         if self._is_over and self.objective.refine():
-            self._is_over, self._memory = False, QuasiNewton(STEPS.largest_scale)
+            self._is_over, self._memory = False, QuasiNewton(STEPS.max_scale)
             self._evaluate()
         return self._is_over
 

@@ -17,7 +17,7 @@ from types import (
 import numpy as np
 import torch
 
-HASH_BYTES = 16
+HASH_BYTES = 16  # of digests: those of two texts are equal with probability 2^-128
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 CONSTANT = (*PLAIN, Enum, tuple, frozenset, np.ndarray, torch.Tensor, type)
 CONSTANT += (FunctionType, BuiltinFunctionType, MethodType, partial)

@@ -25,7 +25,7 @@ from sklearn_mpt._text.estimates import (
 from sklearn_mpt._text.moderation import Moderation
 from sklearn_mpt._text.texts import show
 
-PERCENT = np.arange(1, 100)
+PERCENT = np.arange(1, 100)  # mask rates of curves of texts, in percent
 
 
 @dataclass(frozen=True, eq=False)

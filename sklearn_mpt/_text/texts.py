@@ -16,7 +16,7 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn_mpt._frames import frame_of
 
 SHORT = Repr()
-SHORT.maxstring = SHORT.maxother = 80
+SHORT.maxstring = SHORT.maxother = 80  # characters of a value in a message
 KINDS = {1: "str", 2: "pair", 3: "part"}
 
 
