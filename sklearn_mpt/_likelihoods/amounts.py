@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import column_moments
+from sklearn_mpt._likelihoods.base import column_moments, totals
 from sklearn_mpt._likelihoods.gaussian import EQUAL_ROUNDING_ERRORS
 
 # Largest log of an expected amount: sums of some of their exponentials are finite in
@@ -34,6 +34,12 @@ def check_amounts(X, kind, takes, is_invalid):
 def check_counts(X, kind):
     """Refuse rows with entries that are neither counts nor NaN."""
     check_amounts(X, kind, "counts 0, 1, 2, ...", (X < 0) | (X % 1 > 0))
+
+
+def mean_counts(X, weight=None):
+    """Return the mean count of each column; half a count is added, so it is not 0."""
+    total, present = totals(X, weight)
+    return (total + 0.5) / (present + 0.5)
 
 
 def log_of(X):

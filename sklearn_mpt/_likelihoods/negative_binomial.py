@@ -12,7 +12,7 @@ import torch
 from scipy.stats import nbinom
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.amounts import MAX_LOG, check_counts
+from sklearn_mpt._likelihoods.amounts import MAX_LOG, check_counts, mean_counts
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 MIN_DISPERSION = 1e-6  # nearly Poisson: a smaller one changes log-probabilities less
@@ -39,14 +39,12 @@ class NegativeBinomial(DispersionLikelihood):
 
     @staticmethod
     def start_location(X, weight=None):
-        """Return the log of the mean count; half a count is added, so it is finite."""
-        total, present = totals(X, weight)
-        return np.log((total + 0.5) / (present + 0.5))
+        return np.log(mean_counts(X, weight))
 
     def start_attributes(self, X, scale, weight=None):
-        total, count = totals(X, weight)
-        mean = (total + 0.5) / (count + 0.5)
-        variance = totals((X - mean) ** 2, weight)[0] / count
+        mean = mean_counts(X, weight)
+        square, count = totals((X - mean) ** 2, weight)
+        variance = square / count
         # neither so small nor so large that log-probabilities hardly depend on it
         return {self.attribute: ((variance - mean) / mean**2).clip(1e-2, 1e2)}
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from scipy.stats import poisson
 
-from sklearn_mpt._likelihoods.amounts import MAX_EXPONENT, check_counts
-from sklearn_mpt._likelihoods.base import Likelihood, totals
+from sklearn_mpt._likelihoods.amounts import MAX_EXPONENT, check_counts, mean_counts
+from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 MAX_RATE = math.exp(MAX_EXPONENT)  # beyond it log-probabilities are linear
@@ -30,9 +30,7 @@ class Poisson(Likelihood):
 
     @staticmethod
     def start_location(X, weight=None):
-        """Return the log of the mean count; half a count is added, so it is finite."""
-        total, present = totals(X, weight)
-        return np.log((total + 0.5) / (present + 0.5))
+        return np.log(mean_counts(X, weight))
 
     def entry_log_prob(self, X, location):
         """Return -(rate - X + X log(X / rate)) - c(X).
