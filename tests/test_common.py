@@ -59,7 +59,7 @@ MODELS = {
     ),
     "gaussian deep vae": (
         lambda: MPTDeepVAE(
-            hidden_layer_sizes=(8,), early_stopping=False, max_iter=20, random_state=0
+            hidden_layer_sizes=(8,), early_stopping=False, max_iter=9, random_state=0
         ),
         real_rows(),
     ),
@@ -68,7 +68,7 @@ MODELS = {
             hidden_layer_sizes=(8,),
             likelihood="bernoulli",
             early_stopping=False,
-            max_iter=20,
+            max_iter=9,
             random_state=0,
         ),
         binary_rows(),
