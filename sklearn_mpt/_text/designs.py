@@ -18,23 +18,31 @@ from sklearn_mpt._text.windows import fit_windows
 class MeasuringRules:
     """How much `fit` computes to measure variances over masks.
 
+    A text is scored by groups of draws, each with as many rows as a score has.
+
     Attributes
     ----------
     n_draws : int
-        Number of orders, or of masks of each size, of a text.
+        Number of orders, or of masks of each size, in a group.
+    n_groups : int
+        Number of groups for the choice of a design, two of orders and one of masks, and
+        one more of the chosen design.
     max_texts : int
-        Largest number of texts.
-    min_texts : int
-        Texts are cut until so many of them have room in `max_tokens`.
+        Largest number of texts. Fewer texts are scored by more groups of orders.
     max_tokens : int
-        Largest number of tokens that the language model reads for the choice of a
-        design, and again for the errors. A text of 100 tokens takes 40,800 for a score.
+        Largest number of tokens that the language model reads for these groups, of more
+        than four texts, and again for more groups of orders. A text of 100 tokens takes
+        40,800 for a group.
+    max_tokens_of_few : int
+        Largest number for these groups of four texts. Longer texts are cut: with two
+        special tokens, those of more than 155 tokens.
     """
 
     n_draws: int = 4
+    n_groups: int = 4
     max_texts: int = 32
-    min_texts: int = 8
-    max_tokens: int = 2**18
+    max_tokens: int = 2**19
+    max_tokens_of_few: int = 3 * 2**19
 
 
 RULES = MeasuringRules()
@@ -54,7 +62,7 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     Without enough texts, the design is "chain". n_draws : number of draws in a group
     whose variance is to be known.
     """
-    windows = pick(windows, seed, 3 * RULES.n_draws)
+    windows = pick(windows, seed)
     if len(windows) < MIN_TEXTS:
         return MeasuredDesign("chain", None, None)
     orders, masks = (
@@ -62,11 +70,11 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     )
     score = partial(DrawGroups.of, language_model, windows, n_jobs=n_jobs)
     groups, others = score(orders, range(2)), score(masks, range(1))
-    independent = others.variances.mean()
+    of_groups, independent = groups.variance(), others.variances.mean()
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
         squares = np.mean((groups.totals.mean(axis=1) - others.totals[:, 0]) ** 2)
     variances = {
-        "chain": _variance_of_groups(groups.variance(), squares, independent),
+        "chain": _variance_of_groups(of_groups, squares, independent),
         "independent": float(independent),
     }
     is_independent = variances["independent"] < variances["chain"]
@@ -74,43 +82,49 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     n_known = chosen.totals.shape[1]
     if 1 < n_draws < RULES.n_draws:
         chosen = score(replace(chosen.draw, n_masks=n_draws), range(n_known))
-    more = score(chosen.draw, range(n_known, n_known + n_groups(windows)))
+    more = score(chosen.draw, range(n_known, count_groups(windows, chosen.draw)))
     design = "independent" if is_independent else "chain"
     return MeasuredDesign(design, variances, chosen.join(more).moderation())
 
 
 def measure_errors(language_model, windows, draw, n_jobs):
     """Return the `Moderation` of scores by a draw; None without enough texts."""
-    windows = pick(windows, draw.seed, 2 * draw.n_masks)
+    windows = pick(windows, draw.seed)
     if draw.n_masks == 1 or len(windows) < MIN_TEXTS:  # one draw has no spread
         return None
-    groups = range(max(2, n_groups(windows)))
+    groups = range(count_groups(windows, draw))
     return DrawGroups.of(language_model, windows, draw, groups, n_jobs).moderation()
 
 
-def pick(windows, seed, n_draws):
+def pick(windows, seed):
     """Pick texts of more than one token: of `max_texts` random ones, the shortest.
 
-    Their rows for `n_draws` orders are to have at most `max_tokens` tokens. Long texts
-    are cut, so that `min_texts` texts have room.
+    There are as many as have room in `max_tokens`, and at least `MIN_TEXTS` if there
+    are so many: variances of whole texts are those of other whole texts, not of parts.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
-    chosen = [windows[i] for i in order if len(windows[i].places) > 1][
-        : RULES.max_texts
-    ]
-    budget = RULES.max_tokens / n_draws
-    chosen = [_cut(window, budget / RULES.min_texts) for window in chosen]
+    chosen = [windows[i] for i in order if len(windows[i].places) > 1]
+    n_orders = RULES.n_groups * RULES.n_draws
+    limit = RULES.max_tokens_of_few / n_orders / MIN_TEXTS
+    chosen = [_cut(window, limit) for window in chosen[: RULES.max_texts]]
     costs = _costs(chosen)
     shortest = np.argsort(costs, kind="stable")
-    n_picked = np.searchsorted(np.cumsum(costs[shortest]), budget, side="right")
-    return [chosen[i] for i in shortest[:n_picked]]
+    totals = n_orders * np.cumsum(costs[shortest])
+    n_picked = np.searchsorted(totals, RULES.max_tokens, side="right")
+    return [chosen[i] for i in shortest[: max(MIN_TEXTS, n_picked)]]
 
 
-def n_groups(windows):
-    """Return the number of groups of draws for errors: more for fewer texts."""
+def count_groups(windows, draw):
+    """Return the number of groups for errors by a draw.
+
+    Two groups of four masks show how much the estimate of a variance is in error. Of
+    orders, the spread between groups has to be known too, so there are more.
+    """
+    if not draw.is_along_orders:
+        return -(-2 * RULES.n_draws // draw.n_masks)
     wanted = -(-RULES.max_texts // len(windows))
-    n_draws = RULES.max_tokens // _costs(windows).sum()
-    return int(min(wanted, n_draws // RULES.n_draws))
+    n_affordable = RULES.max_tokens // (draw.n_masks * _costs(windows).sum())
+    return 2 + int(max(1, min(wanted, n_affordable)))
 
 
 def _costs(windows):
@@ -118,12 +132,12 @@ def _costs(windows):
     return np.array([len(window.places) * len(window) for window in windows])
 
 
-def _cut(window, budget):
-    """Cut a window whose rows of one order have more tokens than the budget."""
-    n_fixed = int(window.is_fixed.sum())
-    n_places = int((np.sqrt(n_fixed**2 + 4 * budget) - n_fixed) / 2)
-    if len(window.places) * len(window) <= budget:
+def _cut(window, limit):
+    """Cut a window whose rows of one order have more tokens than the limit."""
+    if len(window.places) * len(window) <= limit:
         return window
+    n_fixed = int(window.is_fixed.sum())
+    n_places = int((np.sqrt(n_fixed**2 + 4 * limit) - n_fixed) / 2)
     return fit_windows([window], n_fixed + max(2, n_places), "split", False)[0]
 
 
@@ -166,9 +180,6 @@ class DrawGroups(NamedTuple):
 
     def variance(self):
         """Return the mean over texts of the variance of the score by one group."""
-        moderated = self.moderation()
-        if moderated is not None:
-            return moderated.factor_of_sums * self.variances.mean()
         with np.errstate(invalid="ignore"):  # from tokens of probability 0
             return self.totals.var(axis=1, ddof=1).mean()
 

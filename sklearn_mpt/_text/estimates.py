@@ -46,6 +46,7 @@ class WindowLayout:
     counts: np.ndarray  # number of draws of each term, shape (n_terms,)
     n_all: np.ndarray  # number of distinct draws that exist, shape (n_terms,)
     n_steps: int
+    usual_variances: np.ndarray  # of a draw of each term, up to one factor, (n_terms,)
 
     @property
     def weights(self):
@@ -74,9 +75,10 @@ class WindowLayout:
         return np.sqrt(np.where(self.counts == self.n_all, 0.0, squares))
 
     @property
-    def variance(self):
-        """Variance of the score if the rows had independent scores of variance 1."""
-        return self.n_steps * ((1 - self.counts / self.n_all) / self.counts).sum()
+    def usual_variance(self):
+        """Variance of the score, up to the factor of `usual_variances`."""
+        of_mean = (1 - self.counts / self.n_all) / self.counts
+        return (of_mean * self.usual_variances).sum()
 
     def reduce(self, scores):
         """Average the draws of each term.

@@ -71,18 +71,11 @@ class MaskDraw:
     def noise_of(self, window, score):
         """Return two numbers for `Moderation`: an estimate of variance, and a scale.
 
-        The estimate takes draws as independent. The scale is in proportion to what the
-        variance usually is: of antithetic orders, to that of independent masks, which
-        the spread of the means at each size tells with more degrees of freedom; else to
-        that of rows that are alike. It is 0 if all orders, or masks, are drawn.
+        The estimate takes draws as independent. The scale is what the layout says of
+        texts of this length. It is 0 if all orders, or masks, are drawn.
         """
-        scale = self.layout(len(window.places)).variance
-        if scale == 0:
-            return 0.0, 0.0
-        variance = np.sum(score.cautious**2)
-        if self.is_antithetic:
-            return variance, np.sum(score.size_contrasts**2)
-        return variance, scale
+        scale = self.layout(len(window.places)).usual_variance
+        return (np.sum(score.cautious**2), scale) if scale > 0 else (0.0, 0.0)
 
     @property
     def is_along_orders(self):
@@ -170,10 +163,14 @@ def plan_sets(window, draw):
 def lay_out_sets(n_places, draw):
     """Return a layout in which each size is a term, and each mask a draw of one row.
 
-    No mask is drawn twice.
+    No mask is drawn twice. The usual variance is that of the mean of so many of the
+    tokens, if the log-probability of a token does not depend on which others are
+    hidden. So that of the score grows like the logarithm of the number of tokens.
     """
-    n_all = _n_sets(n_places, draw.sizes(n_places))
-    return WindowLayout(np.minimum(draw.n_masks, n_all).astype(int), n_all, 1)
+    sizes = draw.sizes(n_places)
+    n_all = _n_sets(n_places, sizes)
+    counts = np.minimum(draw.n_masks, n_all).astype(int)
+    return WindowLayout(counts, n_all, 1, (n_places - sizes) / n_places / sizes)
 
 
 def plan_orders(window, draw):
@@ -220,11 +217,13 @@ def balanced_orders(window, draw):
 
 
 def lay_out_orders(n_places, draw):
-    """Return a layout with one term: the mean over orders of the sum over steps."""
-    n_orders = min(draw.n_masks, factorial(n_places))
-    return WindowLayout(
-        np.array([n_orders]), np.array([count_orders(n_places)]), n_places
-    )
+    """Return a layout with one term: the mean over orders of the sum over steps.
+
+    The usual variance is in proportion to the number of tokens.
+    """
+    counts = np.array([min(draw.n_masks, factorial(n_places))])
+    n_all = np.array([count_orders(n_places)])
+    return WindowLayout(counts, n_all, n_places, np.array([n_places]))
 
 
 def plan_singles(window, draw):
@@ -252,7 +251,7 @@ def plan_blocks(window, draw):
 
 def lay_out_singles(n_places, draw):
     """Return a layout with one term: the sum over all tokens. Nothing is random."""
-    return WindowLayout(np.ones(1, dtype=int), np.ones(1), n_places)
+    return WindowLayout(np.ones(1, dtype=int), np.ones(1), n_places, np.zeros(1))
 
 
 METHODS = {

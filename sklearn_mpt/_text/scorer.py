@@ -155,8 +155,8 @@ class MPTScorer(
         How masks are drawn for "mpt".
     design_variances_ : dict of str to float, or None
         The variance over masks of the score of a text by 4 orders, or 4 masks of each
-        size, in squared nats; the mean over the texts that `fit` scored, the longest of
-        which are cut. None if no design was chosen.
+        size, in squared nats; the mean over the texts that `fit` scored. None if no
+        design was chosen.
 
     See Also
     --------

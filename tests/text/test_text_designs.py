@@ -1,5 +1,7 @@
 """The choice between orders and independent masks, by texts that `fit` is given."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -7,10 +9,12 @@ from numpy.testing import assert_allclose
 pytest.importorskip("transformers")
 
 import torch
+from test_text_estimates import window_of
 from text_models import JointModel, all_texts, make_letter_tokenizer, random_joint
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.designs import MeasuringRules
+from sklearn_mpt._text.designs import RULES, count_groups
+from sklearn_mpt._text.masks import MaskDraw
 
 LONG = [" ".join("a" * n_tokens) for n_tokens in range(8, 16)]
 
@@ -91,25 +95,41 @@ def test_too_few_texts_to_measure_are_warned_of(settings, texts, n_known):
     assert (scorer.design_, scorer.design_variances_) == ("chain", None)
 
 
-@pytest.mark.parametrize("n_tokens", [70, 300])
-def test_long_texts_are_measured_within_the_budget(n_tokens):
-    counts = []
+@pytest.mark.parametrize(
+    ("n_tokens", "n_whole", "limit"),
+    [(70, 70, RULES.max_tokens), (300, 156, RULES.max_tokens_of_few)],
+)
+def test_long_texts_are_measured_whole_within_the_budget(n_tokens, n_whole, limit):
+    """The budget holds for independent masks, which take no more groups."""
+    shapes = []
 
     class Counting(Moody):
         def forward(self, input_ids):
-            counts.append(input_ids.numel())
+            shapes.append(input_ids.shape)
             return super().forward(input_ids)
 
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(list("abc"), n_tokens)) for _ in range(20)]
     scorer = make_scorer(Counting()).fit()
-    spent = sum(counts)
+    n_probes = len(shapes)
     scorer = make_scorer(Counting()).fit(texts)
     assert scorer.design_ == "independent"
     for_sample = 2 * len(texts) * n_tokens  # whether all tokens can be hidden
-    # for the choice, and for the errors
-    limit = MeasuringRules().max_tokens
-    assert limit < sum(counts) - 2 * spent - for_sample <= 2 * limit
+    spent = shapes[2 * n_probes :]
+    assert limit / 2 < sum(n * length for n, length in spent) - for_sample <= limit
+    assert {length for _, length in spent} == {n_whole, n_tokens}
+
+
+def test_few_texts_are_scored_by_more_groups_of_orders():
+    """As many as have room in the budget, and one at least."""
+    masks = MaskDraw("mpt", 0, 4, design="independent")
+    orders = replace(masks, design="chain")
+    assert [
+        count_groups([window_of(length)] * n_texts, draw)
+        for draw in (masks, orders)
+        for length, n_texts in [(20, 32), (20, 4), (90, 4), (150, 4)]
+    ] == [2, 2, 2, 2, 3, 10, 6, 3]
+    assert count_groups([window_of(20)] * 4, replace(masks, n_masks=2)) == 4
 
 
 def test_documents_are_measured_by_their_parts():

@@ -192,6 +192,39 @@ def test_standard_errors_of_independent_masks_are_moderated(n_masks):
     assert errors_of(*few, draw, truth)[0] < 0.93
 
 
+def plain(rng, n_tokens):
+    """Log-probabilities that do not depend on which others are hidden."""
+    log_prob = rng.permutation(np.linspace(-4, 0, n_tokens))
+    return lambda visible: log_prob
+
+
+@pytest.mark.parametrize("n_tokens", [10, 40])
+def test_the_scale_is_the_variance_of_plain_tokens(n_tokens):
+    """Which is that of means of samples without replacement."""
+    table = plain(np.random.default_rng(0), n_tokens)
+    draw, window = MaskDraw("mpt", 0, 4, design="independent"), window_of(n_tokens)
+    ratios = []
+    for seed in range(60):
+        own = replace(draw, seed=seed)
+        variance, scale = own.noise_of(window, score_of(table, window, own))
+        ratios.append(variance / scale)
+    assert_allclose(np.mean(ratios), table(None).var(ddof=1), rtol=0.1)
+
+
+def test_errors_of_long_texts_borrow_from_short_ones():
+    lengths = [8] * 12 + [48] * 4
+    tables = [plain(np.random.default_rng(i), n) for i, n in enumerate(lengths)]
+    windows = [window_of(n, text) for text, n in enumerate(lengths)]
+    draw = MaskDraw("mpt", 0, 2, design="independent")
+    found = moderation_of(tables[:12], windows[:12], draw)
+    windows = [replace(window, text=i) for i, window in enumerate(windows[12:])]
+    truth = np.array([table(None).sum() for table in tables[12:]])
+    own = replace(draw, moderation=found)
+    covered, width, _ = errors_of(tables[12:], windows, own, truth)
+    assert 0.93 <= covered <= 0.98
+    assert width < 1.35
+
+
 def test_errors_of_independent_masks_borrow_from_the_texts_of_fit():
     settings = {"design": "independent", "n_masks": 3}
     alone = MPTScorer(make_model(), make_tokenizer(), **settings).fit()
