@@ -22,13 +22,14 @@ Parts:
   which design these choose; the mean of the standard errors beside the standard
   deviation, and how many intervals hold the mean of all ways. Also the time of scores
   without variance, and that of minicons' pseudo-log-likelihood.
-- ``errors``: how many 95% intervals of a text hold its mean over 16 groups of draws,
-  and the median ratio of a standard error and the spread, if `fit` has 4, 8 or 16
-  texts; the mean over 60 choices of these texts.
-- ``pretrained``: the same for reactions of 50 to 110 tokens and the ALBERT of the
-  package rxnmapper, where that is installed (``pip install --no-deps
-  rxnmapper==0.4.3``), if `fit` has 4 or 16 other reactions; all of them, and the
-  shorter and the longer half.
+- ``errors``: how many 95% intervals of a text hold its mean over groups of draws, and
+  the median ratio of a standard error and the spread over groups, if `fit` has 4, 8 or
+  16 texts; over 60 choices of these texts.
+- ``pretrained``: the same for reactions of 20 to 50, 60 to 110 and 110 to 150 tokens,
+  if `fit` has four or eight of one of these lengths. The models were trained at 15 % on
+  other reactions: the ALBERT of rxnmapper and the BERT of rxnfp, where these are
+  installed (``pip install --no-deps rxnmapper==0.4.3 rxnfp==0.1.0``); the ALBERT also
+  after training at all mask rates. On a GPU; without one, the small version.
 - ``sample``: by how much more models trained at three rates are wrong than they expect,
   in nats per token, with all tokens hidden instead of 15%, by which
   `MPTScorer.sample` warns.
@@ -50,6 +51,8 @@ import itertools
 import multiprocessing
 import os
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +70,10 @@ from transformers import (
 
 import sklearn_mpt
 from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
-from sklearn_mpt._text.designs import DrawGroups
-from sklearn_mpt._text.masks import MaskDraw
+from sklearn_mpt._text.designs import DrawGroups, count_groups
+from sklearn_mpt._text.masks import DESIGNS, MaskDraw
 from sklearn_mpt._text.parts import windows_of
+from sklearn_mpt._text.scoring import score_windows
 
 try:
     from minicons.scorer import MaskedLMScorer
@@ -498,19 +502,25 @@ def train(write, mask_rate, n_steps):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = BertConfig(vocab_size=len(vocabulary), intermediate_size=128, **sizes)
     model = BertForMaskedLM(config)
+    train_on(model, tokenizer, write, mask_rate, n_steps, 2e-3)
+    return model, tokenizer
+
+
+def train_on(model, tokenizer, write, mask_rate, n_steps, step_size):
+    """Train a model on batches of 64 texts that are written on the way."""
+    model.train()
     collate = DataCollatorForMPT(tokenizer, mask_rate, random_state=0)
-    optimizer, rng = (
-        torch.optim.AdamW(model.parameters(), 2e-3),
-        np.random.default_rng(1),
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), step_size)
+    rng = np.random.default_rng(1)
     for _ in range(n_steps):
         batch = collate([tokenizer(write(rng)) for _ in range(64)])
+        batch = {name: array.to(model.device) for name, array in batch.items()}
         labels = batch.pop("labels")
         optimizer.zero_grad()
         mpt_loss(model(**batch), labels).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
-    return model.eval(), tokenizer
+    model.eval()
 
 
 def count_rows(model):
@@ -609,15 +619,13 @@ def bench_errors(quick):
         for rate in ("uniform", 0.15):
             model, tokenizer = train(write, rate, n_steps)
             scorer = MPTScorer(model, tokenizer, device="cpu").fit()
-            language_model, tokenizer = scorer._open_again()
-            windows, _ = windows_of(tokenizer, texts, language_model.input_names)
-            for design in ("chain", "independent"):
+            for design in DESIGNS:
                 draw = MaskDraw("mpt", 0, 4, design=design)
-                groups = DrawGroups.of(
-                    language_model, windows, draw, range(n_groups), None
-                )
-                of = [name, str(rate), design]
-                rows += [[*of, *cells] for cells in rows_of_errors(groups)]
+                measured = {"": score_by_groups(scorer, texts, draw, n_groups)}
+                for n_fitted in (4, 8, 16):
+                    if n_fitted < n_texts - 2:
+                        ((_, cells),) = intervals(draw, measured, n_fitted)
+                        rows.append([name, str(rate), design, str(n_fitted), *cells])
     print_table(
         f"errors: {n_texts} texts of 20 to 50 tokens, {n_groups} groups of 4 draws",
         "texts|trained at|design|texts of fit|covered|width",
@@ -625,28 +633,75 @@ def bench_errors(quick):
     )
 
 
-def rows_of_errors(groups, n_choices=60):
-    """Return cells for numbers of texts of `fit`, which are chosen among the texts."""
-    n_texts, n_groups = groups.totals.shape
-    rows = []
-    for n_fitted in [n for n in (4, 8, 16) if n < n_texts - 2]:
+def score_by_groups(scorer, texts, draw, n_groups):
+    """Return the windows of texts, and the parts of their scores by groups of draws.
+
+    For each window there are two arrays of shape (n_groups, n_parts): parts of the
+    score, and their variances.
+    """
+    language_model, tokenizer = scorer._open_again()
+    windows, _ = windows_of(tokenizer, texts, language_model.input_names)
+    groups = [
+        score_windows(language_model, windows, replace(draw, seed=seed))
+        for seed in range(n_groups)
+    ]
+    return windows, [
+        (
+            np.array([score.parts for score in scores]),
+            np.array([np.sum(score.cautious**2, axis=1) for score in scores]),
+        )
+        for scores in zip(*groups, strict=True)
+    ]
+
+
+def combine_parts(draw, windows, parts, rng):
+    """Return `DrawGroups` of scores that combine parts of different groups.
+
+    Parts of a score are independent, so these are as good as other draws.
+    """
+    table = []
+    for window, (values, variances) in zip(windows, parts, strict=True):
+        groups = rng.permuted(np.indices(values.shape)[0], axis=0)
+        totals, of_totals = (
+            np.take_along_axis(array, groups, axis=0).sum(axis=1)
+            for array in (values, variances)
+        )
+        scale = draw.layout(len(window.places)).usual_variance
+        table.append([totals, of_totals, np.full(len(totals), scale)])
+    return DrawGroups(draw, *np.moveaxis(table, 1, 0))
+
+
+def intervals(draw, measured, n_fitted, n_choices=60):
+    """Yield pairs of keys of `measured`, and cells with the coverage and the width.
+
+    The first key is that of texts of `fit`, the second that of the scored ones.
+
+    measured : dict from keys to what `score_by_groups` returns.
+    """
+    for old, new in itertools.product(measured, repeat=2):
         rng, covered, widths = np.random.default_rng(n_fitted), [], []
         for _ in range(n_choices):
-            order = rng.permutation(n_texts)
-            old, new = order[:n_fitted], order[n_fitted:]
-            columns = rng.permutation(n_groups)[: 2 + 32 // n_fitted]
-            known = [array[old][:, columns] for array in groups[1:]]
-            moderation = DrawGroups(groups.draw, *known).moderation()
-            scored = DrawGroups(groups.draw, *(array[new] for array in groups[1:]))
+            fitted, scored = (
+                combine_parts(draw, *measured[key], rng) for key in (old, new)
+            )
+            order = rng.permutation(len(fitted.totals))
+            chosen = order[:n_fitted]
+            n_groups = count_groups([measured[old][0][i] for i in chosen], draw)
+            known = [array[chosen, :n_groups] for array in fitted[1:]]
+            moderation = DrawGroups(draw, *known).moderation()
+            if old == new:
+                others = [array[order[n_fitted:]] for array in scored[1:]]
+                scored = DrawGroups(draw, *others)
             is_within, width = intervals_of(scored, moderation)
             covered.append(is_within.mean())
             widths.append(np.median(width))
-        cells = f"{np.mean(covered):.3f}", f"{np.median(widths):.2f}"
-        rows.append([str(n_fitted), *cells])
-    return rows
+        yield (old, new), [f"{np.mean(covered):.3f}", f"{np.median(widths):.2f}"]
 
 
 ACYL = (
+    "C",
+    "C1CC1",
+    "c1ccccc1",
     "c1ccc(F)cc1",
     "C1CCN(C(=O)OC(C)(C)C)CC1",
     "c1ccc2[nH]ccc2c1",
@@ -655,14 +710,22 @@ ACYL = (
     "c1ccc(-c2ccncc2)cc1",
 )
 ALKYL = (
+    "CCO",
+    "C(C)C",
     "Cc1ccccc1",
     "CCN1CCOCC1",
     "C(C)c1ccc(C#N)cc1",
     "C1CCC(C(=O)OC)CC1",
     "Cc1ccc(S(C)(=O)=O)cc1",
 )
-WITH = ("", ".ClCCl", ".CCN(CC)CC")  # solvent or base
+HATU = "CN(C)C(On1nnc2cccnc21)=[N+](C)C.F[P-](F)(F)(F)(F)F"
+WITH = ("", ".ClCCl", f".{HATU}", f".{HATU}.CCN(C(C)C)C(C)C")  # solvents, reagents
 ATOMS = r"\[[^\]]+\]|Br|Cl|>>|%\d\d|."
+LENGTHS = ((20, 50), (60, 110), (110, 150))  # tokens
+REACTION_MODELS = {  # by packages
+    "rxnmapper": (AlbertConfig, AlbertForMaskedLM, "albert_heads_8_uspto_all_1310k"),
+    "rxnfp": (BertConfig, BertForMaskedLM, "bert_pretrained"),
+}
 
 
 def amide_couplings():
@@ -671,11 +734,12 @@ def amide_couplings():
         yield f"O=C(O){acyl}.N{alkyl}{others}>>O=C(N{alkyl}){acyl}"
 
 
-def open_albert():
-    """Return the ALBERT of rxnmapper, trained at 15%, and a tokenizer."""
-    package = importlib.util.find_spec("rxnmapper").submodule_search_locations[0]
-    folder = Path(package) / "models/transformers/albert_heads_8_uspto_all_1310k"
-    model = AlbertForMaskedLM(AlbertConfig.from_json_file(folder / "config.json"))
+def open_reaction_model(package):
+    """Return a model of reactions, trained at 15%, and a tokenizer."""
+    config_class, model_class, name = REACTION_MODELS[package]
+    path = importlib.util.find_spec(package).submodule_search_locations[0]
+    folder = Path(path) / "models/transformers" / name
+    model = model_class(config_class.from_json_file(folder / "config.json"))
     weights = torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
     model.load_state_dict(weights, strict=False)
     tokens = (folder / "vocab.txt").read_text().splitlines()
@@ -691,46 +755,63 @@ def open_albert():
 
 
 def bench_pretrained(quick):
-    if importlib.util.find_spec("rxnmapper") is None:
-        print("pretrained: skipped, as rxnmapper is not installed")
-        return
-    reactions = list(amide_couplings())
-    measure_pretrained(reactions, n_texts=2 if quick else 10, n_masks=2 if quick else 4)
+    is_small = quick or not torch.cuda.is_available()
+    lengths = LENGTHS[: 1 if is_small else None]
+    for package in ("rxnmapper",) if is_small else REACTION_MODELS:
+        if importlib.util.find_spec(package) is None:
+            print(f"pretrained: skipped, as {package} is not installed")
+            continue
+        model, tokenizer = open_reaction_model(package)
+        reactions = reactions_by_length(tokenizer, lengths, 6 if is_small else 14)
+        measure_pretrained(f"{package}, 15 %", model, tokenizer, reactions, is_small)
+        if package == "rxnmapper" and not is_small:
+            others = sorted(set(amide_couplings()) - set().union(*reactions.values()))
+            write = partial(np.random.Generator.choice, a=others)
+            train_on(model.cuda(), tokenizer, write, "uniform", 300, 1e-4)
+            name = f"{package}, all rates"
+            measure_pretrained(name, model, tokenizer, reactions, is_small)
 
 
-def measure_pretrained(reactions, n_texts, n_masks):
-    """Print coverage and widths of intervals, with 32 masks of each size in all."""
-    model, tokenizer = open_albert()
-    lines = [t for t in reactions if 50 <= len(tokenizer.tokenize(t)) <= 110]
-    lines = np.random.default_rng(0).permutation(lines).tolist()
-    texts, others = lines[:n_texts], lines[n_texts:]
-    fitted = {
-        n: MPTScorer(model, tokenizer, n_masks=n_masks, device="cpu").fit(others[:n])
-        for n in (4, 16)
+def reactions_by_length(tokenizer, lengths, n_texts):
+    """Return a dict from least and largest numbers of tokens to reactions."""
+    reactions = np.random.default_rng(0).permutation(list(amide_couplings())).tolist()
+    counts = np.array([len(tokenizer.tokenize(reaction)) for reaction in reactions])
+    return {
+        f"{low}-{high}": [
+            reactions[i]
+            for i in np.flatnonzero((low <= counts) & (counts <= high))[:n_texts]
+        ]
+        for low, high in lengths
     }
-    language_model, tokenizer = fitted[16]._open_again()
-    windows, _ = windows_of(tokenizer, texts, language_model.input_names)
-    lengths = np.array([len(window.places) for window in windows])
-    halves = {
-        "all": lengths > 0,
-        "shorter": lengths <= np.median(lengths),
-        "longer": lengths > np.median(lengths),
-    }
-    rows, groups = [], {}
-    for n_fitted, scorer in fitted.items():
-        design = scorer.design_
-        if design not in groups:
-            draw = MaskDraw("mpt", 0, n_masks, design=design)
-            indices = range(32 // n_masks)
-            groups[design] = DrawGroups.of(language_model, windows, draw, indices, None)
-        is_within, width = intervals_of(groups[design], scorer._moderations["mpt"])
-        for name, is_chosen in halves.items():
-            held, median = is_within[is_chosen].mean(), np.median(width[is_chosen])
-            rows.append([design, str(n_fitted), name, f"{held:.3f}", f"{median:.2f}"])
+
+
+def measure_pretrained(name, model, tokenizer, reactions, is_small):
+    """Print coverage and widths of intervals, by the lengths of texts."""
+    scorer = MPTScorer(model, tokenizer, batch_tokens=2**15).fit()
+    n_masks, n_groups = (2, 2) if is_small else (4, 12)
+    for design in DESIGNS:
+        draw = MaskDraw("mpt", 0, n_masks, design=design)
+        measured = {
+            key: score_by_groups(scorer, texts, draw, n_groups)
+            for key, texts in reactions.items()
+        }
+        title = f"pretrained: {name}, design {design}, {n_groups} groups of draws"
+        print_intervals(title, draw, measured)
+
+
+def print_intervals(title, draw, measured):
+    """Print coverage and widths: a row for each length of scored texts."""
+    rows = []
+    for n_fitted in (4, 8):
+        if n_fitted < min(len(windows) for windows, _ in measured.values()):
+            found = dict(intervals(draw, measured, n_fitted))
+            for new in measured:
+                cells = ["  ".join(found[old, new]) for old in measured]
+                rows.append([str(n_fitted), new, *cells])
+    columns = [f"of {key}" for key in measured]
     print_table(
-        f"pretrained: {n_texts} texts of {lengths.min()} to {lengths.max()} tokens, "
-        f"{n_masks} masks of each size",
-        "design|texts of fit|texts|covered|width",
+        f"{title}; covered and width by lengths of texts of fit",
+        "|".join(["texts of fit", "tokens", *columns]),
         rows,
     )
 

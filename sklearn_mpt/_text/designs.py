@@ -124,7 +124,7 @@ def count_groups(windows, draw):
         return -(-2 * RULES.n_draws // draw.n_masks)
     wanted = -(-RULES.max_texts // len(windows))
     n_affordable = RULES.max_tokens // (draw.n_masks * _costs(windows).sum())
-    return 2 + int(max(1, min(wanted, n_affordable)))
+    return 2 + int(min(wanted, max(2, n_affordable)))
 
 
 def _costs(windows):

@@ -120,8 +120,9 @@ class MPTScorer(
         of the model and the tokenizer.
     overflow : {"error", "truncate", "stride", "split"}, default="error"
         What to do with longer texts. "error": raise. "truncate": cut off the end and
-        warn. "stride": use windows that overlap by half. "split": cut them into blocks,
-        and score each block as a text of its own.
+        warn. "stride": use windows that overlap by half; of a context that leaves no
+        room for its text, they hold what is around the text. "split": cut them into
+        blocks, and score each block as a text of its own.
     device : str or torch.device, default="auto"
         Where to compute; "auto" is CUDA if there is a GPU, else the CPU.
     dtype : {"float32", "bfloat16", "float16", "float64", "auto"}, default="float32"
@@ -383,7 +384,8 @@ class MPTScorer(
         windows, _ = windows_of(tokenizer, texts, language_model.input_names)
         if self.overflow == "error":
             return [window for window in windows if len(window) <= self.max_length_]
-        return fit_windows(windows, self.max_length_, "split", False)
+        overflow = "stride" if self.overflow == "stride" else "split"
+        return fit_windows(windows, self.max_length_, overflow, False)
 
     def transform(self, X: Texts) -> np.ndarray:
         """Compute the mean log-probability of a hidden token at each mask rate.

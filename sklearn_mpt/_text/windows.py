@@ -176,7 +176,7 @@ def fit_windows(windows, max_length, overflow, centred):
             + (
                 "Shorten it, or set overflow to 'truncate', 'stride' or 'split'."
                 if has_room
-                else "Shorten its context."
+                else "Shorten its context, or set overflow to 'stride'."
             )
         )
     pieces = []
@@ -195,11 +195,14 @@ def _split(window, max_length, overflow, centred):
     """Split a window into shorter ones, each with the added tokens and the context."""
     body = np.flatnonzero(~window.is_fixed)
     room = max_length - int(window.is_fixed.sum())
+    room_for_all = max_length - int(_is_added(window).sum())
+    if room < 1 <= room_for_all and overflow == "stride":
+        return _stride_over_context(window, room_for_all, centred)
     if room < 1:
         raise ValueError(
             f"texts[{window.text}] has {max_length - room} context and special "
             f"tokens, which leave no room for text in max_length={max_length}. Shorten "
-            "the context."
+            "the context, or set overflow to 'stride'."
         )
     before, after = np.split(np.flatnonzero(window.is_fixed), [body[0]])
     if overflow == "truncate":
@@ -217,6 +220,34 @@ def _split(window, max_length, overflow, centred):
         )
         for start, scored in spans
     ]
+
+
+def _stride_over_context(window, room, centred):
+    """Split a window whose context leaves no room for the text.
+
+    If the text fits into one with `room` tokens beside those that the tokenizer added,
+    it stands in the middle of it; otherwise windows overlap by half, from half a window
+    before the text to half a window after it.
+    """
+    is_added = _is_added(window)
+    added, inner = np.flatnonzero(is_added), np.flatnonzero(~is_added)
+    is_text = ~window.is_fixed[inner]
+    first, n_tokens = int(is_text.argmax()), int(is_text.sum())
+    if n_tokens <= room:
+        start = min(max(0, first - (room - n_tokens) // 2), len(inner) - room)
+        inner = inner[start : start + room]
+    else:
+        inner = inner[max(0, first - room // 2) : first + n_tokens + room // 2]
+    pieces = [
+        take(window, np.union1d(added, inner[start : start + room]), inner[scored])
+        for start, scored in _spans(len(inner), room, centred)
+    ]
+    return [piece for piece in pieces if len(piece.places)] or pieces[:1]
+
+
+def _is_added(window):
+    """Return which tokens the tokenizer added, as they belong to no word."""
+    return window.is_fixed & (window.words < 0)
 
 
 def _spans(n_tokens, room, centred):

@@ -23,6 +23,8 @@ from text_models import (
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sklearn_mpt import MPTScorer, compare_lml, mpt_curve
+from sklearn_mpt._text.parts import windows_of
+from sklearn_mpt._text.windows import fit_windows
 
 METHODS = ["mpt", "pll", "chain", "ordered"]
 PAIRS = [("the cat", "sat on the mat"), ("a dog", "ran fast ."), ("the mat", "dogs")]
@@ -147,12 +149,57 @@ def test_measures_of_any_model_take_parts():
     assert_allclose(bits, -scorer.score_samples(parts).sum() / np.log(2) / 17)
 
 
-def test_a_part_of_a_text_that_is_too_long():
-    scorer = make_scorer(max_length=6, overflow="stride").fit()
-    with pytest.raises(ValueError, match="no room for text"):
-        scorer.score_samples([(TEXT, 4, 7)])
-    with pytest.raises(ValueError, match=r"max_length=6. Shorten its context"):
+@pytest.mark.parametrize("method", METHODS)
+def test_a_part_of_a_text_that_is_too_long(method):
+    """It is scored in the middle of a window; so is its neighbourhood as a text."""
+    settings = {"method": method, "max_length": 6, "overflow": "stride"}
+    scorer = make_scorer(**settings).fit()
+    parts = [(TEXT, 8, 11), (TEXT, 0, 3), (TEXT, 23, 24)]  # "sat", "the", "."
+    around = [
+        ("cat sat on the", 4, 7),
+        ("the cat sat on", 0, 3),
+        ("on the mat .", 11, 12),
+    ]
+    whole = make_scorer(method=method).fit()
+    found = scorer.score_samples(parts)
+    assert_allclose(found, whole.score_samples(around), rtol=1e-5)
+
+
+def test_a_long_context_beside_a_text_is_cut_on_the_left():
+    scorer = make_scorer(max_length=7, overflow="stride").fit()
+    (found,) = scorer.score_samples([("the cat sat on a mat", "the dog")])
+    (expected,) = scorer.score_samples([("a mat", "the dog")])
+    assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_part_that_is_too_long_has_windows_around_it(centred):
+    """Each token is scored once, and the first one has half a window before it."""
+    text = " ".join(["the"] * 6 + ["cat"] * 12 + ["mat"] * 6)
+    (window,), _ = windows_of(make_tokenizer(), [(text, 24, 71)], {"input_ids"})
+    pieces = fit_windows([window], 8, "stride", centred)
+    cat = window.inputs["input_ids"][window.places[0]]
+    ids = [piece.inputs["input_ids"] for piece in pieces]
+    scored = [ids[i][piece.places] for i, piece in enumerate(pieces)]
+    assert np.concatenate(scored).tolist() == [cat] * 12
+    assert {len(piece) for piece in pieces} == {8}
+    assert pieces[0].places[0] == 4
+    assert cat not in ids[0][1:4]
+
+
+def test_parts_of_long_texts_are_measured():
+    text = f"{TEXT} {TEXT}"
+    parts = [(text, start, start + 15) for start in (0, 4, 8, 12)]
+    scorer = make_scorer(max_length=6, overflow="stride").fit(parts)
+    assert scorer.design_variances_ is not None
+
+
+def test_a_context_without_room_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"Shorten its context, or set overflow"):
         make_scorer(max_length=6).fit().score_samples([(TEXT, 4, 7)])
+    scorer = make_scorer(max_length=6, overflow="split").fit()
+    with pytest.raises(ValueError, match=r"no room for text.*set overflow to 'stride'"):
+        scorer.score_samples([(TEXT, 4, 7)])
 
 
 def test_a_joiner_fills_and_fits():
