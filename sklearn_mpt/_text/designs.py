@@ -206,5 +206,6 @@ def _variance_of_groups(group_variance, squares, independent):
             + squares / total_variance
         )
 
-    bounds = np.log(group_variance) - 10, np.log(group_variance + 2 * squares) + 1
+    # below the first the likelihood rises in the variance, above the second it falls
+    bounds = np.log(group_variance / 2), np.log(max(group_variance, 2 * squares))
     return float(np.exp(minimize_scalar(minus_log_likelihood, bounds=bounds).x))

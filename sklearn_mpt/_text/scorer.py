@@ -312,10 +312,12 @@ class MPTScorer(
         Notes
         -----
         Of up to 32 random texts, the shortest are scored: as many as take at most
-        262,144 tokens in all inputs of the model for the choice, and as many again for
-        the errors. Longer texts are cut so that eight have room, at about 50 tokens.
-        Two more inputs for each of up to 32 texts measure how well the model predicts
-        with all tokens hidden.
+        524,288 tokens in all inputs of the model for the choice and for errors, and if
+        the design is "chain" as many again for errors of orders. But there are at least
+        four, which take the tokens of 16 scores, or of 20 for "chain": 652,800 or
+        816,000 if each has 100 tokens and two special ones. They are cut only if they
+        have more than 155 tokens. Two more inputs for each of up to 32 texts measure
+        how well the model predicts with all tokens hidden.
         """
         with all_or_nothing(self):
             self._load(X)

@@ -89,10 +89,10 @@ class TextScoresMixin:
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
             so that plus or minus 1.96 standard errors is a 95% interval. If `fit` had
             four or more texts, their variances moderate that of each text; without,
-            errors of means over orders are wider. Those of texts that are longer than
-            `fit` scores, about 50 tokens, are too wide. Zero if the method is not
-            random, NaN if it is and `n_masks` is 1: a single draw has no estimate of
-            its error. Only if `return_std` is True.
+            errors of means over orders are wider. Texts of `fit` may have other lengths
+            than those that are scored; the :doc:`guide </texts>` has figures. Zero if
+            the method is not random, NaN if it is and `n_masks` is 1: a single draw has
+            no estimate of its error. Only if `return_std` is True.
 
         Raises
         ------
