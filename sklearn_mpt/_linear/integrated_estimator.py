@@ -59,6 +59,8 @@ from sklearn_mpt._numbers import TINY
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
 # posterior, of which there is a bound, and the radii of the two grids of each pair.
+# With a spacing of 1.25, pairs that agree have errors of at most 3e-5 nats (see
+# benchmarks/bench_shared_grids.py); with more, some pairs agree by chance.
 SCORING_SPACINGS, SCORING_RADII = (1.25, 0.625), (6.0, 5.5)
 MAX_SHARED, MAX_TABLE = 2**15, 2**23  # largest number of nodes, and nodes x features
 # Largest number of nodes of grids that are coarser than these spacings: posteriors of
