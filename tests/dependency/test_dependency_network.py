@@ -43,7 +43,12 @@ from sklearn_mpt import (
     order_spread,
 )
 from sklearn_mpt._base.density import Density
-from sklearn_mpt._dependency.calibration import Calibration, HeldOut
+from sklearn_mpt._dependency.calibration import (
+    SCALES,
+    Calibration,
+    HeldOut,
+    forest_components,
+)
 from sklearn_mpt._dependency.families import NormalResiduals, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
 from sklearn_mpt._dependency.predictors import mean_of_trees
@@ -290,6 +295,21 @@ def test_factors_of_deviations_are_linear_in_the_share_of_visible_columns():
     n_shapes = calibration.fit()[0].shape[1]
     spreads = calibration.spreads(np.eye(n_shapes)[0] * one)
     assert_allclose(spreads, [0.75, 1.25], atol=0.05)
+
+
+def test_rows_that_few_trees_predict_have_the_variance_of_their_mean():
+    """The mean of 3 of 12 trees has more noise than that of all by v / 3 - v / 12."""
+    mean, variance = np.arange(12.0)[None] % 3, np.full((1, 12), 0.5)
+    shape_weights, spread = np.eye(1 + len(SCALES))[:1], np.full(1, 2.0)
+    counts = np.arange(12)[None] < 3
+    some, every = (
+        forest_components(mean, variance, counts, shape_weights, spread)
+        for counts in (counts, np.ones_like(counts))
+    )
+    between = np.var([0, 1, 2])
+    assert_allclose(every.variance[:, :12], 4 * variance)
+    added = some.variance - every.variance
+    assert_allclose(added, 4 * between * (1 / 3 - 1 / 12))
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
