@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 from sklearn_mpt._frames import plain
+from sklearn_mpt._messages import listed
 
 INTEGERS, FLOATS = (int, np.integer), (float, np.floating)
 NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
@@ -256,7 +257,7 @@ def check_columns_present(X, names):
     empty = np.flatnonzero(np.isnan(X).all(axis=0))
     if len(empty):
         raise ValueError(
-            f"All entries of column(s) {names[empty[:10]].tolist()} of X are missing; "
+            f"All entries of column(s) {listed(names[empty])} of X are missing; "
             "drop the column(s)."
         )
 
@@ -270,7 +271,7 @@ def warn_constant(columns, fitted):
     if len(columns):
         names = fitted.get("feature_names_in_", np.arange(max(columns) + 1))
         warn_caller(
-            f"Column(s) {names[columns[:10]].tolist()} of X are constant: the "
+            f"Column(s) {listed(names[columns])} of X are constant: the "
             "likelihood of a constant column of numbers has no maximum, and its noise "
             "variance fell towards its floor. Drop the column(s)."
         )

@@ -13,6 +13,8 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
+from sklearn_mpt._messages import listed
+
 # Types that are refused although float() or a cast of NumPy may convert them.
 NO_NUMBERS = (
     ((datetime.date, np.datetime64), "dates"),
@@ -67,13 +69,13 @@ def column_place(key, names, parameter):
     if not places:
         raise ValueError(
             f"{parameter} names a column {key!r}, which X does not have. Its "
-            f"columns are {names[:20]}."
+            f"columns are {listed(names)}."
         )
     if len(places) > 1:
         raise ValueError(
             f"{parameter} names a column {key!r}, and X has {len(places)} of that "
-            f"name, at {places[:20]}. Name them by these numbers, or give a sequence "
-            "with an entry for each column."
+            f"name, at {listed(places)}. Name them by these numbers, or give a "
+            "sequence with an entry for each column."
         )
     return places[0]
 

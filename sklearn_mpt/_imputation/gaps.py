@@ -21,6 +21,7 @@ from sklearn_mpt._frames import (
     with_columns,
     with_strings,
 )
+from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.filling import ColumnStorage
 from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.reader import TableReader
@@ -171,7 +172,7 @@ class Adjustments(NamedTuple):
                 problems = [
                     f"min_value {values[1][above[0]]} is above max_value "
                     f"{values[2][above[0]]} in column(s) "
-                    f"{[names[j] for j in above[:10]]}."
+                    f"{listed([names[j] for j in above])}."
                 ]
         if problems:
             raise ValueError(" ".join(problems))
@@ -263,7 +264,7 @@ def check_kind_of_table(X, reader, names):
     if others:
         raise ValueError(
             "X is an array of numbers, but MPTImputer was fitted to a DataFrame whose "
-            f"column(s) {', '.join(map(repr, others[:10]))} hold other values. Give it "
+            f"column(s) {listed(others)} hold other values. Give it "
             "a DataFrame with the columns of fit."
         )
 

@@ -41,6 +41,7 @@ from sklearn_mpt._imputation.multiple import bootstrap_fits
 from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.rows import digest_of, missing_entries
+from sklearn_mpt._messages import listed
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, check_seed, seed_from, spawn_seeds
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, are_numbers
@@ -455,7 +456,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         known, unknown = without_unknown(X, categories)
         if unknown:
             names = column_names(X)
-            shown = [f"{names[j]!r}: {values[:5]}" for j, values in unknown.items()]
+            shown = [f"{names[j]!r}: {listed(values)}" for j, values in unknown.items()]
             warn_caller(
                 "X has categories that fit did not see, which MPTImputer takes as "
                 f"missing, in column(s) {', '.join(shown)}."

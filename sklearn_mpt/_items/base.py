@@ -16,6 +16,7 @@ from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._items.training import Priors
+from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 MAX_GROUPS = 100  # more are labels of rows, not groups
@@ -92,8 +93,8 @@ class FittedItems(LatentMixin, BaseMPT):
             unknown = labels[~np.isin(labels, known)]
             if len(unknown):
                 raise ValueError(
-                    f"groups must be among those of fit, {known.tolist()}, got "
-                    f"{unknown[:5].tolist()}."
+                    f"groups must be among those of fit, {listed(known)}, got "
+                    f"{listed(unknown)}."
                 )
             codes = np.searchsorted(known, groups)
         elif len(labels) > MAX_GROUPS:

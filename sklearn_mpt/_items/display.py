@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_choice, check_floats
 from sklearn_mpt._measure.plotting import Display
+from sklearn_mpt._messages import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def _chosen(estimator, items):
     for item in np.atleast_1d(np.asarray(items, dtype=object)):
         place = names.index(item) if isinstance(item, str) and item in names else item
         if isinstance(place, str) or not 0 <= int(place) < len(names):
-            raise ValueError(f"items must be among {names[:10]}, got {item!r}.")
+            raise ValueError(f"items must be among {listed(names)}, got {item!r}.")
         places.append(int(place))
     return places
 

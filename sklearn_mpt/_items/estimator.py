@@ -39,6 +39,7 @@ from sklearn_mpt._items.people import PeopleMixin
 from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._items.training import ItemSolver
 from sklearn_mpt._likelihoods.levels import smoothed_shares
+from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState
 
 
@@ -409,7 +410,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             if len(long_slopes):
                 warn_caller(
                     f"The slopes of {len(long_slopes)} item(s), "
-                    f"{names[long_slopes[:10]].tolist()}, exceed {LONG_SLOPE:g}: these "
+                    f"{listed(names[long_slopes])}, exceed {LONG_SLOPE:g}: these "
                     "items separate people, and their likelihood may have no finite "
                     "maximum. A normal prior keeps the excess small; slope_prior=2.0, "
                     "for instance, would bound all "
@@ -520,7 +521,7 @@ def _unseen(X, items):
     if unseen.any():
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(
-            f"Nobody gave some of the answers 0..C-1 to the item(s) {j[:10].tolist()}: "
+            f"Nobody gave some of the answers 0..C-1 to the item(s) {listed(j)}: "
             "each of these is counted as given by half a person, so that estimates are "
             "finite. Drop the items, or code the answers 0, 1, 2, ... without gaps.",
             ConvergenceWarning,

@@ -7,6 +7,7 @@ import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._items.curves import BINARY, Items
+from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
 
 
@@ -125,7 +126,7 @@ def _counts(names, thresholds):
     """Return the number of answers of each item."""
     counts = (~np.isnan(thresholds)).sum(axis=1) + 1
     if (counts < 2).any():
-        empty = np.flatnonzero(counts < 2)[:10].tolist()
+        empty = listed(np.flatnonzero(counts < 2))
         raise ValueError(
             f"Each item must have at least one finite threshold, got none for {empty}."
         )

@@ -5,6 +5,7 @@ import torch
 
 from sklearn_mpt._likelihoods.base import column_moments, totals
 from sklearn_mpt._likelihoods.gaussian import EQUAL_ROUNDING_ERRORS
+from sklearn_mpt._messages import examples_of
 
 # Largest log of an expected amount: sums of some of their exponentials are finite in
 # single precision, too.
@@ -24,10 +25,9 @@ def check_amounts(X, kind, takes, is_invalid):
     """
     values = X[is_invalid]
     if len(values):
-        examples = ", ".join(f"{value:.6g}" for value in np.unique(values)[:3])
         raise ValueError(
             f"likelihood='{kind}' takes {takes} and NaN (missing); found "
-            f"{len(values)} other values, such as {examples}."
+            f"{len(values)} other values, such as {examples_of(values)}."
         )
 
 

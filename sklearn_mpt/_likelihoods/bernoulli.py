@@ -6,6 +6,7 @@ from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.base import Likelihood, totals
+from sklearn_mpt._messages import examples_of
 
 
 class Bernoulli(Likelihood):
@@ -20,11 +21,10 @@ class Bernoulli(Likelihood):
     def check_rows(X):
         invalid = X[(X != 0) & (X != 1) & ~np.isnan(X)]
         if len(invalid):
-            examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
             raise ValueError(
                 "likelihood='bernoulli' takes rows of 0, 1 and NaN (missing); found "
-                f"{len(invalid)} other values, such as {examples}. Binarize X, or use "
-                "likelihood='gaussian'."
+                f"{len(invalid)} other values, such as {examples_of(invalid)}. "
+                "Binarize X, or use likelihood='gaussian'."
             )
 
     @staticmethod

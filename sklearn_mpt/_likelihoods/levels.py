@@ -6,16 +6,16 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import ShapeLikelihood, totals
+from sklearn_mpt._messages import examples_of
 
 
 def check_codes(X, n_categories, kind):
     """Refuse rows with entries that are neither codes 0..C-1 nor NaN."""
     invalid = X[~np.isin(X, np.arange(n_categories)) & ~np.isnan(X)]
     if len(invalid):
-        examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
         raise ValueError(
             f"likelihood='{kind}' takes codes 0..{n_categories - 1} and NaN (missing); "
-            f"found {len(invalid)} other values, such as {examples}."
+            f"found {len(invalid)} other values, such as {examples_of(invalid)}."
         )
 
 

@@ -31,6 +31,7 @@ from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._measure.masks import fixed_size
+from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 
 # Smallest noise variance, relative to the mean variance of the features, in double
@@ -234,7 +235,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if is_flat or rank < min(n_components + 1, n_features):
             least, where = np.argmin(noise_variance / floor), ""
             if self.noise != "shared" and without_error.any():
-                where = f" in feature(s) {np.flatnonzero(without_error)[:10].tolist()}"
+                where = f" in feature(s) {listed(np.flatnonzero(without_error))}"
             warn_caller(
                 f"n_components={n_components} explain the n_samples={n_samples} "
                 f"without error{where}: the likelihood has no maximum, "

@@ -55,6 +55,7 @@ from sklearn_mpt._linear.linear_map import (
 )
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
+from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
@@ -316,7 +317,7 @@ def warn_separated(locations):
     if len(locations):
         warn_caller(
             "The likelihood has no finite maximum, or one at very steep slopes: those "
-            f"of the columns {locations[:10].tolist()} of components_ exceed "
+            f"of the columns {listed(locations)} of components_ exceed "
             f"{LONG_SLOPE:g}, since some features separate the rows. A normal prior "
             "keeps them near this length; slope_prior=4.0 would shrink all slopes a "
             "little. With fewer components the likelihood may have a maximum.",

@@ -32,6 +32,7 @@ from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, StandardisedRows
 from sklearn_mpt._measure.masks import read_blocks
+from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
@@ -413,7 +414,7 @@ class MPTMaskedAutoencoder(TableMPT):
         if len(often):
             names = fitted.get("feature_names_in_", np.arange(len(at_floor)))
             warn_caller(
-                f"Column(s) {names[often[:10]].tolist()} of X have conditionals of the "
+                f"Column(s) {listed(names[often])} of X have conditionals of the "
                 f"least width, {MIN_WIDTH} standard deviations, for more than "
                 f"{MIN_FLOOR_SHARE:.0%} of their entries: they hold few distinct "
                 "values, or are functions of other columns, and their densities have "

@@ -30,6 +30,7 @@ from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.orders import OrderSpread, order_spread
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, with_value_of_row
+from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
 
 MAX_ROWS = 50  # rows that are checked
@@ -256,11 +257,10 @@ def _check_sum(conditional, rows, mask, j, column):
     if column.is_of_numbers and _is_explained(conditional, rows, mask, i, j, column):
         return
     values = sorted(column.values) if column.is_of_numbers else column.values
-    shown = [plain(value) for value in values[:10]]
     raise ValueError(
         "Log-probabilities must be normalised: the probabilities of feature "
-        f"{j} of row {i} add up to {total[i]:.6g} over its values {shown}"
-        f"{' and others' if len(values) > 10 else ''}, for the mask "
+        f"{j} of row {i} add up to {total[i]:.6g} over its values "
+        f"{listed([plain(value) for value in values])}, for the mask "
         f"{describe_mask(mask)}."
     )
 

@@ -19,6 +19,7 @@ from sklearn_mpt._measure.contract import (
 )
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, with_entries
+from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import ROUNDING
 
 N_QUANTILES = 8  # values at which the density of a column of numbers is compared
@@ -48,7 +49,7 @@ def read_candidates(rows, n_quantiles=N_QUANTILES):
     if len(empty):
         raise ValueError(
             "reference must have a value in each column, got none in the columns "
-            f"{empty[:10].tolist()}."
+            f"{listed(empty)}."
         )
     for column, absent in zip(columns, missing.T, strict=True):
         places = np.flatnonzero(~absent)

@@ -23,6 +23,7 @@ from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.display import LMLComparisonDisplay
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import copy_of
+from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -414,9 +415,9 @@ def _warn_of_probabilities(density_estimators, known):
         if columns:
             warn_caller(
                 f"{name!r} gives probabilities of the values of the columns "
-                f"{columns[:10]}{' and others' if len(columns) > 10 else ''}. Density "
-                f"estimators such as {density_estimators[0]!r} usually give densities, "
-                "which have units and must not be compared with probabilities."
+                f"{listed(columns)}. Density estimators such as "
+                f"{density_estimators[0]!r} usually give densities, which have units "
+                "and must not be compared with probabilities."
             )
             return
 

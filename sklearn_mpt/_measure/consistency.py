@@ -12,6 +12,7 @@ from sklearn_mpt._measure.contract import (
     describe_mask,
 )
 from sklearn_mpt._measure.rows import Rows, with_moved_columns
+from sklearn_mpt._messages import listed
 
 MAX_VALUES = 20  # largest number of values of a discrete column
 # Largest range of integers whose probabilities are added up, and number of those beyond
@@ -120,8 +121,7 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
                     0.0 if repeated is None else _change(log_prob, repeated, kept).max()
                 )
                 allowed = max(MIN_CHANGE, NOISE_FACTOR * noise)
-            named = ", ".join(map(str, changed[:10]))
-            when = f"when the hidden values of the features [{named}] changed"
+            when = f"when the hidden values of the features {listed(changed)} changed"
             check_same(log_prob, after, mask, when, allowed, kept)
 
 

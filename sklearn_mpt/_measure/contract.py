@@ -52,6 +52,7 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn_mpt._frames import fill_masked
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
+from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CACHE_ENTRIES
 
 # Differences of log-probabilities, relative or in nats:
@@ -159,9 +160,7 @@ def _for_mask(mask):
 def describe_mask(mask):
     """Describe which features a mask of shape (n_features,) hides, for messages."""
     hidden = np.flatnonzero(mask)
-    shown = ", ".join(map(str, hidden[:10]))
-    ending = f", ... ({len(hidden)} of {len(mask)})" if len(hidden) > 10 else ""
-    return f"that hides the features [{shown}{ending}]"
+    return f"that hides the features {listed(hidden)} ({len(hidden)} of {len(mask)})"
 
 
 def ragged_hook(model, name):
@@ -228,9 +227,9 @@ def _gaps(rows, i):
     """Describe which entries of a row are missing, if any, for messages."""
     if rows.missing is None or not rows.missing[i].any():
         return ""
-    missing = ", ".join(map(str, np.flatnonzero(rows.missing[i])[:10]))
+    missing = listed(np.flatnonzero(rows.missing[i]))
     return (
-        f" The features [{missing}] of that row are missing (NaN): a model must leave "
+        f" The features {missing} of that row are missing (NaN): a model must leave "
         "them out, as if they were hidden."
     )
 

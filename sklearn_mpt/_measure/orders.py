@@ -31,6 +31,7 @@ from sklearn_mpt._measure.display import OrderSpreadDisplay
 from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, column_names, copy_of, with_entries
+from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _by_name(given, names):
     if unknown:
         raise ValueError(
             f"order must hold indices or names of features, got {unknown[0]!r}; the "
-            f"features are {names[:10]}{', ...' if len(names) > 10 else ''}."
+            f"features are {listed(names)}."
         )
     return np.array([[places[name] for name in order] for order in given.tolist()])
 

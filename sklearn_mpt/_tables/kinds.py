@@ -22,6 +22,7 @@ from sklearn_mpt._frames import (
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
+from sklearn_mpt._messages import examples_of
 from sklearn_mpt._tables.days import kind_of_days
 from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 
@@ -379,7 +380,7 @@ def _check_codes(column, present):
     if len(invalid):
         raise ValueError(
             f"Column {column.name!r}: categories of an array are codes 0, 1, 2, ... "
-            f"and NaN (missing); found {np.unique(invalid)[:3].tolist()}."
+            f"and NaN (missing); found {examples_of(invalid)}."
         )
 
 

@@ -20,6 +20,7 @@ from sklearn_mpt._frames import (
     with_columns,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.filling import ColumnStorage, filled_array, filled_series
 from sklearn_mpt._tables.kinds import (
     AS_CATEGORIES,
@@ -239,7 +240,7 @@ def _check_finite(codes, X):
     if len(infinite):
         names = column_names(X)
         raise ValueError(
-            f"X contains infinity in column(s) {[names[j] for j in infinite[:10]]}. "
+            f"X contains infinity in column(s) {listed([names[j] for j in infinite])}. "
             "Replace infinite values, by NaN if they are missing."
         )
 
@@ -258,7 +259,7 @@ def _codes(column, categories):
     if unseen:
         raise ValueError(
             f"Column {column.name!r} has categories that were not in fit: "
-            f"{sorted(unseen, key=str)[:5]}; it had {categories[:20].tolist()}."
+            f"{listed(sorted(unseen, key=str))}; it had {listed(categories)}."
         )
     return codes
 
