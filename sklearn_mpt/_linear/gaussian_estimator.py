@@ -39,7 +39,6 @@ from sklearn_mpt._numbers import TINY
 NOISE_FLOOR = 1e-9
 # Masks in each step, and if steps without masks follow, which remove their noise.
 AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
-MAX_PATTERNS = 100  # of gaps, over which expected information is added up
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,10 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
         all_features, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
-        patterns = (~torch.isnan(X)).unique(dim=0)[:MAX_PATTERNS]
-        expected = sum(expected_information(coefs, log_noise, s) for s in patterns)
+        expected = sum(
+            expected_information(coefs, log_noise, observed)
+            for observed in _patterns_of_all_pairs(~torch.isnan(X))
+        )
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
         return Information(*numbers, free, all_features, expected.cpu().numpy())
 
@@ -319,6 +320,25 @@ class ClosedForm(Solver):
     @property
     def result(self):
         return self._point
+
+
+def _patterns_of_all_pairs(present):
+    """Return patterns of rows that hold all pairs of features which some row holds.
+
+    They determine the same parameters as all patterns do, because the density of a row
+    depends on means and on covariances of pairs of its features.
+
+    present : bool, (n, d).
+    """
+    patterns = present.unique(dim=0)
+    patterns = patterns[patterns.sum(1).argsort(descending=True, stable=True)]
+    covered, chosen = torch.zeros_like(present[:1].T & present[:1]), []
+    for pattern in patterns:
+        pairs = pattern[:, None] & pattern
+        if (pairs & ~covered).any():
+            covered |= pairs
+            chosen.append(pattern)
+    return chosen
 
 
 def _point(fitted, device):

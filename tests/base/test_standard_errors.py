@@ -405,6 +405,22 @@ def test_features_that_are_never_seen_together_are_not_told():
         assert np.isnan(errors_by_model(expected, coefs)).any()
 
 
+def test_errors_of_many_patterns_of_gaps_do_not_depend_on_the_order_of_columns():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 2)) @ rng.normal(size=(2, 9))
+    X += 0.5 * rng.normal(size=X.shape)
+    X[rng.random(X.shape) < 0.5] = np.nan
+    X = X[~np.isnan(X).all(axis=1)]
+    assert len(np.unique(np.isnan(X), axis=0)) > 300
+    given = {"max_iter": 200, "tol": 1e-7, "random_state": 0}
+    errors, reverse = (
+        MPTLinearVAE(2, **given).fit(table).standard_errors(table)
+        for table in (X, X[:, ::-1])
+    )
+    assert_allclose(errors.mean, reverse.mean[::-1], rtol=1e-3)
+    assert_allclose(errors.components, reverse.components[:, ::-1], rtol=1e-3)
+
+
 def model_of(likelihood, X, n_components=1):
     rng, n_locations = np.random.default_rng(0), X.shape[1]
     init = {
