@@ -1,9 +1,9 @@
-"""Functions shared by kinds of positive amounts: logarithms, checks, moments."""
+"""What kinds of amounts share: a base class, logarithms, checks and moments."""
 
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import column_moments, totals
+from sklearn_mpt._likelihoods.base import DispersionLikelihood, column_moments, totals
 from sklearn_mpt._likelihoods.gaussian import EQUAL_ROUNDING_ERRORS
 from sklearn_mpt._messages import examples_of
 
@@ -51,14 +51,33 @@ def log_of(X):
 
 def log_moments(X, weight=None):
     """Return mean, variance and count of the logs of positive amounts by column."""
-    logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
-    return column_moments(logs, weight)
+    return column_moments(_logs_of_positive(X), weight)
 
 
-def positive_part_is_constant(X):
-    """Return in which columns all positive amounts, if there are any, are equal."""
-    logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
-    low = np.fmin.reduce(logs, axis=0, initial=np.inf)
-    high = np.fmax.reduce(logs, axis=0, initial=-np.inf)
-    error = EQUAL_ROUNDING_ERRORS * np.finfo(np.float64).eps * (1 + np.abs(high))
-    return (low <= high) & (high - low <= error)
+def _logs_of_positive(X):
+    return np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
+
+
+class Amounts(DispersionLikelihood):
+    """Base class of kinds whose positive amounts have a density.
+
+    Amounts are positive, unless a kind allows more.
+    """
+
+    kind: str  # name of the kind
+    measure = "density"
+    bounds = (0.0, np.inf)
+    floor = DISPERSION_FLOOR
+
+    @classmethod
+    def check_rows(cls, X):
+        check_amounts(X, cls.kind, "numbers above 0", X <= 0)
+
+    @staticmethod
+    def constant(X):
+        """Return in which columns all positive amounts, if there are any, are equal."""
+        logs = _logs_of_positive(X)
+        low = np.fmin.reduce(logs, axis=0, initial=np.inf)
+        high = np.fmax.reduce(logs, axis=0, initial=-np.inf)
+        error = EQUAL_ROUNDING_ERRORS * np.finfo(np.float64).eps * (1 + np.abs(high))
+        return (low <= high) & (high - low <= error)

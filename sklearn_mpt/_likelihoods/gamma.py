@@ -14,19 +14,17 @@ import torch
 from scipy.stats import gamma
 
 from sklearn_mpt._likelihoods.amounts import (
-    DISPERSION_FLOOR,
     MAX_EXPONENT,
     MAX_LOG,
-    check_amounts,
+    Amounts,
     log_moments,
     log_of,
-    positive_part_is_constant,
 )
-from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
+from sklearn_mpt._likelihoods.base import totals
 from sklearn_mpt._numbers import TINY
 
 
-class Gamma(DispersionLikelihood):
+class Gamma(Amounts):
     """Positive amounts, given the logarithms of their means.
 
     Parameters
@@ -35,19 +33,9 @@ class Gamma(DispersionLikelihood):
         Variance divided by the squared mean.
     """
 
-    measure = "density"
-    bounds = (0.0, np.inf)
+    kind = "gamma"
     has_blocks = True
-    floor = DISPERSION_FLOOR
     attribute = "dispersion_"
-
-    @staticmethod
-    def check_rows(X):
-        check_amounts(X, "gamma", "numbers above 0", X <= 0)
-
-    @staticmethod
-    def constant(X):
-        return positive_part_is_constant(X)
 
     @staticmethod
     def start_location(X, weight=None):

@@ -1,21 +1,17 @@
 """Positive amounts whose logarithms have Gaussian noise; their locations are means."""
 
-import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.amounts import (
-    DISPERSION_FLOOR,
     MAX_LOG,
-    check_amounts,
+    Amounts,
     log_moments,
     log_of,
-    positive_part_is_constant,
 )
-from sklearn_mpt._likelihoods.base import DispersionLikelihood
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob, normal_pairs
 
 
-class Lognormal(DispersionLikelihood):
+class Lognormal(Amounts):
     """Positive amounts, given the means of their logarithms.
 
     Parameters
@@ -24,20 +20,10 @@ class Lognormal(DispersionLikelihood):
         Noise variances of the logarithms.
     """
 
-    measure = "density"
-    bounds = (0.0, np.inf)
+    kind = "lognormal"
     has_fixed_information = True
     has_bound = False
-    floor = DISPERSION_FLOOR
     attribute = "noise_variance_"
-
-    @staticmethod
-    def check_rows(X):
-        check_amounts(X, "lognormal", "numbers above 0", X <= 0)
-
-    @staticmethod
-    def constant(X):
-        return positive_part_is_constant(X)
 
     @staticmethod
     def start_location(X, weight=None):

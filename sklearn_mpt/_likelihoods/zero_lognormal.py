@@ -12,19 +12,18 @@ from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.amounts import (
-    DISPERSION_FLOOR,
     MAX_LOG,
+    Amounts,
     check_amounts,
     log_moments,
     log_of,
-    positive_part_is_constant,
 )
-from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
+from sklearn_mpt._likelihoods.base import totals
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._likelihoods.lognormal import centred_pairs
 
 
-class ZeroLognormal(DispersionLikelihood):
+class ZeroLognormal(Amounts):
     """Amounts that may be zero, given the logit and mean logarithm of positive ones.
 
     The two locations of a feature are neighbours.
@@ -35,20 +34,15 @@ class ZeroLognormal(DispersionLikelihood):
         Noise variances of the logarithms of positive amounts.
     """
 
+    kind = "zero_lognormal"
     measure = "density and probability"  # of zero
-    bounds = (0.0, np.inf)
     n_locations = 2
     has_bound = False
-    floor = DISPERSION_FLOOR
     attribute = "noise_variance_"
 
-    @staticmethod
-    def check_rows(X):
-        check_amounts(X, "zero_lognormal", "numbers of 0 and above", X < 0)
-
-    @staticmethod
-    def constant(X):
-        return positive_part_is_constant(X)
+    @classmethod
+    def check_rows(cls, X):
+        check_amounts(X, cls.kind, "numbers of 0 and above", X < 0)
 
     @staticmethod
     def start_location(X, weight=None):
