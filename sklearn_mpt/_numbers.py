@@ -1,4 +1,4 @@
-"""Sizes of memory, and floors, that all subpackages share."""
+"""Sizes of memory, slices that fit it, and floors, that all subpackages share."""
 
 FLOAT_BYTES = 8  # of a number in double precision
 # A tensor of this size fits the caches beside a few others; passes over larger ones
@@ -24,3 +24,13 @@ MAX_GIVEN_ERROR = 1e-6
 # Least width of a component of numbers, in standard deviations of the column. Narrower
 # components would be fitted to single values, and their densities have no bound.
 MIN_WIDTH = 3e-3
+
+
+def chunk_slices(n_items, item_entries, max_entries):
+    """Yield slices of items whose tensors have at most `max_entries` entries.
+
+    A slice has at least one item, such as a row, of `item_entries` entries.
+    """
+    size = max(1, max_entries // item_entries)
+    for start in range(0, n_items, size):
+        yield slice(start, min(start + size, n_items))

@@ -28,7 +28,7 @@ from sklearn_mpt._integration.integrals import (
 )
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS, mixture_nodes, moments
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
-from sklearn_mpt._numbers import CHUNK_BYTES, CHUNK_ENTRIES, FLOAT_BYTES
+from sklearn_mpt._numbers import CHUNK_BYTES, CHUNK_ENTRIES, FLOAT_BYTES, chunk_slices
 
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 # Candidates for draws of z: around all posteriors together, and from the prior.
@@ -214,14 +214,10 @@ class Density(ABC):
     def mean_chain_scores(self, X, orders):
         """Return what the contract's `mean_chain_scores` does; (2, n_orders, d)."""
         scores = X.new_zeros(2, len(orders), X.shape[1], dtype=torch.float64)
-        n_rows = max(1, CHUNK_BYTES // self.row_bytes)
         for i, order in enumerate(orders):
-            for first in range(0, len(X), n_rows):
-                part = X[first : first + n_rows].double()
-                part_order = order
-                if order.ndim == 2:
-                    part_order = order[first : first + n_rows]
-                scores[:, i] += self._chain_sums(part, part_order.expand(len(part), -1))
+            row_orders = order.expand(X.shape)
+            for part in chunk_slices(len(X), self.row_bytes, CHUNK_BYTES):
+                scores[:, i] += self._chain_sums(X[part].double(), row_orders[part])
         return scores / len(X)
 
     def _chain_sums(self, X, order):
@@ -302,9 +298,11 @@ class Units(NamedTuple):
         X : rows, which are read in blocks. weight : of the rows, array (n,); None is 1.
         """
         weight = np.ones(len(X)) if weight is None else weight
-        weight, size = as_tensor(weight, X.device), max(1, CHUNK_ENTRIES // X.shape[1])
-        blocks = zip(X.split(size), weight.split(size), strict=True)
-        counts = sum(w @ (~rows.isnan()).double() for rows, w in blocks)
+        weight = as_tensor(weight, X.device)
+        counts = sum(
+            weight[part] @ (~X[part].isnan()).double()
+            for part in chunk_slices(*X.shape, CHUNK_ENTRIES)
+        )
         return float((counts * self.log_scale).sum() / weight.sum())
 
     def standardise(self, X):

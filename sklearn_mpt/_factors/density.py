@@ -26,7 +26,7 @@ from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._factors.sums import double_blocks, moments_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._matrices import identity, inverse_of_lower, log_determinant
-from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES
+from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
 
 # Largest ratio of a feature's variance to the noise for which scores have an error of
 # about 1e-6 at most: by second moments, by precisions, and by rank-one updates.
@@ -371,9 +371,9 @@ def _by_rows(X, orders, model):
     """
     if orders.ndim == 2:
         orders = orders[:, None].expand(-1, len(X), -1)
-    size = max(1, CACHE_ENTRIES // orders[:, 0].numel())
     sums = 0
-    for rows, block_orders in zip(X.split(size), orders.split(size, 1), strict=True):
+    for part in chunk_slices(len(X), orders[:, 0].numel(), CACHE_ENTRIES):
+        rows, block_orders = X[part], orders[:, part]
         scores = _score_rows(
             rows.repeat(len(block_orders), 1), block_orders.flatten(0, 1), model
         )

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._base.estimator import BaseMPT
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 
 class CodedModel(BaseEstimator):
@@ -58,10 +58,12 @@ class CodedModel(BaseEstimator):
         filled, power_columns = X.copy(), X[:, powers]
         log_prob = np.zeros((len(X), counts.sum()))
         with_codes = np.isnan(X[:, columns]).any(axis=1)
-        n_rows = max(1, CHUNK_ENTRIES // (X.shape[1] * counts.max(initial=1)))
-        for rows, asked in ((with_codes, columns), (~with_codes, columns[:0])):
+        row_entries = X.shape[1] * counts.max(initial=1)
+        for is_row, asked in ((with_codes, columns), (~with_codes, columns[:0])):
+            rows = np.flatnonzero(is_row)
             params = asked.tolist(), layout.n_categories[asked].tolist(), powers
-            for block in _blocks(rows, n_rows):
+            for part in chunk_slices(len(rows), row_entries, CHUNK_ENTRIES):
+                block = rows[part]
                 parts = self.map_density(
                     lambda x, density, params=params: torch.cat(
                         density.complete(x, *params, units.inverse_power_transforms),
@@ -110,10 +112,3 @@ class RecodedModel(BaseEstimator):
         """Set parameters of the model, and let `fit` start from the last fit."""
         self.model.set_warm_start(**params)
         return self
-
-
-def _blocks(rows, size):
-    """Yield the indices of the rows that are True, `size` at a time."""
-    places = np.flatnonzero(rows)
-    for start in range(0, len(places), size):
-        yield places[start : start + size]

@@ -14,7 +14,7 @@ import torch
 from sklearn_mpt._information.louis import covariance_of, missing_information
 from sklearn_mpt._integration.integrals import log_joint
 from sklearn_mpt._integration.quadrature import Nodes
-from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
+from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
 # Rules are refined until the information changes by less, relative to its diagonal.
 TOLERANCE, SAMPLING_TOLERANCE = 1e-4, 1e-2
@@ -138,11 +138,10 @@ def information_by_nodes(rows, weight, joint, accuracy):
 
 
 def _information_by_rule(rows, weight, joint, rule):
-    parts, size, total = _CompleteData(joint), len(rows.X), 0.0
+    parts, total = _CompleteData(joint), 0.0
     n_nodes = len(_nodes(rows.take(slice(1)), joint, *rule).z[0])
-    step = max(1, CHUNK_ENTRIES // (n_nodes * parts.n_parameters))
-    for start in range(0, size, step):
-        block = slice(start, start + step)
+    row_entries = n_nodes * parts.n_parameters
+    for block in chunk_slices(len(rows.X), row_entries, CHUNK_ENTRIES):
         part = rows.take(block)
         nodes = _nodes(part, joint, *rule)
         r = torch.softmax(log_joint(part, nodes, joint), 1)
@@ -162,9 +161,9 @@ def information_by_scores(rows, joint, accuracy):
         for rule in accuracy.rules()
         if not rule.is_shared and len(rule.groups[-1][0]) <= FINE_NODES
     )
-    step, total = max(1, CHUNK_ENTRIES // (n_nodes * parts.n_parameters)), 0.0
-    for start in range(0, len(rows.X), step):
-        part = rows.take(slice(start, start + step))
+    row_entries, total = n_nodes * parts.n_parameters, 0.0
+    for block in chunk_slices(len(rows.X), row_entries, CHUNK_ENTRIES):
+        part = rows.take(block)
         nodes = _nodes(part, joint, rule, True)
         r = torch.softmax(log_joint(part, nodes, joint), 1)
         scores = parts.mean_scores(part, nodes.z, r)

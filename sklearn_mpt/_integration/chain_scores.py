@@ -43,7 +43,7 @@ from sklearn_mpt._integration.quadrature import (
     standard_normal_log_prob,
     total_and_shares,
 )
-from sklearn_mpt._numbers import CACHE_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,8 @@ def _sum_over_rows(rows, order, model, shift, rng):
     )
     shifts = shift[:, None] ^ shifts.to(shift.device)
     width = max(rows.X.shape[1], model.width)
-    size = max(1, CACHE_ENTRIES // (width * sum(counts)))
     sums = 0
-    for part in gen_batches(len(order), size):
+    for part in chunk_slices(len(order), width * sum(counts), CACHE_ENTRIES):
         z, log_weight = _nodes(parts.take(part), count, shifts[part])
         block = rows.take(part)
         sums = sums + _score_prefixes(block, order[part], model, z, log_weight)
@@ -263,10 +262,10 @@ def integrate_along(rows, orders, rule, model):
         By feature; 0.0 for missing entries.
     """
     n_nodes = max(len(z) for z, _ in rule.groups)
-    size = max(1, CACHE_ENTRIES // (n_nodes * (orders.shape[2] + 1)))
+    row_entries = n_nodes * (orders.shape[2] + 1)
     sums = [
         _along_orders(rows.take(part), orders[part], rule, model)
-        for part in gen_batches(len(orders), size)
+        for part in chunk_slices(len(orders), row_entries, CACHE_ENTRIES)
     ]
     return tuple(torch.cat(parts) for parts in zip(*sums, strict=True))
 

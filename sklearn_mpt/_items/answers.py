@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES, chunk_slices
 
 # Equal rows are merged unless more than this share of a sample of rows is distinct.
 N_SAMPLED, MAX_DISTINCT_SHARE = 4096, 0.8
@@ -90,9 +90,7 @@ class Answers:
 
     def blocks(self, n_nodes):
         """Yield slices of rows for which tensors over nodes and columns fit memory."""
-        size = max(1, CACHE_ENTRIES // max(n_nodes, self.columns))
-        for start in range(0, len(self), size):
-            yield slice(start, start + size)
+        return chunk_slices(len(self), max(n_nodes, self.columns), CACHE_ENTRIES)
 
     def counts(self, sums, total):
         """Return expected numbers of each answer at nodes; (d, c, s).

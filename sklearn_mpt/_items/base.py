@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from sklearn.utils import check_array, gen_batches
+from sklearn.utils import check_array
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.estimator import BaseMPT
@@ -17,7 +17,7 @@ from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._items.training import Priors
 from sklearn_mpt._messages import listed
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 MAX_GROUPS = 100  # more are labels of rows, not groups
 
@@ -150,8 +150,8 @@ class FittedItems(LatentMixin, BaseMPT):
                 "theta must have shape (n_samples, n_components) = "
                 f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
             )
-        size = max(1, CHUNK_ENTRIES // (rows.shape[1] * density.items.max_categories))
-        for part in gen_batches(len(rows), size):
+        n_answers = rows.shape[1] * density.items.max_categories
+        for part in chunk_slices(len(rows), n_answers, CHUNK_ENTRIES):
             prob = self._prob_of(density, theta[part])
             yield statistics.moments_of(rows[part], prob), weight[part]
 

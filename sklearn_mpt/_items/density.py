@@ -10,7 +10,7 @@ import torch
 from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
 from sklearn_mpt._items.nodes import grid_of
-from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY
+from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY, chunk_slices
 from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
@@ -182,11 +182,9 @@ class ItemDensity(LatentDensity):
         d = X.shape[1]
         order = order.expand(X.shape)
         scores = X.new_zeros(2, d).double()
-        size = max(
-            1, CHUNK_ENTRIES // (len(self.grid.z) + 2 * d * self.items.max_categories)
-        )
-        for rows, orders in zip(X.split(size), order.split(size), strict=True):
-            rows = rows.double()
+        row_entries = len(self.grid.z) + 2 * d * self.items.max_categories
+        for part in chunk_slices(len(X), row_entries, CHUNK_ENTRIES):
+            rows, orders = X[part].double(), order[part]
             codes, present = rows.nan_to_num().long(), ~rows.isnan()
             joint = self.log_weight.expand(len(rows), -1).clone()
             is_target = present.clone()

@@ -5,7 +5,7 @@ import torch
 
 from sklearn_mpt._information.louis import missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 STEP = 1e-5  # of central differences, nearly the cube root of the rounding error
 # With more parameters, whose matrix has 72 MB, the information is that of each item
@@ -39,9 +39,7 @@ def observed_information(objective, point):
     answers = objective.answers
     table = items.table(curves)
     log_weight = objective.grid.log_weight(objective.layout.population(point))
-    size = max(1, CHUNK_ENTRIES // (len(z) * p))
-    for start in range(0, len(answers), size):
-        rows = slice(start, start + size)
+    for rows in chunk_slices(len(answers), len(z) * p, CHUNK_ENTRIES):
         r = log_joint(answers, rows, table, log_weight).softmax(1)
         answer_scores = _scores_of(answers.codes[rows].long(), items, scores)
         row_scores = torch.cat(

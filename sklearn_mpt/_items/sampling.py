@@ -29,7 +29,7 @@ from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import LatentGrid
 from sklearn_mpt._items.training import ItemObjective, block_sums
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 POPULATION_POINTS = 2**12  # of averages over a population of many abilities
 
@@ -256,9 +256,7 @@ class SampledObjective(ItemObjective):
         items, nodes = self.layout.items, self._nodes
         n_nodes, n_dims = nodes.z.shape[1:]
         width = max(n_numbers, len(items) * items.max_categories)
-        size = max(1, CHUNK_ENTRIES // (width * n_nodes))
-        for first in range(0, len(self.answers), size):
-            rows = slice(first, first + size)
+        for rows in chunk_slices(len(self.answers), width * n_nodes, CHUNK_ENTRIES):
             z = nodes.z[rows].reshape(-1, n_dims)
             curves, codes = items.curves(point, z), self.answers.codes[rows].long()
             total, answered = nodes.log_weight[rows].clone(), []

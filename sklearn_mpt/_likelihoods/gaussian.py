@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 LOG_2PI = math.log(2 * math.pi)
 NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
@@ -21,9 +21,7 @@ def row_blocks(X, weight=None):
     So all rows are never copied at once.
     """
     weight = np.ones(len(X)) if weight is None else weight
-    n_rows = max(1, CHUNK_ENTRIES // X.shape[1])
-    for first in range(0, len(X), n_rows):
-        part = slice(first, first + n_rows)
+    for part in chunk_slices(len(X), X.shape[1], CHUNK_ENTRIES):
         yield X[part].astype(np.float64, copy=False), weight[part]
 
 

@@ -31,7 +31,7 @@ from sklearn_mpt._linear.linear_map import (
     location_points,
     variational_posterior,
 )
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 MIN_LOG_PROB = -30.0  # of an entry at a shared node, so that 1 / p is finite
 
@@ -108,7 +108,7 @@ def varies_in_rows(X, is_all):
     """Return 1.0 for features that may vary; others keep their coefficients."""
     if not is_all:
         return torch.ones_like(X[0]).double()
-    blocks = X.split(max(1, CHUNK_ENTRIES // X.shape[1]))
+    blocks = [X[part] for part in chunk_slices(*X.shape, CHUNK_ENTRIES)]
     low = torch.stack([b.nan_to_num(nan=torch.inf).amin(0) for b in blocks]).amin(0)
     high = torch.stack([b.nan_to_num(nan=-torch.inf).amax(0) for b in blocks]).amax(0)
     return (low < high).double()

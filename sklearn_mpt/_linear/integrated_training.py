@@ -52,7 +52,7 @@ from sklearn_mpt._measure.masks import (
     fixed_size,
     training_sizes,
 )
-from sklearn_mpt._numbers import CACHE_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 
 @dataclass(frozen=True)
@@ -353,9 +353,7 @@ class IntegratedRows(Objective):
         for index, rows, weight in self._blocks(batch, width):
             posterior = row_nodes.posterior(rows, joint, index)
             n_entries = len(joint.intercept) * row_nodes.n_nodes
-            size = max(1, SIZES.row_node_block // n_entries)
-            for start in range(0, len(index), size):
-                part = slice(start, start + size)
+            for part in chunk_slices(len(index), n_entries, SIZES.row_node_block):
                 block, block_posterior = rows.take(part), posterior.take(part)
                 nodes = row_nodes.place(block, block_posterior, batch.iteration)
                 yield block, nodes, weight[part]
@@ -365,9 +363,7 @@ class IntegratedRows(Objective):
 
         width : entries that a row takes.
         """
-        size = max(1, SIZES.block // width)
-        for start in range(0, len(batch.rows), size):
-            part = slice(start, start + size)
+        for part in chunk_slices(len(batch.rows), width, SIZES.block):
             X, weight = self._standardised_rows(batch.rows[part])
             mask_index = np.arange(len(batch.rows))[part] % len(batch.masks)
             masks = torch.from_numpy(batch.masks[mask_index]).to(self.X.device)

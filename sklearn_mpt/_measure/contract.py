@@ -53,7 +53,7 @@ from sklearn_mpt._frames import fill_masked
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 from sklearn_mpt._messages import listed
-from sklearn_mpt._numbers import CACHE_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 # Differences of log-probabilities, relative or in nats:
 MIN_CHANGE = 1e-4  # larger than rounding errors in single precision
@@ -336,10 +336,7 @@ def fill_along_order(log_prob_given, order, terms):
 
 def row_blocks(rows):
     """Yield slices of rows, and these rows, so that few are processed at a time."""
-    from sklearn.utils import gen_batches  # models load without sklearn
-
-    n_rows, n_features = rows.shape
-    for batch in gen_batches(n_rows, max(1, CACHE_ENTRIES // n_features)):
+    for batch in chunk_slices(*rows.shape, CACHE_ENTRIES):
         yield batch, rows.slice(batch.start, batch.stop)
 
 

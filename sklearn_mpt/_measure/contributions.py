@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
-from sklearn.utils import gen_batches
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
@@ -26,7 +26,7 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, column_names
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 
@@ -202,18 +202,12 @@ def _on_rows(function, conditional, values, missing, orders):
 
 def _sums_along(conditional, rows, draws):
     sums = np.empty((len(draws), len(rows)))
-    for block in gen_batches(len(draws), _n_together(rows)):
+    for block in chunk_slices(len(draws), math.prod(rows.shape), CHUNK_ENTRIES):
         orders = np.stack([draw.draw(*rows.shape) for draw in draws[block]])
         for batch, part in row_blocks(rows):
             terms = chain_log_prob(conditional, part, _part(orders, batch))
             sums[block, batch] = terms.sum(axis=2)
     return sums
-
-
-def _n_together(rows):
-    """Return the number of orders, or of pairs, that are scored together."""
-    n_rows, n_features = rows.shape
-    return max(1, CHUNK_ENTRIES // (n_rows * n_features))
 
 
 def _part(orders, batch):
@@ -394,7 +388,7 @@ def _order_pair(seed, n_rows, n_features):
 def _moments_of_pairs(conditional, rows, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
     moments = np.zeros((2, *rows.shape))
-    for block in gen_batches(len(pairs), _n_together(rows)):
+    for block in chunk_slices(len(pairs), math.prod(rows.shape), CHUNK_ENTRIES):
         drawn = [
             _order_pair(seed, len(rows) if per_row else 1, rows.shape[1])[:size]
             for seed, per_row, size in pairs[block]

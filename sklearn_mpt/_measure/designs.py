@@ -33,7 +33,7 @@ from sklearn_mpt._measure.masks import (
     share_out,
 )
 from sklearn_mpt._measure.rows import Rows
-from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER
+from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 # Groups of rows whose errors are stored separately: with two sets of masks each, their
 # variance has so many degrees of freedom.
@@ -108,12 +108,11 @@ def chain(measurement):
 
 def _score_orders(measurement, indices):
     n_rows = measurement.shape[0] if measurement.per_row else 1
-    n_together = max(1, CHUNK_ENTRIES // (n_rows * measurement.shape[1]))
-    scores = []
-    for start in range(0, len(indices), n_together):
+    scores, order_entries = [], n_rows * measurement.shape[1]
+    for part in chunk_slices(len(indices), order_entries, CHUNK_ENTRIES):
         orders = np.stack([
             draw_order(index, measurement.seed, n_rows, measurement.shape[1])
-            for index in indices[start : start + n_together]
+            for index in indices[part]
         ])  # fmt: skip
         orders = orders if measurement.per_row else orders[:, 0]
         means = mean_chain_scores(measurement.model, measurement.rows, orders)
@@ -203,10 +202,9 @@ def _score_shared(measurement, tasks, draw):
 
     Masks of several tasks are put into one call of the model.
     """
-    n_together = max(1, CHUNK_ENTRIES // (measurement.n_masks * measurement.shape[1]))
-    scores = []
-    for start in range(0, len(tasks), n_together):
-        masks = [draw(task) for task in tasks[start : start + n_together]]
+    scores, task_entries = [], measurement.n_masks * measurement.shape[1]
+    for part in chunk_slices(len(tasks), task_entries, CHUNK_ENTRIES):
+        masks = [draw(task) for task in tasks[part]]
         values = mean_masked_scores(
             measurement.model, measurement.rows, np.concatenate(masks)
         )
@@ -293,12 +291,10 @@ def _score_per_row(measurement, indices):
 def _scores_of_rows(measurement, index):
     """Score masks of a size, drawn for each row; (n_masks, n_samples)."""
     conditional = CheckedConditional(measurement.model)
-    n_rows = measurement.shape[0]
-    n_together = max(1, CHUNK_ENTRIES // measurement.shape[1])
     scores = []
-    for start in range(0, n_rows, n_together):
-        rows = measurement.rows.slice(start, min(start + n_together, n_rows))
-        rng = child_generator(measurement.seed, index, start)
+    for part in chunk_slices(*measurement.shape, CHUNK_ENTRIES):
+        rows = measurement.rows.slice(part.start, part.stop)
+        rng = child_generator(measurement.seed, index, part.start)
         masks = _draw_sets(measurement, index, len(rows), rng)
         scores.append(
             [masked_score(hidden_log_prob(conditional, rows, m), m) for m in masks]
