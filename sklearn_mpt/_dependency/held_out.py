@@ -11,14 +11,24 @@ from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_tre
 from sklearn_mpt._dependency.predictors import mean_of_trees, probabilities
 
 
-def _unseen(copies, counts, index):
-    """Return whether a tree has no copy of the rows of some copies; (n, n_trees).
+def _out_of_bag(copies, counts, index):
+    """Return the copies whose rows some trees have not seen, and these trees.
 
-    counts : what each copy counts in each tree, n_trees arrays.
+    copies : to which the trees are fitted. counts : what each of them counts in each
+    tree, n_trees arrays. index : the copies among which these are looked for.
+
+    Returns an index of m copies, and bool (m, n_trees).
     """
     n_rows = copies.rows.max() + 1
     is_seen = [np.bincount(copies.rows, count > 0, n_rows) > 0 for count in counts]
-    return ~np.column_stack(is_seen)[copies.rows[index]]
+    is_unseen = ~np.column_stack(is_seen)[copies.rows[index]]
+    is_predicted = is_unseen.any(axis=1)
+    return index[is_predicted], is_unseen[is_predicted]
+
+
+def _weight_of(rows, weight):
+    """Return the weights of rows; 1 if `weight` is None."""
+    return np.ones(len(rows)) if weight is None else weight[rows]
 
 
 class ForestRows(NamedTuple):
@@ -36,9 +46,6 @@ class ForestRows(NamedTuple):
     min_variance: float
     has_values: bool
 
-    def _weight(self, rows):
-        return np.ones(len(rows)) if self.weight is None else self.weight[rows]
-
     def leaf_values(self, forest, index):
         """Return the numbers in the leaves of a forest, and counts of copies.
 
@@ -47,7 +54,7 @@ class ForestRows(NamedTuple):
         shape.
         """
         copies = self.copies.at(index)
-        weight = None if self.weight is None else self.weight[copies.rows]
+        weight = _weight_of(copies.rows, self.weight)
         counts = list(draws_of_trees(forest, len(copies.rows), weight))
         if not self.has_values:
             return None, counts
@@ -57,11 +64,8 @@ class ForestRows(NamedTuple):
 
     def out_of_bag(self, forest, values, counts, index):
         """Predict copies by the trees that have no copy of the row in their bags."""
-        is_unseen = _unseen(self.copies, counts, index)
-        is_predicted = is_unseen.any(axis=1)
-        return self.predicted(
-            forest, values, index[is_predicted], is_unseen[is_predicted]
-        )
+        out_of_bag = _out_of_bag(self.copies, counts, index)
+        return self.predicted(forest, values, *out_of_bag)
 
     def predicted(self, forest, values, index, counts=None):
         """Predict copies by all trees of a forest, or by those that count.
@@ -87,7 +91,7 @@ class ForestRows(NamedTuple):
             below,
             near,
             copies.inputs.share_visible,
-            self._weight(copies.rows),
+            _weight_of(copies.rows, self.weight),
         )
 
 
@@ -106,11 +110,8 @@ class CategoryRows(NamedTuple):
     def out_of_bag(self, forest, index):
         """Predict copies by the trees that have no copy of the row in their bags."""
         rows = self.copies.rows
-        weight = None if self.weight is None else self.weight[rows]
-        counts = draws_of_trees(forest, len(rows), weight)
-        is_unseen = _unseen(self.copies, counts, index)
-        is_predicted = is_unseen.any(axis=1)
-        return self.predicted(forest, index[is_predicted], is_unseen[is_predicted])
+        counts = draws_of_trees(forest, len(rows), _weight_of(rows, self.weight))
+        return self.predicted(forest, *_out_of_bag(self.copies, counts, index))
 
     def predicted(self, forest, index, counts=None):
         """Predict copies by all trees of a forest, or by those that count.
@@ -123,6 +124,6 @@ class CategoryRows(NamedTuple):
             prob = probabilities(forest, Z, self.n_categories)
         else:
             prob = mean_of_trees(forest, Z, counts, self.n_categories)
-        weight = np.ones(len(Z)) if self.weight is None else self.weight[copies.rows]
+        weight = _weight_of(copies.rows, self.weight)
         code = self.code[copies.rows].astype(int)
         return HeldOutCategories(code, prob, copies.inputs.share_visible, weight)
