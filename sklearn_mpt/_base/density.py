@@ -273,6 +273,16 @@ class LatentDensity(Density):
         """Return E[x | z], for Z of shape (n, k); (n, d)."""
 
 
+def unit_attributes(likelihood, X, weight=None):
+    """Return fitted attributes: the units of rows, and which columns are constant.
+
+    X : rows, NaN where missing. weight : of the rows, array (n,); None is 1.
+    """
+    shift, scale = likelihood.units(X, weight)
+    constant = np.flatnonzero(likelihood.constant(X))
+    return {"_shift": shift, "_scale": scale, "_constant": constant}
+
+
 class Units(NamedTuple):
     """The shift of each column, and one scale or that of each, that standardise rows.
 
@@ -284,7 +294,7 @@ class Units(NamedTuple):
 
     @classmethod
     def from_attributes(cls, fitted, device):
-        """Return those of fitted attributes."""
+        """Return those of `unit_attributes`."""
         arrays = (np.asarray(fitted[name]) for name in ("_shift", "_scale"))
         return cls(*(as_tensor(array, device) for array in arrays))
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._base.density import unit_attributes
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows, slopes_at
 from sklearn_mpt._numbers import TINY
@@ -85,14 +86,15 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     recipe : with `widths` and `activation`. kind : StartKind. weight : the sample
     weights, (n,); None is 1.
     """
-    shift, scale = likelihood.units(X, weight)
+    units = unit_attributes(likelihood, X, weight)
+    shift, scale = units["_shift"], units["_scale"]
     rows = WeightedRows.from_arrays((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
     sizes = [n_components, *recipe.widths[::-1], len(location)]
     layers, *hidden = _decoder_start(
         sizes, location, recipe.activation, kind.activation_scale, rng
     )
-    fitted = {"activation_": recipe.activation, "_shift": shift, "_scale": scale}
+    fitted = units | {"activation_": recipe.activation}
     fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
         share = np.clip(SCALES.noise_share * X.shape[1], SCALES.min_noise_share, 1)

@@ -303,11 +303,10 @@ class MPTDeepVAE(LatentMixin, TableMPT):
 
     def _start(self, X, rng, weight):
         likelihood = self._likelihood()
-        constant = np.flatnonzero(likelihood.constant(X))
-        constants = {"lml_method_": "importance", "_constant": constant}
         recipe = self._recipe(likelihood, *X.shape)
         args = recipe, self.n_components, likelihood, X
-        fitted = constants | start(*args, rng, recipe.starts[0], weight)
+        fitted = start(*args, rng, recipe.starts[0], weight)
+        fitted["lml_method_"] = "importance"
         if self.decoder is not None:
             fitted |= self._user_decoder_start(fitted, X, rng, weight)
             del fitted["decoder_coefs_"], fitted["decoder_intercepts_"]

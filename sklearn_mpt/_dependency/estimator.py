@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 
-from sklearn_mpt._base.density import Units
+from sklearn_mpt._base.density import Units, unit_attributes
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, warn_constant
@@ -200,8 +200,8 @@ class MPTDependencyNetwork(TableMPT):
             weight = None  # predictors need not take weights of 1
         columns = self._likelihood_by_column()
         d = X.shape[1]
-        shift, scale = columns.units(X, np.ones(len(X)) if weight is None else weight)
-        rows = (X.astype(np.float64) - shift) / scale
+        units = unit_attributes(columns, X, weight)
+        rows = (X.astype(np.float64) - units["_shift"]) / units["_scale"]
         orders = draw_orders(self.n_orders, d, rng)
         settings = NetworkSettings(
             self.classifier,
@@ -218,15 +218,12 @@ class MPTDependencyNetwork(TableMPT):
             for j, seed in enumerate(seeds)
         )
         predictors, learned = zip(*fits, strict=True)
-        return {
+        return units | {
             "estimators_": list(predictors),
             "orders_": orders,
             "lml_method_": "exact",
             "_learned": list(learned),
             "_marginal_weight": float(self.marginal_weight),
-            "_shift": shift,
-            "_scale": scale,
-            "_constant": np.flatnonzero(columns.constant(X)),
         }
 
     @property

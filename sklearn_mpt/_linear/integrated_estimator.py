@@ -10,7 +10,13 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._base.density import IntegratedDensity, Units, as_tensor, as_view
+from sklearn_mpt._base.density import (
+    IntegratedDensity,
+    Units,
+    as_tensor,
+    as_view,
+    unit_attributes,
+)
 from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
@@ -138,14 +144,11 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     def _start(self, X, rng, weight):
         likelihood, K = self._likelihood(), self.n_components
         is_quadrature = K <= MAX_GRID_DIMS
-        shift, scale = likelihood.units(X, weight)
-        fitted = {
+        fitted = unit_attributes(likelihood, X, weight) | {
             "lml_method_": "quadrature" if is_quadrature else "importance",
-            "_shift": shift,
-            "_scale": scale,
-            "_constant": np.flatnonzero(likelihood.constant(X)),
         }
-        X = X - shift  # in double precision
+        scale = fitted["_scale"]
+        X = X - fitted["_shift"]  # in double precision
         X /= scale
         shape_attributes = likelihood.start_attributes(X, scale, weight)
         likelihood = likelihood.from_attributes(shape_attributes, scale)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._base.density import Units, as_tensor
+from sklearn_mpt._base.density import Units, as_tensor, unit_attributes
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import UserModule
@@ -288,19 +288,16 @@ class MPTMaskedAutoencoder(TableMPT):
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
         weight = np.ones(len(X)) if weight is None else weight / weight.mean()
-        shift, scale = columns.units(X, weight)
-        fitted = {
+        fitted = unit_attributes(columns, X, weight) | {
             "lml_method_": "exact",
             "n_mixtures_": int(self.n_mixtures),
             "orders_": draw_orders(self.n_orders, X.shape[1], rng),
-            "_shift": shift,
-            "_scale": scale,
-            "_constant": np.flatnonzero(columns.constant(X)),
             "_batch_size": recipe.batch_size,
             "_at_floor": np.zeros(X.shape[1]),
         }
         numbers = np.flatnonzero([kind == NUMBERS for kind in columns.kinds])
-        rows = (X[:, numbers].astype(np.float64) - shift[numbers]) / scale[numbers]
+        shift, scale = fitted["_shift"][numbers], fitted["_scale"][numbers]
+        rows = (X[:, numbers].astype(np.float64) - shift) / scale
         n_factors = count_factors(len(X), len(numbers))
         if len(numbers):
             fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
