@@ -123,7 +123,7 @@ class BaseMPT(
         "n_jobs",
     )
     _takes_parts = True  # whether it offers `partial_fit`
-    _of_strings = ADVICE  # end of the error message for a column of strings
+    _advice_on_strings = ADVICE  # ends the error message for a column of strings
 
     # What a model fills in
 
@@ -155,7 +155,7 @@ class BaseMPT(
         """
         return validate_data(
             self,
-            readable_numbers(X, self._of_strings),
+            readable_numbers(X, self._advice_on_strings),
             reset=reset,
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan",

@@ -42,7 +42,7 @@ class FittedDensityMixin(DensityMixin):
 
     device: str | torch.device
     n_features_in_: int
-    _bound: Mapping
+    _bound: Mapping  # the parameters that results depend on, as they were in `fit`
     _has_chains = True  # whether it offers `mean_chain_scores`
 
     # Scores

@@ -37,7 +37,7 @@ class TableMPT(BaseMPT):
     likelihood: LikelihoodNames
     likelihoods_: list[str]
     categories_: list[np.ndarray | None]
-    _of_strings = AS_CATEGORIES
+    _advice_on_strings = AS_CATEGORIES
     _kinds_taken: tuple[str, ...] = tuple(LIKELIHOODS)  # of columns
     _storage: list[dict]  # how each column of a table was stored in `fit`
 

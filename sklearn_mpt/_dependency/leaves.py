@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._numbers import ROUNDING
+
 
 class LeafMoments:
     """Means and variances of the rows in the leaves of a forest.
@@ -109,6 +111,6 @@ def draws_of_trees(forest, n_rows, weight):
         count = np.bincount(drawn, minlength=n_rows).astype(np.float64)
         # scikit-learn draws by weights from 1.9 on, and multiplies by them before
         is_drawn_by_weight = np.isclose(
-            tree.tree_.weighted_n_node_samples[0], count.sum(), rtol=1e-9
+            tree.tree_.weighted_n_node_samples[0], count.sum(), rtol=ROUNDING
         )
         yield count if is_drawn_by_weight else count * row_weight

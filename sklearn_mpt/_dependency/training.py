@@ -40,7 +40,9 @@ from sklearn_mpt._seeds import N_TORCH_SEEDS, seed_from
 # Least mean of counts and amounts, as a share of the mean of the column: other counts
 # would be impossible given a leaf that holds zeros only.
 MIN_MEAN = 1e-3
-# Weight of the numbers in leaves below which they are not kept, as they take memory.
+# Weight of the numbers in leaves below which they are not kept. Such a weight says that
+# they explain less than 1% of held-out rows, and they take memory for all training rows
+# in each tree.
 MIN_VALUES_WEIGHT = 0.01
 
 

@@ -276,7 +276,8 @@ class Ascent(Solver):
         noise = math.hypot(before.error, move.error) if self.objective.is_noisy else 0.0
         rounding = RULES.rounding * (1 + abs(before.value))
         least = max(rounding, self.objective.rules.node_noise * self._tol)
-        return move.value < before.value - 4 * noise - least
+        least += RULES.overshoot_in_noise * noise
+        return move.value < before.value - least
 
     def _halve_step(self, overshot):
         point, move, size = self._last

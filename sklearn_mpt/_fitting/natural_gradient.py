@@ -23,7 +23,7 @@ import torch
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import ROUNDING, TINY
 
-# Added to the information, relative to its trace, which is singular for few rows.
+# Added to the information, which is singular for few rows; a share of its trace.
 RIDGE = 1e-10
 # Largest relative decrease in one step of a noise variance or another positive number:
 # full steps may lead to negative ones.

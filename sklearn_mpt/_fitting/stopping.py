@@ -75,8 +75,8 @@ def is_flat(losses, window, tol, n_errors=1.0):
 def gains_are_below(tol, last_gain, remaining_gain, patience=1.0):
     """Return whether steps without noise may end.
 
-    gained : gain of the last step, which must be below `patience` times `tol`. left :
-    gain of all later steps, which must be below `tol`.
+    last_gain : must be below `patience` times `tol`. remaining_gain : of all later
+    steps, which must be below `tol`.
     """
     return last_gain < patience * tol and remaining_gain < tol
 
@@ -143,6 +143,9 @@ class AscentRules:
     flat_gain_ratio : float
         Steps do not shrink if their expected gains fall to a larger share of those in
         the window before.
+    overshoot_in_noise : float
+        A step is halved if the value after it is so many standard errors below the one
+        before.
     fall_in_noise : float
         Values have fallen if they are so many standard errors below the best.
     min_points : int
@@ -178,6 +181,7 @@ class AscentRules:
     window: int = 4
     min_signal: float = 0.5
     flat_gain_ratio: float = 0.9
+    overshoot_in_noise: float = 4.0
     fall_in_noise: float = 3.0
     min_points: int = 4
     points_between_checks: int = 12

@@ -41,7 +41,8 @@ SIZES = 2, 4, 8, 16
 # What the first model of a path is expected to gain, in nats per hidden entry: of a
 # path of another kind, and of one that varies a kind.
 MAY_GAIN, VARIANT_MAY_GAIN = 0.1, 0.02
-# Least number of rows for each component of a mixture.
+# Least number of rows for each component of a mixture. It saves time for candidates
+# that hardly ever gain: benchmarks/RESULTS.rst has 2 and 30 rows.
 ROWS_PER_COMPONENT = 10
 # Epochs of mixtures, of a Gaussian and of linear models, and the gain at which they
 # end: in nats per row, and of mixtures per row and column.

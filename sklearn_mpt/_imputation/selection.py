@@ -69,12 +69,15 @@ class SearchRules:
 class AutoSeconds:
     """The time of a choice of models with ``max_seconds="auto"``.
 
-    All numbers of seconds are those of a typical core. The time grows like that of
-    imputation by trees, beside which ``benchmarks/bench_imputation.py`` prints it.
+    All numbers of seconds are those of a typical core. With more, more candidates are
+    tried. The time grows like that of imputation by trees: a model for each column,
+    whose time has a part for each column and one for each entry of each other column.
+    ``benchmarks/bench_imputation.py`` prints both times, and errors.
 
     Attributes
     ----------
     min_seconds : float
+        With it, small tables have some candidates to choose from.
     max_seconds : float
         With it, a table of 1,000 rows is filled in in less than ten seconds.
     column_seconds : float

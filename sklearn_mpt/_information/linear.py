@@ -18,7 +18,9 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
 # Rules are refined until the information changes by less, relative to its diagonal.
 TOLERANCE, SAMPLING_TOLERANCE = 1e-4, 1e-2
-MAX_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
+# Largest number of possible rows that are all listed. More are drawn from the model:
+# the cost grows with the number of rows, and drawn rows may miss rare ones.
+MAX_PATTERNS = 1024
 # Rows that are drawn, and four more for each parameter: the information expected of
 # them has full rank if the model determines all parameters.
 DRAWN_ROWS = 200

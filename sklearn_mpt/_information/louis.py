@@ -16,6 +16,7 @@ import numpy as np
 from scipy.linalg import eigh, null_space
 
 from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._numbers import ROUNDING
 
 # Information, relative to that of the single parameters, below which rows do not
 # determine a direction; and expected information, relative to the largest, below which
@@ -59,7 +60,7 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
     unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     basis, unidentified = np.eye(len(unit)), np.zeros(len(unit), dtype=bool)
     if constraints is not None and constraints.any():
-        basis = null_space(constraints * unit, rcond=1e-9)
+        basis = null_space(constraints * unit, rcond=ROUNDING)
     if expected is not None:
         basis, unidentified = _identified(unit[:, None] * expected * unit, basis)
     values, vectors = eigh(basis.T @ (unit[:, None] * information * unit) @ basis)

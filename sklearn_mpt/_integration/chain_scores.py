@@ -54,16 +54,24 @@ class ChainRules:
     ----------
     growth : float
         Ratio of the lengths of two successive prefixes with approximate posteriors.
+        With a smaller one more posteriors are computed, each with fewer points.
+        Posteriors of prefixes in between are at most so many times more precise, in
+        each direction of z, than one that has points, if features tell equally much.
     n_points : int
         Largest number of points of all approximate posteriors of an order together.
+        The time of scores grows with it. Errors of points are part of the standard
+        errors of curves.
     max_points : int
-        Largest number of points of one approximate posterior.
+        Largest number of points of one approximate posterior, where rows are short.
     prior_ratio : int
-        Number of points of the prior, as a multiple of those of a posterior.
+        Number of points of the prior, as a multiple of those of a posterior. Short
+        prefixes have posteriors that are close to the prior.
     n_rows : int
-        Number of rows whose approximate posteriors are computed together.
+        Number of rows whose approximate posteriors are computed together. It bounds the
+        memory of what a model computes for a row, as its nets do.
     n_prefixes : int
-        Number of prefixes that are scored together, which bounds the memory.
+        Number of prefixes that are scored together. It bounds the memory: with D
+        features, averages take at most 8 n_prefixes D bytes for each row.
     """
 
     growth: float = 1.3

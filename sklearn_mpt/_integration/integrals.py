@@ -34,9 +34,17 @@ from sklearn_mpt._probabilities import drawn_codes
 # Error at which importance sampling ends, in nats, or in units of z or of standardised
 # features.
 IMPORTANCE_TOLERANCE = 0.02
-# Points around the mode and from the prior in each replicate, for rule after rule.
+# Points around the mode and from the prior in each replicate, for rule after rule. A
+# ninth of the points is from the prior, so that no weight of a point, over the
+# likelihood there, is larger than 9. Each rule has twice the points of the one before,
+# so that all rules of a row cost less than twice its last one.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
-IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in blocks
+# Nodes for which chunks of rows are chosen, those of the first rule: all rows need
+# these, and later rules compute more in blocks.
+IMPORTANCE_NODES = sum(IMPORTANCE_POINTS[0])
+# Largest number of nodes of a grid for integrals of one row, and of a grid that rows
+# share. The values of 100 features at so many nodes take 26 MB.
+MAX_GRID_NODES = 2**15
 # Smallest probability that shared nodes estimate. Terms of smaller ones may underflow,
 # so that nodes of each row estimate them.
 MIN_AVERAGE = 1e-200
@@ -79,7 +87,7 @@ def quadrature(
     device,
     *,
     sizes=(4, 6, 9, 13, 19, 28, 41, 60, 90),
-    max_nodes=2**15,
+    max_nodes=MAX_GRID_NODES,
     tolerance=1e-4,
 ):
     """Return the accuracy of product grids.

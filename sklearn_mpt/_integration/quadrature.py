@@ -19,7 +19,10 @@ from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import inverse_of_lower, log_determinant
 
 MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
-# Points around the mode and from the prior in training: at first, and at the end.
+# Points around the mode and from the prior in training: at first, and at the end. As in
+# scoring, a ninth is from the prior. Time and memory of a step grow with the points;
+# the errors of sums over rows fall with their square root at least, so that four times
+# as many at the end halve them.
 TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
 # Independent scramblings of quasi-random points, whose spread estimates the error: with
 # as many less one degrees of freedom.

@@ -34,6 +34,7 @@ from sklearn_mpt._information.linear import (
 )
 from sklearn_mpt._integration.integrals import (
     IMPORTANCE_POINTS,
+    MAX_GRID_NODES,
     importance,
     quadrature,
     rows_of,
@@ -62,20 +63,22 @@ from sklearn_mpt._linear.linear_map import (
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
 # posterior, of which there is a bound, and the radii of the two grids of each pair.
 # With a spacing of 1.25, pairs that agree have errors of at most 3e-5 nats (see
 # benchmarks/bench_shared_grids.py); with more, some pairs agree by chance.
 SCORING_SPACINGS, SCORING_RADII = (1.25, 0.625), (6.0, 5.5)
-MAX_SHARED, MAX_TABLE = 2**15, 2**23  # largest number of nodes, and nodes x features
+# Largest number of nodes x features: rows share a table of them, of 64 MiB.
+MAX_TABLE = 2 * CHUNK_ENTRIES
 # Largest number of nodes of grids that are coarser than these spacings: posteriors of
 # some rows may be wider than the bound.
 MAX_COARSE = 2**13
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
-# Quadrature rules tried for a conditional, before it is computed as a difference of
-# two log-likelihoods.
+# Quadrature rules tried for a conditional, before it is computed as a difference of two
+# log-likelihoods, to the same tolerance. More rules cost time for all hidden entries of
+# a row together, fewer for each of those that are left.
 CONDITIONAL_RULES = 4
 
 
@@ -347,7 +350,7 @@ def _shared_first(joint, accuracy, precision, is_fine):
     precision : of `max_precision`.
     """
     n_features, radii = joint.components.shape[1], SCORING_RADII[:1] * joint.n_dims
-    max_nodes = min(MAX_SHARED, MAX_TABLE // n_features)
+    max_nodes = min(MAX_GRID_NODES, MAX_TABLE // n_features)
     bounds = [
         spacings(precision, ratio, MAX_SPACING).tolist() for ratio in SCORING_SPACINGS
     ]

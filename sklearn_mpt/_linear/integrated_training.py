@@ -110,8 +110,11 @@ class TrainingSizes:
 
 
 SIZES = TrainingSizes()
-# With sampled nodes: shares of tol. An ascent ends when steps gain less than the first;
-# falls less than the second are errors of nodes, which move with the posteriors.
+# Shares of tol. With sampled nodes, an ascent ends when steps gain less than the first:
+# smaller gains may be errors of nodes, and an ascent with more nodes follows. Falls
+# less than the second are errors of nodes, which move with the posteriors: a smaller
+# share halves steps that are right, a larger one takes steps that lose up to that
+# share.
 STOP_GAIN_IF_SAMPLED, NODE_NOISE = 1.0, 0.1
 MAX_STEP = 1.0  # largest step of a coefficient; the quadratic model fails beyond
 

@@ -19,7 +19,7 @@ from sklearn_mpt._integration.quadrature import (
     widened,
 )
 from sklearn_mpt._matrices import log_determinant
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING
 
 # Largest spacing h of the shared grid, in standard deviations of the prior, for which
 # the error exp(-2 pi^2 / h^2) is 4e-14.
@@ -28,7 +28,6 @@ MAX_SPACING = 0.8
 # Number of dimensions -> nodes in each dimension. With more, fits score the same to
 # .002 nats on the tables of benchmarks/bench_row_nodes.py.
 ROW_GRID = {1: 15, 2: 5, 3: 5}
-N_ROW_GROUPS = 16  # of sampled nodes, from which those of a step are taken in turn
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
 
@@ -172,16 +171,20 @@ class RowNodes:
 
     The search for the mode of a row starts at its mode in the step before.
 
-    n_rows : number of rows. is_fine : whether sampled nodes are many.
+    n_rows : number of rows. is_fine : whether sampled nodes are many. n_groups : number
+    of independent groups of sampled nodes, of which each step takes the next. Their
+    errors average out over steps: the error of an average over many steps is that of a
+    step, divided by the square root of `n_groups`. Their points take little memory, as
+    rows share them.
     """
 
-    def __init__(self, n_rows, n_dims, device, seed, is_fine=False):
+    def __init__(self, n_rows, n_dims, device, seed, is_fine=False, n_groups=16):
         shape = n_rows, n_dims
         self._modes = torch.zeros(shape, dtype=torch.float64, device=device)
         self.is_sampled = n_dims > MAX_GRID_DIMS
         if self.is_sampled:
             counts = FINE_TRAINING_POINTS if is_fine else TRAINING_POINTS
-            self.rule = mixtures(counts, n_dims, device, seed, N_ROW_GROUPS)
+            self.rule = mixtures(counts, n_dims, device, seed, n_groups)
             self.n_nodes = sum(counts)
             return
         n_per_dim = ROW_GRID[n_dims]
@@ -236,7 +239,7 @@ def max_precision(joint, values=None, core=3.0, n_cells=12):
     """
     axis = torch.from_numpy(np.linspace(-core, core, n_cells + 1))
     z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
-    z = z[(z**2).sum(1) <= core**2 + 1e-9].to(joint.components)
+    z = z[(z**2).sum(1) <= core**2 * (1 + ROUNDING)].to(joint.components)
     information = _largest_information(joint, z, core / n_cells, values)
     return 1 + (information @ (joint.components**2).T).amax(0)
 

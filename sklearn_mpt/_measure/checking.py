@@ -36,7 +36,9 @@ from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
 MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
 SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
-VALUES_PER_MASK = 12  # number of values whose probabilities are added up for a mask
+# Number of values whose probabilities are added up for a mask. Each costs a call of the
+# model; other masks add up those of other features.
+VALUES_PER_MASK = 12
 ROWS_TO_SUM = 10  # rows for which they are added up, and that are scored along orders
 GRID = 2001  # number of points of the grid of a density
 

@@ -18,7 +18,9 @@ MAX_VALUES = 20  # largest number of values of a discrete column
 # Largest range of integers whose probabilities are added up, and number of those beyond
 # the ones seen that are tried for counts.
 MAX_INTEGERS = 200
-TESTED_FEATURES = 3  # hidden features whose densities are integrated
+# Hidden features whose densities are integrated. Each costs calls of the model with at
+# least `GRID_POINTS` rows; check_masked_model integrates one for each of its masks.
+TESTED_FEATURES = 3
 GRID_POINTS = 33  # number of points of the first grid
 MAX_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
 GRID_TOLERANCE = 0.02  # relative error of an integral, and its change by halvings

@@ -13,10 +13,15 @@ from scipy import stats
 
 from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
-from sklearn_mpt._numbers import MAX_EXACT_INTEGER
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER, ROUNDING
 
-MAX_LEVELS = 20  # largest number of levels in order
-ROWS_PER_LEVEL = 5  # smallest mean number of rows for each level
+# Largest number of levels in order, each of which costs a parameter. Rounding to more
+# levels is less than 1/400 of the variance of a uniform column, which a density
+# describes as well.
+MAX_LEVELS = 20
+# Smallest mean number of rows for each level: the relative standard error of its
+# probability is then about 1 / sqrt(5) or less.
+ROWS_PER_LEVEL = 5
 N_FOLDS = 5  # of cross-validation
 MIN_ROWS = 4 * N_FOLDS  # four in each fold; with fewer rows, numbers are Gaussian
 
@@ -91,12 +96,14 @@ def _held_out(kind, values):
 
 
 def _gaussian(train, test, values):
-    return stats.norm.logpdf(test, train.mean(), max(train.std(), 1e-9 * values.std()))
+    return stats.norm.logpdf(
+        test, train.mean(), max(train.std(), ROUNDING * values.std())
+    )
 
 
 def _lognormal(train, test, values):
     logs = np.log(train)
-    spread = max(logs.std(), 1e-9 * np.log(values).std())
+    spread = max(logs.std(), ROUNDING * np.log(values).std())
     return stats.norm.logpdf(np.log(test), logs.mean(), spread) - np.log(test)
 
 
@@ -117,13 +124,13 @@ def _zero_lognormal(train, test, values):
 
 
 def _poisson(train, test, values):
-    return stats.poisson.logpmf(test, max(train.mean(), 1e-9))
+    return stats.poisson.logpmf(test, max(train.mean(), ROUNDING * values.mean()))
 
 
 def _negative_binomial(train, test, values):
     kind, column = NegativeBinomial.of_columns(1, 1), train[:, None]
     size = 1 / kind.start_attributes(column, np.ones(1))["dispersion_"][0]
-    mean = max(train.mean(), 1e-9)
+    mean = max(train.mean(), ROUNDING * values.mean())
     return stats.nbinom.logpmf(test, size, size / (size + mean))
 
 
