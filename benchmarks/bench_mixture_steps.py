@@ -97,7 +97,7 @@ class Accelerated(MixtureSolver):
             self.restart()
             statistics = self._statistics(self.classes)
             value = float(statistics.value) / self._n_rows
-        after = self._moved(self.classes, statistics, 1.0, with_prior=False)
+        after = self._moved(self.classes, statistics, 1.0, are_differences=False)
         candidate = self.accelerate(after)
         self._fallback, self._value = None, value
         self.loss_curve.append(-value)

@@ -279,6 +279,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     start = time.process_time()
     while any(paths):
         heads = [i for i, path in enumerate(paths) if path]
+        # the first path, of columns alone, comes first: others are compared with it
         i = max(heads, key=lambda i: (i == 0, gains[i] / paths[i][0].cost))
         candidate, before = paths[i].pop(0), last[i]
         trial = None
@@ -297,13 +298,15 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         trials[-1] = trials[-1]._replace(gain=float(gain_of_all[0]))
         previous = before or trials[0]
         gain_by_entry = trial.log_prob - previous.log_prob
-        own_gain = np.average(gain_by_entry, weights=table.entry_weight)
+        gain_on_previous = np.average(gain_by_entry, weights=table.entry_weight)
         last[i] = trial
         overruns = seconds > n_masks * RULES.max_seconds(candidate)
-        largest = gain_of_all.max() if len(trials) > 1 else gain_of_all[0]
-        if overruns or max(own_gain, largest) <= RULES.min_gain:
+        gain_of_mixture = gain_of_all.max() if len(trials) > 1 else gain_of_all[0]
+        if overruns or max(gain_on_previous, gain_of_mixture) <= RULES.min_gain:
             paths[i] = []
-        gains[i] = np.sqrt(np.maximum([own_gain, largest], RULES.min_gain).prod())
+        gains[i] = np.sqrt(
+            np.maximum([gain_on_previous, gain_of_mixture], RULES.min_gain).prod()
+        )
     hidden = table.hidden(trials)
     kept = sparse_weights(hidden)
     return trials, kept, hidden.take(kept).weights()

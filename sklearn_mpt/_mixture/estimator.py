@@ -406,7 +406,7 @@ class MPTMixture(TableMPT):
         """Return the classes that fit the first responsibilities."""
         rows = torch.from_numpy(np.array(X, dtype=float))
         count = torch.from_numpy(np.ones(len(X)) if weight is None else weight)
-        step = self._step(layout)
+        step_params = self._step_params(layout)
         numbers = X[:, layout.gaussian.numpy()].astype(float)
         mean, variance, _ = column_moments(numbers, count.numpy())
         share = self._responsibilities(X, rng, layout, weight, variance)
@@ -427,7 +427,7 @@ class MPTMixture(TableMPT):
             *layout.form.factors(wide, self.reg_covar),
         )
         order = pattern_order(~rows[:, layout.gaussian].isnan())
-        return fitted_to_shares(classes, share[order], rows[order], step)
+        return fitted_to_shares(classes, share[order], rows[order], step_params)
 
     def _responsibilities(self, X, rng, layout, weight, variance):
         """Return the first responsibilities, (n, K), as `init_params` says."""
@@ -488,7 +488,7 @@ class MPTMixture(TableMPT):
 
     # Training
 
-    def _step(self, layout):
+    def _step_params(self, layout):
         return MStepParams(self.reg_covar, layout)
 
     def _solver(self, data):
@@ -509,7 +509,7 @@ class MPTMixture(TableMPT):
             rows,
             as_tensor(weight, data.device),
             starts,
-            self._step(layout),
+            self._step_params(layout),
             rng=data.rng,
             masks=masks,
             finishes=self._finishes,

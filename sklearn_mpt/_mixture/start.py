@@ -22,13 +22,13 @@ from sklearn_mpt._numbers import TINY
 GAUSSIAN_STEPS, LOCATION_STEPS = 3, 10
 
 
-def fitted_to_shares(classes, share, rows, step):
+def fitted_to_shares(classes, share, rows, step_params):
     """Return classes that fit given responsibilities, by a few M-steps.
 
     share : responsibilities times sample weights, (n, K). rows : (n, d), NaN where
-    missing; those with the same gaps must follow each other. step : MStepParams.
+    missing; those with the same gaps must follow each other. step_params : MStepParams.
     """
-    layout, n_rows = step.layout, float(share.sum())
+    layout, n_rows = step_params.layout, float(share.sum())
     parts = MixtureDensity(classes, layout).parts(~rows.isnan())
     has_gaps = bool(rows[:, layout.gaussian].isnan().any())
     n_steps = GAUSSIAN_STEPS if has_gaps else 1  # further steps have the same result
@@ -38,7 +38,7 @@ def fitted_to_shares(classes, share, rows, step):
             statistics_of_shares(density, rows[part], share[part], 1 / n_rows, patterns)
             for part, patterns in parts
         )
-        after = m_step(classes, statistics, n_rows, 1.0, step, False)
+        after = m_step(classes, statistics, n_rows, 1.0, step_params, False)
         if after is None:
             return classes
         classes = after

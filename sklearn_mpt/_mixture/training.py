@@ -158,31 +158,31 @@ def location_slopes(density, X, entries, weight, prior):
     return slopes, (classes.weights[:, None] + prior) * n_present * expected
 
 
-def m_step(classes, statistics, n_rows, size, step, with_prior):
+def m_step(classes, statistics, n_rows, size, params, are_differences):
     """Return the classes after an M-step on a mix of old and new statistics.
 
-    size : share of the new statistics; 1 is a full step of EM. with_prior : whether
-    the statistics are differences from those that the model expects. None if the result
-    is no valid mixture.
+    size : share of the new statistics; 1 is a full step of EM. params : MStepParams.
+    are_differences : whether the statistics are differences from those that the model
+    expects. None if the result is no valid mixture.
     """
     class_rows = n_rows * classes.weights
-    keep = 1.0 if with_prior else 1 - size
+    keep = 1.0 if are_differences else 1 - size
     counts = keep * class_rows + size * statistics.counts
     if not bool((counts > 0).all()):
         return None
-    form, before = step.layout.form, classes.covariances
+    form, before = params.layout.form, classes.covariances
     per_class = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
     shift = size * statistics.sums / counts[:, None]
     share = counts / counts.sum()
     kept = (keep * class_rows).view_as(per_class) * before
     spread = (size * statistics.scatters + kept) / per_class - form.outer(shift)
     covariances, loadings, noise = form.estimate(
-        spread, counts, classes.loadings, classes.noise, step.reg_covar
+        spread, counts, classes.loadings, classes.noise, params.reg_covar
     )
     if not form.is_valid(covariances):
         return None
     locations = classes.locations
-    if step.layout.likelihood is not None:
+    if params.layout.likelihood is not None:
         slopes = statistics.slopes, statistics.informations
         locations = scoring_step(locations, *slopes, size)
     classes_moved = Classes(
@@ -208,7 +208,7 @@ class MixtureSolver(Solver):
     starts : sequence of Classes
         Parameters to start from. If there are several, each takes a few epochs of EM,
         and the best is trained on.
-    step : MStepParams
+    step_params : MStepParams
     rng : numpy.random.Generator
         Source of masks.
     masks : callable or None
@@ -251,7 +251,7 @@ class MixtureSolver(Solver):
         X,
         weight,
         starts,
-        step,
+        step_params,
         *,
         rng,
         masks=None,
@@ -262,10 +262,10 @@ class MixtureSolver(Solver):
         n_before=0,
     ):
         # Rows with the same gaps share matrices, so they are made neighbours.
-        order = pattern_order(~X[:, step.layout.gaussian].isnan())
+        order = pattern_order(~X[:, step_params.layout.gaussian].isnan())
         self.X, self.weight = X[order], weight[order]
         self.starts = starts
-        self.step_params = step
+        self.step_params = step_params
         self.rng = rng
         self.masks = masks
         self.finishes = finishes
@@ -299,7 +299,7 @@ class MixtureSolver(Solver):
         for _ in range(min(self.short_epochs, max_iter)):
             statistics = self._statistics(classes)
             value = float(statistics.value) / self._n_rows
-            classes = self._moved(classes, statistics, 1.0, with_prior=False)
+            classes = self._moved(classes, statistics, 1.0, are_differences=False)
         return value, classes
 
     @property
@@ -320,7 +320,7 @@ class MixtureSolver(Solver):
         self._noise, noise_before = self._noise_of(statistics), self._noise
         self._noise_of_fall = math.hypot(self._noise, noise_before)
         self.classes = self._moved(
-            self.classes, statistics, size, with_prior=self.masks is not None
+            self.classes, statistics, size, are_differences=self.masks is not None
         )
         self.loss_curve.append(-value)
 
@@ -337,7 +337,9 @@ class MixtureSolver(Solver):
         if not math.isfinite(value):
             raise FloatingPointError
         size = self.learning_rate * falling_size(self._n_steps, delay=self.step_delay)
-        self.classes = self._moved(self.classes, statistics, size, with_prior=False)
+        self.classes = self._moved(
+            self.classes, statistics, size, are_differences=False
+        )
         self.loss_curve.append(-value)
 
     def _row_statistics(self, classes):
@@ -382,11 +384,16 @@ class MixtureSolver(Solver):
             total = statistics if total is None else total + statistics
         return total
 
-    def _moved(self, classes, statistics, size, with_prior):
+    def _moved(self, classes, statistics, size, are_differences):
         """Take a step, and halve its size until the result is a valid mixture."""
         for _ in range(self.max_halvings):
             candidate = m_step(
-                classes, statistics, self._n_rows, size, self.step_params, with_prior
+                classes,
+                statistics,
+                self._n_rows,
+                size,
+                self.step_params,
+                are_differences,
             )
             if candidate is not None:
                 return candidate
@@ -397,12 +404,11 @@ class MixtureSolver(Solver):
         if self.masks is None:
             return self._is_done()
         curve = self.loss_curve[self._first :]
-        if not self.finishes:
-            self._keep_average(len(curve))
         if self.finishes:
             if self._gain_is_noise(curve):
                 self._leave_masks()
             return False
+        self._keep_average(len(curve))
         if len(curve) % self.window == 0:
             self._compare_windows(curve)
         if len(curve) < max(self.min_epochs, 2 * self.window):
