@@ -33,7 +33,12 @@ GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 
 
 class MaskedBatch(NamedTuple):
-    """Rows of a step, and the seeds of their masks."""
+    """Rows of a step, and what their masks are drawn from.
+
+    rows : their indices, (b,). iteration : number of masks that each row had before.
+    seed : of the random numbers of entries. shift : where the sequences of the shares
+    of visible entries start, in [0, 1).
+    """
 
     rows: torch.Tensor
     iteration: int
@@ -231,7 +236,9 @@ class GaussianRows(Objective):
             visible, target = self.masks(present, batch, first)
             args = X, present, visible, target, point, self.symmetric
             # complements have about the same information
-            yield masked_sums(*args, informed=batch.iteration % 2 == 0, weight=weight)
+            yield masked_sums(
+                *args, with_information=batch.iteration % 2 == 0, weight=weight
+            )
 
     def exact_objective(self):
         """Return the objective summed over all sizes, without masks.

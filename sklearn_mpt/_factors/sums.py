@@ -27,11 +27,12 @@ from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CACHE_ENTRIES
 
-# Least ratio of a conditional variance to the noise, which is a difference and may be 0
-# by rounding.
+# Least ratio of a conditional variance to the noise. It is computed as a difference,
+# which rounding may take to 0.
 MIN_VARIANCE_RATIO = 1e-12
-# Ratio of a conditional variance to the noise up to which visible targets are used: the
-# variance is a difference, which loses as many digits.
+# Ratio of a conditional variance to the noise up to which visible targets are used. The
+# variance given all other entries is a difference: with a ratio of 1e4 it loses four
+# digits.
 MAX_RATIO = 1e4
 
 
@@ -188,15 +189,15 @@ def masked_sums(
     target,
     point,
     symmetric,
-    informed=True,
+    with_information=True,
     weight=None,
     max_ratio=MAX_RATIO,
 ):
     """Return sums of masked scores, each target given the visible entries but itself.
 
     X : shape (n, d), any number where missing. present, visible, target : float, same
-    shape; targets are weights, 0.0 where missing. informed : whether to return the
-    information too. weight : weight of each row, (n,). max_ratio : ratio of a
+    shape; targets are weights, 0.0 where missing. with_information : whether to return
+    the information too. weight : weight of each row, (n,). max_ratio : ratio of a
     conditional variance to the noise up to which visible targets are used.
 
     A target is either hidden, or visible and left out. The conditional variance of a
@@ -227,7 +228,7 @@ def masked_sums(
     )
     gradient = Point(torch.cat([slope, direct.sum(0)[:, None]], 1), noise_slope)
     share = present * weight[:, None]
-    information = _information(C, z, share, m, symmetric) if informed else None
+    information = _information(C, z, share, m, symmetric) if with_information else None
     v_z = v.T @ z
     rescaling = latent_rescaling(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
     return Sums.from_rows(value, weight, gradient, information, rescaling)

@@ -387,7 +387,10 @@ def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hid
 
 def test_information_can_be_left_out(point, X, hidden):
     arguments = *entries(X, hidden), point, SYMMETRIC
-    with_it, without = masked_sums(*arguments), masked_sums(*arguments, informed=False)
+    with_it, without = (
+        masked_sums(*arguments),
+        masked_sums(*arguments, with_information=False),
+    )
     assert without.information is None
     assert_points_close(without.gradient, with_it.gradient, rtol=0)
 
