@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._integration.modes import LogJoint, climb
-from sklearn_mpt._items.answers import MISSING
+from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._matrices import identity
 
 LIMIT_ABILITY = 1e4  # z at which a likelihood is at its limit
@@ -43,10 +43,9 @@ def log_prob_of(items, point, rows, z):
     for block in items.blocks:
         slopes, shape_params = block.split(point)
         curve = block.kind.curve(shape_params, slopes @ z.T)
-        at = codes[:, block.items].T[:, None]  # shape: (j, 1, n)
-        observed = present[:, block.items].T
-        chosen = curve.log_prob.gather(1, at)[:, 0]
-        slope = curve.eta.gather(1, at)[:, 0]
+        answers, observed = codes[:, block.items].T, present[:, block.items].T
+        chosen = at_answers(curve.log_prob, answers)[..., 0]
+        slope = at_answers(curve.eta, answers)[..., 0]
         value += torch.where(observed, chosen, 0.0).sum(0)
         gradient += torch.where(observed, slope, 0.0).T @ slopes
     return value, gradient

@@ -24,7 +24,7 @@ from sklearn_mpt._integration.quadrature import (
     widened,
 )
 from sklearn_mpt._items.abilities import covariances, modes
-from sklearn_mpt._items.answers import MISSING
+from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import LatentGrid
 from sklearn_mpt._items.training import ItemObjective, block_sums
@@ -58,13 +58,11 @@ class ItemJoint:
 
     def entry_log_prob(self, X, z):
         """Return log p(x_j | z) at nodes of each row, (n, s, d); X : 0 if missing."""
-        codes, shape = X.long(), z.shape[:2]
-        entries = z.new_empty(*shape, X.shape[1])
+        codes, entries = X.long(), z.new_empty(*z.shape[:2], X.shape[1])
         curves = self.items.curves(self.point, z.flatten(0, 1))
         for block, curve in zip(self.items.blocks, curves, strict=True):
-            table = curve.log_prob.unflatten(2, shape)
-            at = codes[:, block.items].T[:, None, :, None].expand(-1, 1, -1, shape[1])
-            entries[..., block.items] = table.gather(1, at)[:, 0].permute(1, 2, 0)
+            log_prob = at_answers(curve.log_prob, codes[:, block.items].T, z.shape[1])
+            entries[..., block.items] = log_prob.permute(1, 2, 0)
         return entries
 
     def propose(self, rows):
@@ -184,16 +182,10 @@ class AnswersAtNodes(NamedTuple):
         ):
             at, present = answered
             scores = block.scores(curve, self.z).transpose(0, 1)
-            chosen = [_at_answers(one, at, self.share.shape[1]) for one in scores]
+            chosen = [at_answers(one, at, self.share.shape[1]) for one in scores]
             chosen = torch.where(present[..., None], torch.stack(chosen), 0.0)
             parts.append(chosen.permute(2, 3, 1, 0).flatten(2))
         return torch.cat(parts, 2)
-
-
-def _at_answers(values, at, n_nodes):
-    """Return the values (j, c, n s) of the answers `at`, (j, n); (j, n, s)."""
-    at = at[:, None, :, None].expand(-1, 1, -1, n_nodes)
-    return values.unflatten(2, (-1, n_nodes)).gather(1, at)[:, 0]
 
 
 class SampledObjective(ItemObjective):
@@ -263,7 +255,7 @@ class SampledObjective(ItemObjective):
             for block, curve in zip(items.blocks, curves, strict=True):
                 at = codes[:, block.items].T
                 present, at = at != MISSING, at.clamp(min=0)
-                log_prob = _at_answers(curve.log_prob, at, n_nodes)
+                log_prob = at_answers(curve.log_prob, at, n_nodes)
                 total += torch.where(present[..., None], log_prob, 0.0).sum(0)
                 answered.append((at, present))
             value, share = total_and_shares(total)
