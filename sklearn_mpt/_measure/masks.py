@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER
+from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
 MAX_ORDERED_FEATURES = 4  # of which all orders, 24, are listed; others are drawn
@@ -206,9 +206,9 @@ def draw_order(index, seed, n_rows, n_features):
         orders = np.tile(features, (n_rows, 1))
         return rng.permuted(orders, axis=1, out=orders)
     orders = np.array(list(permutations(features)))
-    rng, size = np.random.default_rng(seed), CHUNK_ENTRIES // len(orders)
-    counts = (min(size, n_rows - start) for start in range(0, n_rows, size))
-    keys = (rng.random((count, len(orders))) for count in counts)
+    rng = np.random.default_rng(seed)
+    parts = chunk_slices(n_rows, len(orders), CHUNK_ENTRIES)
+    keys = (rng.random((part.stop - part.start, len(orders))) for part in parts)
     return np.concatenate([orders[key.argsort(axis=1)[:, index]] for key in keys])
 
 
