@@ -14,6 +14,7 @@ from sklearn_mpt._deep.early_stopping import (
 )
 from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
+from sklearn_mpt._fitting.nets import flat_gradient, mean_of_epoch
 from sklearn_mpt._fitting.stopping import trend_of_rows
 
 
@@ -150,23 +151,18 @@ class NetSolver(Solver):
         start = self.optimizer.average.clone()
         self.optimizer.resume()
         losses = [self._step(batch) for batch in self.objective.batches(self.rng)]
-        loss = np.mean(torch.stack(losses).tolist())  # a GPU waits for each read-back
         self.optimizer.show(self.optimizer.average)
-        if not (np.isfinite(loss) and self.optimizer.average.isfinite().all()):
-            raise FloatingPointError
+        loss = mean_of_epoch(losses, self.optimizer.average)
         if self.validation is not None:
             self._validate()
         elif loss <= self.lowest:
             self.lowest, self.best = loss, start
-        self.losses.append(float(loss))
+        self.losses.append(loss)
 
     def _step(self, batch):
         """Take a step on a minibatch; return its loss, as a tensor."""
         loss = self.objective.losses(self.module, batch).mean()
-        gradients = torch.autograd.grad(
-            loss, self.optimizer.parameters, materialize_grads=True
-        )
-        gradient = torch.cat([part.flatten() for part in gradients])
+        gradient = flat_gradient(loss, self.optimizer.parameters)
         self.optimizer.step(gradient, self.objective.share)
         return loss.detach()
 

@@ -10,6 +10,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.nets import flat_gradient, mean_of_epoch
 from sklearn_mpt._fitting.stopping import trend_of_rows
 
 
@@ -266,9 +267,7 @@ class MaskedSolver(Solver):
                 len(self.rows), generator=self.generator, device=self.generator.device
             )
             losses += [self._step(*batch) for batch in self._prepared(order)]
-        loss = float(np.mean(torch.stack(losses).tolist()))  # a GPU waits for each
-        if not (math.isfinite(loss) and self.point.isfinite().all()):
-            raise FloatingPointError
+        loss = mean_of_epoch(losses, self.point)
         self.loss_curve.append(loss + self.log_scale)
         self._check_convergence()
 
@@ -325,10 +324,7 @@ class MaskedSolver(Solver):
         ).mean()
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * self._step_size()
-        gradients = torch.autograd.grad(
-            loss / X.shape[1], self.parameters, materialize_grads=True
-        )
-        self.point.grad = torch.cat([part.flatten() for part in gradients])
+        self.point.grad = flat_gradient(loss / X.shape[1], self.parameters)
         torch.nn.utils.clip_grad_norm_([self.point], STEPS.max_gradient, foreach=False)
         self.optimizer.step()
         self.n_steps += 1
