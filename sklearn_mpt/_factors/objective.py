@@ -13,7 +13,6 @@ import torch
 from sklearn_mpt._factors.sums import (
     LinearGaussianParts,
     SymmetricMatrices,
-    explained_axes,
     likelihood_sums,
     masked_sums,
     mean_slopes,
@@ -24,7 +23,7 @@ from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._matrices import identity
+from sklearn_mpt._matrices import explained_shares, identity, inverse_product
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 from sklearn_mpt._seeds import N_TORCH_SEEDS
 
@@ -211,8 +210,9 @@ class GaussianRows(Objective):
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
         present_pairs = present.T @ (weight[:, None] * present)
-        axes, explained = explained_axes(model.scaled)
-        precision = identity(len(axes), axes) - (axes * explained) @ axes.T
+        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
+        product = (axes * explained_shares(lengths)) @ axes.T
+        precision = identity(len(axes), axes) - product
         return 0.5 * present_pairs * precision**2
 
     @functools.cached_property
@@ -311,12 +311,11 @@ class GaussianMoments(GaussianRows):
         """Return the result of `GaussianRows.slopes`, computed from the moments."""
         model = LinearGaussianParts(point)
         size = model.noise.sqrt()[:, None]
-        axes, explained = explained_axes(model.scaled)
+        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
 
         def inverse(V):
             """Multiply V by the inverse of the model's covariance."""
-            V = V / size
-            return (V - axes @ (explained[:, None] * (axes.T @ V))) / size
+            return inverse_product(axes, lengths, V / size) / size
 
         return (
             lambda V: inverse(self.moments.product(inverse(V).T).T)

@@ -298,16 +298,6 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
-def explained_axes(scaled):
-    """Return the principal axes Q of scaled weights U, and a / (1 + a).
-
-    a : squared lengths of the axes. The covariance of rows divided by the noise,
-    I + U U', has the inverse I - Q diag(a / (1 + a)) Q', without cancellation.
-    """
-    axes, lengths, _ = torch.linalg.svd(scaled, full_matrices=False)
-    return axes, lengths**2 / (1 + lengths**2)
-
-
 def mean_slopes(X, present, point, symmetric):
     """Return gradients of the log-density of rows in their locations; (n, d)."""
     m = LinearGaussianParts(point)

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from sklearn_mpt._matrices import identity
+from sklearn_mpt._matrices import identity, inverse_product
 from sklearn_mpt._numbers import TINY
 
 DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
@@ -67,7 +67,7 @@ def with_missing_components(
     axes, lengths, rotation = torch.linalg.svd(
         size * point.coefs[:, :n_dims], full_matrices=False
     )
-    strengths, directions = _unexplained(product, unit, axes, lengths**2)
+    strengths, directions = _unexplained(product, unit, axes, lengths)
     by_chance = (1 + math.sqrt(len(unit) / n_rows)) ** 2
     strengths = (1 + strengths) / by_chance - 1
     gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
@@ -89,19 +89,17 @@ def gain_of(strengths):
     return 0.5 * (strengths - strengths.log1p())
 
 
-def _unexplained(product, unit, axes, squared_lengths, tol=1e-3):
+def _unexplained(product, unit, axes, lengths, tol=1e-3):
     """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q).
 
     unit : the unit of each feature, (d, 1); 0 if it has no information. tol : relative
     error of eigenvalues with many features. Training refines the new components.
     """
-    explained = squared_lengths / (1 + squared_lengths)
 
     def excess(V):
-        explained_part = axes @ (explained[:, None] * (axes.T @ V))
-        return unit * product(unit * V) - V + explained_part
+        return unit * product(unit * V) - inverse_product(axes, lengths, V)
 
-    n_features, n_wanted = len(unit), len(squared_lengths)
+    n_features, n_wanted = len(unit), len(lengths)
     if n_features <= max(DENSE_FEATURES, 4 * n_wanted):
         matrix = excess(identity(n_features, unit))
         values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.T))
