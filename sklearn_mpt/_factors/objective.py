@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import operator
+from abc import abstractmethod
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -93,59 +94,25 @@ def _uniform(batch, first, like):
     return torch.rand(like.shape, generator=generator, **options)
 
 
-class GaussianRows(Objective):
-    """Objective of rows, NaN where missing, with a mask for each row; see `ascent`.
+class GaussianObjective(Objective):
+    """Objective of a linear Gaussian model, from rows or from their moments.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Rows in single or double precision; blocks are converted to double.
-    n_dims : int
-    masks : callable, or None for the log marginal likelihood
-    batch_size : int or "auto"
-    floor : Tensor
-        Smallest log noise variance.
-    weight : ndarray of shape (n,), or None
+    masks : callable, or None for the log marginal likelihood. n_dims : number of latent
+    variables. floor : smallest log noise variance. device : that of the rows.
 
     Attributes
     ----------
-    min_pairs : int
-        Least number of pairs of a row and a mask in a step: few rows have several
-        masks.
-    max_batch : int
-        Largest number of rows in a step, if `batch_size` is "auto".
     max_joint_noises : int
         Largest number of noise variances whose information is inverted as a matrix.
-    noise_rows : int
-        Number of rows from which the information of the noise is estimated.
     """
 
-    min_pairs = 2048
-    max_batch = 2**17
     max_joint_noises = 500
-    noise_rows = 1000
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
-    def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
-        self.X = X
-        self.weights = SampleWeights.from_array(weight, X)
+    def __init__(self, masks, n_dims, floor, device):
         self.masks = masks
         self.floor = floor
-        self.symmetric = SymmetricMatrices(n_dims, X.device)
-        n_rows, n_features = X.shape
-        self.n_rows = n_rows
-        n_copies = 1 if masks is None else max(1, self.min_pairs // n_rows)
-        self.n_pairs = n_copies * n_rows
-        size = min(self.n_pairs, self.max_batch) if batch_size == "auto" else batch_size
-        self.n_batches = math.ceil(self.n_pairs / size)
-        row_entries = 8 * n_features + 4 * n_dims**2
-        self.n_block = max(64, CHUNK_ENTRIES // row_entries)
-        self.is_noisy = masks is not None or self.n_batches > 1
-        self.rules = replace(
-            self.rules_of(masks),
-            corrects_steps=not self.is_noisy,
-            tries_components=bool(torch.isnan(X.min())),
-        )
+        self.symmetric = SymmetricMatrices(n_dims, device)
         self._iteration = 0
 
     @staticmethod
@@ -165,12 +132,9 @@ class GaussianRows(Objective):
         for index, seed in zip(self._order, self._seeds, strict=True):
             yield MaskedBatch(index, iteration, int(seed), self._shift)
 
+    @abstractmethod
     def _shuffled(self, rng):
-        order = np.arange(self.n_pairs)
-        if self.n_batches > 1:
-            order = rng.permutation(order)
-        order = torch.from_numpy(order % len(self.X)).to(self.X.device)
-        return torch.tensor_split(order, self.n_batches)
+        """Return the indices of the rows of each batch, in random order."""
 
     def sums(self, point, batch):
         """Return the sums of a batch.
@@ -215,30 +179,14 @@ class GaussianRows(Objective):
         precision = identity(len(axes), axes) - product
         return 0.5 * present_pairs * precision**2
 
-    @functools.cached_property
+    @property
+    @abstractmethod
     def _patterns(self):
         """Which entries of some rows are present, and the weights of these rows."""
-        places = np.linspace(0, len(self.X) - 1, min(len(self.X), self.noise_rows))
-        rows = torch.from_numpy(places.astype(int)).to(self.X.device)
-        weight = self.weights.values[rows]
-        return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
 
+    @abstractmethod
     def _parts(self, point, batch):
-        """Yield the sums of blocks of rows."""
-        for first in range(0, len(batch.rows), self.n_block):
-            rows = batch.rows[first : first + self.n_block]
-            X, weight = self.X[rows].double(), self.weights.values[rows]
-            present = (~torch.isnan(X)).to(X.dtype)
-            X = torch.nan_to_num(X)
-            if self.masks is None:
-                yield likelihood_sums(X, present, point, self.symmetric, weight)
-                continue
-            visible, target = self.masks(present, batch, first)
-            args = X, present, visible, target, point, self.symmetric
-            # complements have about the same information
-            yield masked_sums(
-                *args, with_information=batch.iteration % 2 == 0, weight=weight
-            )
+        """Yield the sums of parts of a batch."""
 
     def exact_objective(self):
         """Return the objective summed over all sizes, without masks.
@@ -259,6 +207,85 @@ class GaussianRows(Objective):
         exact.is_noisy, exact._iteration = False, 0
         return exact
 
+
+class GaussianRows(GaussianObjective):
+    """Objective of rows, NaN where missing, with a mask for each row; see `ascent`.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+        Rows in single or double precision; blocks are converted to double.
+    n_dims : int
+    masks : callable, or None for the log marginal likelihood
+    batch_size : int or "auto"
+    floor : Tensor
+        Smallest log noise variance.
+    weight : ndarray of shape (n,), or None
+
+    Attributes
+    ----------
+    min_pairs : int
+        Least number of pairs of a row and a mask in a step: few rows have several
+        masks.
+    max_batch : int
+        Largest number of rows in a step, if `batch_size` is "auto".
+    noise_rows : int
+        Number of rows from which the information of the noise is estimated.
+    """
+
+    min_pairs = 2048
+    max_batch = 2**17
+    noise_rows = 1000
+
+    def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
+        super().__init__(masks, n_dims, floor, X.device)
+        self.X = X
+        self.weights = SampleWeights.from_array(weight, X)
+        n_rows, n_features = X.shape
+        self.n_rows = n_rows
+        n_copies = 1 if masks is None else max(1, self.min_pairs // n_rows)
+        self.n_pairs = n_copies * n_rows
+        size = min(self.n_pairs, self.max_batch) if batch_size == "auto" else batch_size
+        self.n_batches = math.ceil(self.n_pairs / size)
+        row_entries = 8 * n_features + 4 * n_dims**2
+        self.n_block = max(64, CHUNK_ENTRIES // row_entries)
+        self.is_noisy = masks is not None or self.n_batches > 1
+        self.rules = replace(
+            self.rules_of(masks),
+            corrects_steps=not self.is_noisy,
+            tries_components=bool(torch.isnan(X.min())),
+        )
+
+    def _shuffled(self, rng):
+        order = np.arange(self.n_pairs)
+        if self.n_batches > 1:
+            order = rng.permutation(order)
+        order = torch.from_numpy(order % len(self.X)).to(self.X.device)
+        return torch.tensor_split(order, self.n_batches)
+
+    @functools.cached_property
+    def _patterns(self):
+        places = np.linspace(0, len(self.X) - 1, min(len(self.X), self.noise_rows))
+        rows = torch.from_numpy(places.astype(int)).to(self.X.device)
+        weight = self.weights.values[rows]
+        return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
+
+    def _parts(self, point, batch):
+        for first in range(0, len(batch.rows), self.n_block):
+            rows = batch.rows[first : first + self.n_block]
+            X, weight = self.X[rows].double(), self.weights.values[rows]
+            present = (~torch.isnan(X)).to(X.dtype)
+            X = torch.nan_to_num(X)
+            if self.masks is None:
+                yield likelihood_sums(X, present, point, self.symmetric, weight)
+                continue
+            visible, target = self.masks(present, batch, first)
+            args = X, present, visible, target, point, self.symmetric
+            # complements have about the same information
+            yield masked_sums(
+                *args, with_information=batch.iteration % 2 == 0, weight=weight
+            )
+
     def slopes(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
 
@@ -278,7 +305,7 @@ class GaussianRows(Objective):
         return (lambda V: slopes.T @ (share * (slopes @ V))), information
 
 
-class GaussianMoments(GaussianRows):
+class GaussianMoments(GaussianObjective):
     """Objective of complete rows, computed from their second moments for each mask.
 
     The mean of the rows must be that of the model: it maximises the objective.
@@ -289,7 +316,7 @@ class GaussianMoments(GaussianRows):
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
 
     def __init__(self, moments, n_masks, n_dims, masks, floor):
-        self.masks = masks
+        super().__init__(masks, n_dims, floor, moments.mean.device)
         rules = self.rules_of(masks)
         if rules.stops_at_noise:
             rules = replace(rules, window=20)  # steps of low cost
@@ -297,15 +324,11 @@ class GaussianMoments(GaussianRows):
         self.rules = replace(
             rules, min_averaged_steps=20, corrects_steps=not self.is_noisy
         )
-        self.floor = floor
-        self.symmetric = SymmetricMatrices(n_dims, moments.mean.device)
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
-        self._patterns = self.all[:1], self.all.new_ones(1)
         has_pairs = self.is_noisy and masks.is_uniform and n_masks > 1
         self.iterations_per_step = 2 if has_pairs else 1
         self.n_batches = 1
-        self._iteration = 0
 
     def slopes(self, point):
         """Return the result of `GaussianRows.slopes`, computed from the moments."""
@@ -323,6 +346,10 @@ class GaussianMoments(GaussianRows):
 
     def _shuffled(self, rng):
         return [None]
+
+    @property
+    def _patterns(self):
+        return self.all[:1], self.all.new_ones(1)
 
     def _parts(self, point, batch):
         args = self.moments.product, self.moments.variance
