@@ -53,7 +53,7 @@ class StepHistory:
     def rise(self, window):
         """Return the rise of the last values over those before, less its noise."""
         fall, noise = trend(self._values, window)
-        return -fall - 2 * noise
+        return -fall - RULES.rise_in_noise * noise
 
     def has_fallen(self, move, point):
         """Return whether the last values are below the best ones, beyond noise."""

@@ -148,6 +148,8 @@ class AscentRules:
         before.
     fall_in_noise : float
         Values have fallen if they are so many standard errors below the best.
+    rise_in_noise : float
+        Values rise if they are so many standard errors above those before.
     min_points : int
         An average of fewer points is not used.
     points_between_checks : int
@@ -183,6 +185,7 @@ class AscentRules:
     flat_gain_ratio: float = 0.9
     overshoot_in_noise: float = 4.0
     fall_in_noise: float = 3.0
+    rise_in_noise: float = 2.0
     min_points: int = 4
     points_between_checks: int = 12
     drift_ratio: float = 10.0

@@ -114,7 +114,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             self._columns = _in_order(self.reader.modelled, column_names(X))
         numbers, sample_weight = _sorted(self._numbers(X), sample_weight)
         if not is_refit:
-            self._learn_units(numbers, sample_weight)
+            self._learn_columns(numbers, sample_weight)
         rows = self._units.transform(numbers)
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
@@ -139,8 +139,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             ]
         return self
 
-    def _learn_units(self, numbers, weight):
-        """Learn the units of the numbers, and how they are transformed."""
+    def _learn_columns(self, numbers, weight):
+        """Learn units and transforms of the numbers, levels, limits and categories."""
         reader, columns = self.reader, self._columns
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]

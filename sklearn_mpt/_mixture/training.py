@@ -238,6 +238,11 @@ class MixtureSolver(Solver):
         `falling_size`.
     max_halvings : int
         Number of times that a step is halved if it leads to invalid parameters.
+    rise_in_noise : float
+        A window of epochs with masks is undone if its mean loss is so many standard
+        errors above that of the window before.
+    size_after_rise : float
+        Size of the steps after that, as a share of their size before.
     """
 
     short_epochs = 25
@@ -245,6 +250,8 @@ class MixtureSolver(Solver):
     min_window = 5
     step_delay = 5
     max_halvings = 20
+    rise_in_noise = 2.0
+    size_after_rise = 0.25
 
     def __init__(
         self,
@@ -422,9 +429,9 @@ class MixtureSolver(Solver):
         """Undo the last window of epochs and shrink the steps, if its loss rose."""
         n = self.window
         fall, noise = trend(curve if len(curve) > n else [curve[0], *curve], n)
-        if -fall > 2 * noise:
+        if -fall > self.rise_in_noise * noise:
             self.classes = self._kept
-            self.learning_rate /= 4
+            self.learning_rate *= self.size_after_rise
         else:
             self._kept = self.classes
 
