@@ -9,7 +9,7 @@ import torch
 from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._mixture.density import MixtureDensity
 from sklearn_mpt._mixture.training import (
-    entries_of_shares,
+    entry_shares_of,
     location_slopes,
     m_step,
     scoring_step,
@@ -59,8 +59,8 @@ def _sum(parts):
 
 
 def _slopes_of_shares(density, X, share, prior):
-    entries = entries_of_shares(density, X, share)
-    return location_slopes(density, X, entries, X.new_ones(len(X)), prior)
+    entry_share = entry_shares_of(density, X, share)
+    return location_slopes(density, X, entry_share, X.new_ones(len(X)), prior)
 
 
 def features_of(X, layout, variance):

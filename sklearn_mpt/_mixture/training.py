@@ -68,8 +68,10 @@ def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
     given = density.given(X, present, patterns)
     value = given.joint.logsumexp(1)
     share = given.log_responsibility.exp() * weight[:, None]
-    entries = entries_of_shares(density, X, share + prior * weight[:, None])
-    return _added(density, X, given, share, None, entries, value, weight, prior)
+    entry_share = entry_shares_of(density, X, share + prior * weight[:, None])
+    return _weighted_statistics(
+        density, X, given, share, None, entry_share, value, weight, prior
+    )
 
 
 def statistics_of_shares(density, X, share, prior, patterns):
@@ -79,12 +81,14 @@ def statistics_of_shares(density, X, share, prior, patterns):
     those of the present entries.
     """
     given = density.given(X, ~X.isnan(), patterns)
-    entries = entries_of_shares(density, X, share)
+    entry_share = entry_shares_of(density, X, share)
     value, weight = X.new_zeros(len(X)), X.new_ones(len(X))
-    return _added(density, X, given, share, None, entries, value, weight, prior)
+    return _weighted_statistics(
+        density, X, given, share, None, entry_share, value, weight, prior
+    )
 
 
-def entries_of_shares(density, X, share):
+def entry_shares_of(density, X, share):
     """Return the weights of the entries that are not Gaussian, (n, K, d - g)."""
     is_present = ~X[:, density.layout.others].isnan()
     return share[..., None] * is_present[:, None].to(X)
@@ -110,16 +114,20 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     entry_share = torch.where(visible, share[..., None], targets[..., others])
     of_others = present[:, None, others].to(X)
     entry_share = entry_share + prior * weight[:, None, None] * of_others
-    return _added(density, X, given, share, targets, entry_share, value, weight, prior)
+    return _weighted_statistics(
+        density, X, given, share, targets, entry_share, value, weight, prior
+    )
 
 
-def _added(density, X, given, share, targets, entries, value, weight, prior):
+def _weighted_statistics(
+    density, X, given, share, targets, entry_share, value, weight, prior
+):
     """Add up weighted statistics over rows.
 
     share : weights of the statistics given the observed entries, (n, K). targets :
     weights of the statistics given the observed entries and one hidden entry,
-    (n, K, d); None for whole rows. entries : weights of the gradients of columns that
-    are not Gaussian, (n, K, d - g). prior : additional count of each row in every
+    (n, K, d); None for whole rows. entry_share : weights of the gradients of columns
+    that are not Gaussian, (n, K, d - g). prior : additional count of each row in every
     class.
     """
     gaussian, layout, classes = given.gaussian, density.layout, density.classes
@@ -131,14 +139,14 @@ def _added(density, X, given, share, targets, entries, value, weight, prior):
         sums, scatters = sums + more[0], scatters + more[1]
     slopes = informations = torch.zeros_like(classes.locations)
     if layout.likelihood is not None:
-        slopes, informations = location_slopes(density, X, entries, weight, prior)
+        slopes, informations = location_slopes(density, X, entry_share, weight, prior)
     return SufficientStatistics(
         weight @ value, weight @ value**2, share.sum(0), sums, scatters, slopes,
         informations,
     )  # fmt: skip
 
 
-def location_slopes(density, X, entries, weight, prior):
+def location_slopes(density, X, entry_share, weight, prior):
     """Return gradient and information in the locations of columns not Gaussian.
 
     If values are codes, the weights of the entries of each code are added up first.
@@ -150,10 +158,10 @@ def location_slopes(density, X, entries, weight, prior):
     if density.codes is not None:
         codes = torch.arange(len(density.codes), device=X.device)
         is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
-        entries = (entries.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
+        entry_share = (entry_share.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
         values = density.codes
     slope, information = likelihood.derivatives(values[:, None], classes.locations)
-    slopes = (likelihood.to_locations(entries) * slope).sum(0)
+    slopes = (likelihood.to_locations(entry_share) * slope).sum(0)
     expected = information.expand(len(values), *classes.locations.shape)[0]
     return slopes, (classes.weights[:, None] + prior) * n_present * expected
 
