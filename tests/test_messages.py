@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sklearn_mpt import MPTMixture, MPTProbabilisticPCA
+from sklearn_mpt import MPTImputer, MPTMixture, MPTProbabilisticPCA
 
 
 def test_lists_of_few_columns_are_complete():
@@ -30,3 +30,12 @@ def test_names_are_shown_as_they_are_written():
         ValueError, match=r"\['column 0', .*, \.\.\.\] of X are missing"
     ):
         MPTProbabilisticPCA(1).fit(X)
+
+
+def test_the_imputer_names_a_few_of_many_columns_that_it_does_not_model():
+    pd = pytest.importorskip("pandas")
+    numbers = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)))
+    numbers.columns = ["x", "y"]
+    table = numbers.assign(**{f"empty{j}": np.nan for j in range(30)})
+    with pytest.warns(UserWarning, match=r"'empty9', \.\.\. \(no values\)"):
+        MPTImputer(max_models=1).fit(table)

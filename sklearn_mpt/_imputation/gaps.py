@@ -21,7 +21,7 @@ from sklearn_mpt._frames import (
     with_columns,
     with_strings,
 )
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import joined, listed
 from sklearn_mpt._tables.filling import ColumnStorage
 from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.reader import TableReader
@@ -264,7 +264,7 @@ def check_kind_of_table(X, reader, names):
     if others:
         raise ValueError(
             "X is an array of numbers, but MPTImputer was fitted to a DataFrame whose "
-            f"column(s) {listed(others)} hold other values. Give it "
+            f"column(s) {joined(others)} hold other values. Give it "
             "a DataFrame with the columns of fit."
         )
 

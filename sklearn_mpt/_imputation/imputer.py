@@ -41,7 +41,7 @@ from sklearn_mpt._imputation.multiple import bootstrap_fits
 from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.rows import digest_of, missing_entries
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import joined, listed
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, check_seed, seed_from, spawn_seeds
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, are_numbers
@@ -378,7 +378,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if self.estimator is None:
             if not len(self._reader.modelled):
                 problems.append(
-                    "X has nothing to model: " + _listed(reasons, names) + "."
+                    "X has nothing to model: " + _by_reason(reasons, names) + "."
                 )
             if self.keep_empty_features:
                 self._reader = with_zeros(self._reader, np.flatnonzero(is_empty))
@@ -409,7 +409,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             named = dict(enumerate(self.unmodelled_.values()))
             parts.append(
                 "MPTImputer does not model these columns, and leaves their values as "
-                f"they are: {_listed(named, names)}."
+                f"they are: {_by_reason(named, names)}."
             )
             if ONE_VALUE in reasons.values():
                 parts.append("Gaps beside one value are filled with it.")
@@ -419,7 +419,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 )
         if hints:
             parts.append(
-                f"Column(s) {', '.join(map(repr, hints))} hold numbers as strings, "
+                f"Column(s) {joined(hints)} hold numbers as strings, "
                 "which are taken as categories; convert them to numbers if they are."
             )
         if parts:
@@ -624,15 +624,15 @@ def _as_nan(missing):
     return np.where(missing, np.nan, 0.0)
 
 
-def _listed(reasons, names):
+def _by_reason(reasons, names):
     """List columns by the reason why they are not modelled.
 
     reasons : dict from indices of columns to reasons.
     """
     columns = defaultdict(list)
     for j, reason in reasons.items():
-        columns[reason].append(repr(names[j]))
-    return "; ".join(f"{', '.join(listed)} ({why})" for why, listed in columns.items())
+        columns[reason].append(names[j])
+    return "; ".join(f"{joined(part)} ({why})" for why, part in columns.items())
 
 
 def _numbers_as_strings(X, reader):

@@ -366,7 +366,7 @@ def test_what_transform_cannot_read_is_refused_by_name():
     with (
         pytest.warns(UserWarning, match="valid feature names"),
         pytest.raises(
-            ValueError, match=r"array of numbers, .* column\(s\) \['word', 'day'\] hold"
+            ValueError, match=r"array of numbers, .* column\(s\) 'word', 'day' hold"
         ),
     ):
         fitted.transform(np.zeros((2, 5)))
