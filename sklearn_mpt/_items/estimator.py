@@ -364,8 +364,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             known = data.fitted["groups_"]
             if not np.array_equal(known, self._group_labels):
                 raise ValueError(
-                    f"groups must be those of the fitted model, {known.tolist()}, got "
-                    f"{self._group_labels.tolist()}."
+                    f"groups must be those of the fitted model, {listed(known)}, got "
+                    f"{listed(self._group_labels)}."
                 )
         answers = merged_answers(
             data.X, model.items.max_categories, data.weight, codes, data.device

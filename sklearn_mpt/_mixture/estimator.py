@@ -25,6 +25,7 @@ from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import draw_masks, fixed_size
+from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.patterns import pattern_order
@@ -595,7 +596,7 @@ class MPTMixture(TableMPT):
         few = np.flatnonzero(counts < MIN_CLASS_ROWS)
         if len(few):
             warn_caller(
-                f"Component(s) {few.tolist()} stand for fewer than {MIN_CLASS_ROWS} "
+                f"Component(s) {listed(few)} stand for fewer than {MIN_CLASS_ROWS} "
                 "rows each. Use fewer components, or another start (n_init)."
             )
         layout = self._layout(fitted["means_"].shape[1])
@@ -607,7 +608,7 @@ class MPTMixture(TableMPT):
         flat = np.flatnonzero(least < 2 * self.reg_covar)
         if len(flat):
             warn_caller(
-                f"The variance of component(s) {flat.tolist()} fell to the floor of "
+                f"The variance of component(s) {listed(flat)} fell to the floor of "
                 f"reg_covar={self.reg_covar} in some direction: the likelihood has no "
                 "maximum there. Use fewer components, a simpler covariance_type, or a "
                 "larger reg_covar."
