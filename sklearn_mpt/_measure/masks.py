@@ -1,6 +1,21 @@
 """Draw, count and enumerate masks and orders of features.
 
 A mask is a boolean array of shape (n_features,), True where a feature is hidden.
+
+Masks of training are drawn in three ways:
+
+- `training_sizes` and `draw_masks`, or `training_sets`: few masks, each for many rows,
+  where the cost of a step grows with the number of masks.
+- `_fitting.mask_sizes.MaskSizes`: a mask for each row, on the device of the rows, where
+  a model takes any mask at the same cost. With a uniform rate only present entries are
+  hidden.
+- `_factors.objective.UniformMasks` and `FixedMasks`: a mask for each row, whose size
+  follows an evenly spread sequence, and in the next step its complement, or a set
+  disjoint from it. So the noise of masks is small in the few natural steps of linear
+  models.
+
+The other functions here draw masks and orders of evaluation. Those of texts are in
+`_text.masks`.
 """
 
 from itertools import combinations, permutations
@@ -21,18 +36,26 @@ def mask_size(rate, n_features):
     return max(1, int(np.floor(rate * n_features + 0.5)))
 
 
-def training_sizes(mask_rate, n_masks, n_features, rng, smallest=1):
-    """Draw the mask sizes of one gradient step, of shape (n_masks,).
+def training_sizes(
+    mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False
+):
+    """Draw the mask sizes of one step of training, of shape (n_masks,).
 
     With a uniform rate, one size is drawn from each of `n_masks` equal slices of
     smallest..n_features, so every step has small and large masks. The sizes are
     returned in random order, so any part of them is unbiased too.
+
+    is_systematic : whether all slices share one random place, and sizes increase. Only
+    all sizes together are unbiased.
     """
     if mask_rate != "uniform":
         return np.full(n_masks, fixed_size(mask_rate, n_features))
-    quantiles = (np.arange(n_masks) + rng.random(n_masks)) / n_masks
+    place = rng.random() if is_systematic else rng.random(n_masks)
+    quantiles = (np.arange(n_masks) + place) / n_masks
+    if not is_systematic:
+        quantiles = rng.permutation(quantiles)
     n_sizes = n_features + 1 - smallest
-    return smallest + np.floor(rng.permutation(quantiles) * n_sizes).astype(int)
+    return smallest + np.floor(quantiles * n_sizes).astype(int)
 
 
 def training_sets(mask_rate, n_masks, n_features, rng):

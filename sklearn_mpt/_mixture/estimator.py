@@ -24,7 +24,7 @@ from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
-from sklearn_mpt._measure.masks import draw_masks, fixed_size
+from sklearn_mpt._measure.masks import draw_masks, training_sizes
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
@@ -539,11 +539,9 @@ class MPTMixture(TableMPT):
             n_pairs = min(n_pairs, MIN_PAIRS * CHEAP_FEATURES**2 // n_features**2)
         n_copies = 1 if self._finishes else max(1, math.ceil(n_pairs / n_rows))
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
-        if self.mask_rate == "uniform":
-            level = (np.arange(n_masks) + rng.random()) / n_masks
-            sizes = 1 + np.floor(level * n_features).astype(int)
-        else:
-            sizes = np.full(n_masks, fixed_size(self.mask_rate, n_features))
+        sizes = training_sizes(
+            self.mask_rate, n_masks, n_features, rng, is_systematic=True
+        )
         masks = draw_masks(sizes, n_features, rng)
         rows = np.tile(np.arange(n_rows), n_copies)
         mask_index = rng.permutation(len(rows)) % n_masks
