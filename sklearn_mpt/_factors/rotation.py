@@ -12,8 +12,12 @@ References
    Measurement 65, 2005.
 """
 
+import functools
+
 import numpy as np
 from sklearn.utils.extmath import svd_flip
+
+from sklearn_mpt._fitting.line_search import backtrack
 
 SCALE = 1.702  # ratio of logits to normal deviates
 ORTHOGONAL = ("varimax", "quartimax")
@@ -96,10 +100,11 @@ def _criterion(loadings, method):
     return 0.25 * (square * others).sum(), loadings * others
 
 
-def _project(loadings, transform, method, *, max_iter=1000, tol=1e-10):
+def _project(loadings, transform, method, *, max_iter=1000, tol=1e-10, max_tries=30):
     """Search for the minimum of a criterion; return its value and T there.
 
-    tol : length of the gradient below which the search ends.
+    tol : length of the gradient below which the search ends. max_tries : number of
+    sizes of a step that are tried.
     """
     is_orthogonal = method in ORTHOGONAL
     size = 1.0
@@ -117,6 +122,13 @@ def _project(loadings, transform, method, *, max_iter=1000, tol=1e-10):
             return u @ vt
         return T / np.linalg.norm(T, axis=0)
 
+    def move(T, along, value, size):
+        """Return T after a step, its value and gradient; None without enough gain."""
+        T = onto(T - size * along)
+        new_value, gradient = evaluate(T)
+        least_fall = 0.5 * np.linalg.norm(along) ** 2 * size
+        return (T, new_value, gradient) if new_value < value - least_fall else None
+
     value, gradient = evaluate(transform)
     for _ in range(max_iter):
         if is_orthogonal:
@@ -124,17 +136,11 @@ def _project(loadings, transform, method, *, max_iter=1000, tol=1e-10):
             along = gradient - transform @ (0.5 * (M + M.T))
         else:
             along = gradient - transform * (transform * gradient).sum(axis=0)
-        length = np.linalg.norm(along)
-        if length < tol:
+        if np.linalg.norm(along) < tol:
             break
-        size *= 2
-        for _ in range(30):
-            other = onto(transform - size * along)
-            new = evaluate(other)
-            if new[0] < value - 0.5 * length**2 * size:
-                break
-            size /= 2
-        else:
+        attempt = functools.partial(move, transform, along, value)
+        size, moved = backtrack(attempt, max_tries, 2 * size)
+        if moved is None:
             break
-        transform, (value, gradient) = other, new
+        transform, value, gradient = moved
     return value, transform

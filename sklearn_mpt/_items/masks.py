@@ -10,6 +10,7 @@ import math
 import numpy as np
 import torch
 
+from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import is_flat
 from sklearn_mpt._items.answers import MISSING
@@ -77,9 +78,15 @@ class MaskedItemSolver(ItemSolver):
             size, STEPS.max_masked_step / max(float(direction.abs().max()), TINY)
         )
         items = self.objective.layout.items
-        while not items.is_valid(self.point + size * direction):
-            size *= 0.5
-        self.point = self.point + size * direction
+
+        def move(size):
+            point = self.point + size * direction
+            return point if items.is_valid(point) else None
+
+        _, point = backtrack(move, STEPS.max_tries, size)
+        if point is None:
+            raise FloatingPointError
+        self.point = point
         self.loss_curve.append(-evaluation.value / self.objective.answers.total)
         if not self.finishes:
             share = 2 / (count + 2)

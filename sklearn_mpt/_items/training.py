@@ -26,11 +26,13 @@ import torch
 
 from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._items.nodes import RADIUS, TRAINING, Population, grid_of, steps_for
+from sklearn_mpt._numbers import TINY
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class ItemSteps:
         Largest change of a parameter in a step, and in a step by masks, in logits.
     armijo : float
         Least share of the gain that the slope promises which a step must have.
-    max_halvings : int
-        Number of times that a step is halved.
+    max_tries : int
+        Number of sizes of a step that are tried.
     max_scale : float
         Largest factor of full steps by the last one; see `QuasiNewton`.
     ridge : float
@@ -67,7 +69,7 @@ class ItemSteps:
     max_step: float = 2.0
     max_masked_step: float = 0.5
     armijo: float = 1e-4
-    max_halvings: int = 20
+    max_tries: int = 20
     max_scale: float = 10.0
     ridge: float = 1e-6
     min_information: float = 1e-4
@@ -414,19 +416,16 @@ class ItemSolver(Solver):
             direction = solve_metric(self.objective, now, now.gradient)
             direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
-        size, evaluation = 1.0, None
-        for _ in range(STEPS.max_halvings):
+
+        def gaining(size):
             evaluation = self.objective(self.point + size * direction)
-            if (
-                evaluation is not None
-                and evaluation.value >= now.value + STEPS.armijo * size * slope
-            ):
-                break
-            if size * slope < 0.01 * self.tol:  # the gain is smaller than rounding
-                evaluation = None
-                break
-            size *= 0.5
-            evaluation = None
+            least = now.value + STEPS.armijo * size * slope
+            is_gain = evaluation is not None and evaluation.value >= least
+            return evaluation if is_gain else None
+
+        # smaller gains are rounding errors
+        min_size = 0.01 * self.tol / max(slope, TINY)
+        size, evaluation = backtrack(gaining, STEPS.max_tries, min_size=min_size)
         n_rows = self.objective.answers.total
         if evaluation is None:
             self._is_over = not self._memory
@@ -475,11 +474,11 @@ class ItemSolver(Solver):
         now = self._now
         direction = solve_metric(self.objective, now, now.gradient)
         direction = shortened(self.objective.layout.items, direction)
-        size = falling_size(self._n_steps)
-        for _ in range(STEPS.max_halvings):
-            if self.objective(self.point + size * direction) is not None:
-                break
-            size *= 0.5
+        size, _ = backtrack(
+            lambda size: self.objective(self.point + size * direction),
+            STEPS.max_tries,
+            falling_size(self._n_steps),
+        )
         self.point = self.point + size * direction
         self.loss_curve.append(-now.value / self.objective.answers.total)
 

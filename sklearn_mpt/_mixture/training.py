@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below, trend
 from sklearn_mpt._mixture.density import Classes, MixtureDensity
@@ -244,8 +245,9 @@ class MixtureSolver(Solver):
     step_delay : int
         Number of steps with masks, or on parts, in which their size hardly falls; see
         `falling_size`.
-    max_halvings : int
-        Number of times that a step is halved if it leads to invalid parameters.
+    max_tries : int
+        Number of sizes of a step that are tried: it is halved if it leads to invalid
+        parameters.
     rise_in_noise : float
         A window of epochs with masks is undone if its mean loss is so many standard
         errors above that of the window before.
@@ -257,7 +259,7 @@ class MixtureSolver(Solver):
     min_epochs, max_epochs = 10, 200
     min_window = 5
     step_delay = 5
-    max_halvings = 20
+    max_tries = 20
     rise_in_noise = 2.0
     size_after_rise = 0.25
 
@@ -401,19 +403,15 @@ class MixtureSolver(Solver):
 
     def _moved(self, classes, statistics, size, are_differences):
         """Take a step, and halve its size until the result is a valid mixture."""
-        for _ in range(self.max_halvings):
-            candidate = m_step(
-                classes,
-                statistics,
-                self._n_rows,
-                size,
-                self.step_params,
-                are_differences,
-            )
-            if candidate is not None:
-                return candidate
-            size /= 2
-        raise FloatingPointError
+
+        def move(size):
+            args = classes, statistics, self._n_rows, size
+            return m_step(*args, self.step_params, are_differences)
+
+        _, candidate = backtrack(move, self.max_tries, size)
+        if candidate is None:
+            raise FloatingPointError
+        return candidate
 
     def terminate(self):
         if self.masks is None:
