@@ -23,7 +23,7 @@ used, whose errors grow with the square root.
 import torch
 
 from sklearn_mpt._base.density import LatentDensity
-from sklearn_mpt._factors.sums import double_blocks, moments_of
+from sklearn_mpt._factors.sums import double_slices, moments_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._matrices import identity, inverse_of_lower, log_determinant
 from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
@@ -322,7 +322,7 @@ def chain_scores(X, orders, model):
     """
     if orders.ndim == 3 or torch.isnan(X).any() or model.signal > MAX_RATIO_BY_MOMENTS:
         return _by_rows(X, orders, model)
-    centred = (block - model.mean for block in double_blocks(X))
+    centred = (X[part] - model.mean for part in double_slices(X))
     second = sum(block.T @ block for block in centred) / len(X)
     return torch.stack([_by_moments(second, o, model) for o in orders], 1)
 

@@ -25,7 +25,7 @@ from sklearn_mpt._fitting.natural_gradient import (
 )
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._numbers import CACHE_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 # Least ratio of a conditional variance to the noise. It is computed as a difference,
 # which rounding may take to 0.
@@ -57,13 +57,11 @@ class Moments(NamedTuple):
         return Moments(zero, self.variance / scale**2, tuple(factors))
 
 
-def _n_rows(X):
-    return max(1, CACHE_ENTRIES // X.shape[1])
-
-
-def double_blocks(X):
-    """Split rows into blocks to convert to double precision; one block if they are."""
-    return X.split(len(X) if X.dtype == torch.float64 else _n_rows(X))
+def double_slices(X):
+    """Return slices of rows to convert to double precision; one slice if they are."""
+    if X.dtype == torch.float64:
+        return [slice(None)]
+    return chunk_slices(*X.shape, CACHE_ENTRIES)
 
 
 def moments_of(X, weight=None, mean=None):
@@ -76,10 +74,7 @@ def moments_of(X, weight=None, mean=None):
         weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
     has_gaps = mean is not None
     if not has_gaps:
-        parts = weight.split([len(block) for block in double_blocks(X)])
-        total = sum(
-            w @ b.double() for w, b in zip(parts, double_blocks(X), strict=True)
-        )
+        total = sum(weight[part] @ X[part].double() for part in double_slices(X))
         mean = total / len(X)
 
     def centred(block):
@@ -90,9 +85,10 @@ def moments_of(X, weight=None, mean=None):
     if 2 * len(X) < X.shape[1]:
         factor = share.sqrt() * centred(X)
         return Moments(mean, (factor**2).sum(0), (factor.T, factor))
-    n_rows = _n_rows(X)
-    blocks = zip(map(centred, X.split(n_rows)), share.split(n_rows), strict=True)
-    covariance = sum(block.T @ (block_weight * block) for block, block_weight in blocks)
+    covariance = 0.0
+    for part in chunk_slices(*X.shape, CACHE_ENTRIES):
+        block = centred(X[part])
+        covariance = covariance + block.T @ (share[part] * block)
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 
