@@ -30,7 +30,7 @@ from sklearn_mpt import MPTMixture
 from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._mixture import estimator
 from sklearn_mpt._mixture.covariances import Tied
-from sklearn_mpt._mixture.density import Classes
+from sklearn_mpt._mixture.density import Components
 from sklearn_mpt._mixture.training import MixtureSolver
 
 warnings.simplefilter("ignore")
@@ -39,41 +39,41 @@ GAPS = 0.2  # share of missing entries
 MAX_RATIO = 5.0  # of a quasi-Newton step to a step of EM, as in linear models
 
 
-def flat(classes, covariances):
+def flat(components, covariances):
     """Return the parameters in one vector; low-rank ones as loadings and noise."""
-    parts = [classes.weights.log(), classes.means, *covariances(classes)]
+    parts = [components.weights.log(), components.means, *covariances(components)]
     return torch.cat([part.flatten() for part in parts])
 
 
-def unflat(vector, classes, covariances, join):
-    """Return classes whose parameters stand in a vector, shaped as those of `classes`.
+def unflat(vector, components, covariances, join):
+    """Return components whose parameters stand in a vector, of the shapes of others.
 
     join : from the parts of covariances to covariances, loadings and noise.
     """
-    parts = [classes.weights, classes.means, *covariances(classes)]
+    parts = [components.weights, components.means, *covariances(components)]
     pieces = vector.split([part.numel() for part in parts])
     weights, means, *others = (
         piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)
     )
-    return Classes(weights.softmax(0), means, *join(classes, *others))
+    return Components(weights.softmax(0), means, *join(components, *others))
 
 
-def roots(classes):
+def roots(components):
     """Return Cholesky factors with logarithms on the diagonal, or logarithms."""
-    if classes.loadings.shape[2]:
-        return classes.loadings, classes.noise.log()
-    if classes.covariances.ndim == 2:
-        return (classes.covariances.log(),)
-    root = torch.linalg.cholesky(classes.covariances)
+    if components.loadings.shape[2]:
+        return components.loadings, components.noise.log()
+    if components.covariances.ndim == 2:
+        return (components.covariances.log(),)
+    root = torch.linalg.cholesky(components.covariances)
     return (root.tril(-1) + root.diagonal(dim1=1, dim2=2).log().diag_embed(),)
 
 
-def from_roots(classes, root, log_noise=None):
-    unchanged = classes.locations, classes.loadings, classes.noise
+def from_roots(components, root, log_noise=None):
+    unchanged = components.locations, components.loadings, components.noise
     if log_noise is not None:
         noise = log_noise.exp()
         low_rank = root @ root.mT + noise.diag_embed()
-        return low_rank, classes.locations, root, noise
+        return low_rank, components.locations, root, noise
     if root.ndim == 2:
         return root.exp(), *unchanged
     root = root.tril(-1) + root.diagonal(dim1=1, dim2=2).exp().diag_embed()
@@ -89,22 +89,22 @@ class Accelerated(MixtureSolver):
         self.restart()
 
     def step(self):
-        statistics = self._statistics(self.classes)
+        statistics = self._statistics(self.components)
         value = float(statistics.value) / self._n_rows
         if self._fallback is not None and not value >= self._value - 1e-10:
             self.loss_curve.append(self.loss_curve[-1])  # the step that is undone
-            self.classes = self._fallback
+            self.components = self._fallback
             self.restart()
-            statistics = self._statistics(self.classes)
+            statistics = self._statistics(self.components)
             value = float(statistics.value) / self._n_rows
-        after = self._moved(self.classes, statistics, 1.0, are_differences=False)
+        after = self._moved(self.components, statistics, 1.0, are_differences=False)
         candidate = self.accelerate(after)
         self._fallback, self._value = None, value
         self.loss_curve.append(-value)
         is_valid = candidate is not None and candidate.is_finite()
         if is_valid and self.step_params.layout.form.is_valid(candidate.covariances):
             self._fallback, after = after, candidate
-        self.classes = after
+        self.components = after
 
 
 class Squarem(Accelerated):
@@ -114,9 +114,9 @@ class Squarem(Accelerated):
     def accelerate(self, after):
         """Extrapolate after each second step of EM."""
         if self._before is None:
-            self._before = self.classes
+            self._before = self.components
             return None
-        points = (flat(c, roots) for c in (self._before, self.classes, after))
+        points = (flat(c, roots) for c in (self._before, self.components, after))
         first, second, third = points
         self._before = None
         change, curvature = second - first, third - 2 * second + first
@@ -134,28 +134,28 @@ class QuasiNewtonSteps(Accelerated):
     def restart(self):
         self._memory, self._last = QuasiNewton(), None
 
-    def _covariances(self, classes):
-        if classes.loadings.shape[2]:
-            return classes.loadings, classes.noise.log()
+    def _covariances(self, components):
+        if components.loadings.shape[2]:
+            return components.loadings, components.noise.log()
         is_tied = isinstance(self.step_params.layout.form, Tied)
-        return (classes.covariances[: 1 if is_tied else None],)
+        return (components.covariances[: 1 if is_tied else None],)
 
-    def _from_covariances(self, classes, covariances, log_noise=None):
+    def _from_covariances(self, components, covariances, log_noise=None):
         if log_noise is not None:
-            return from_roots(classes, covariances, log_noise)
-        covariances = covariances.expand_as(classes.covariances)
-        return covariances, classes.locations, classes.loadings, classes.noise
+            return from_roots(components, covariances, log_noise)
+        covariances = covariances.expand_as(components.covariances)
+        return covariances, components.locations, components.loadings, components.noise
 
     def _information(self, vector, power):
         """Multiply by the information of the M-step; divide if `power` is -1."""
-        classes = self.classes
-        parts = [classes.weights, classes.means, *self._covariances(classes)]
+        components = self.components
+        parts = [components.weights, components.means, *self._covariances(components)]
         pieces = vector.split([part.numel() for part in parts])
         weights, means, *others = (
             piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)
         )
-        count = self._n_rows * classes.weights
-        spread = classes.covariances
+        count = self._n_rows * components.weights
+        spread = components.covariances
         is_full = spread.ndim == 3
         if power == 1:
             spread = torch.linalg.inv(spread) if is_full else 1 / spread
@@ -169,7 +169,7 @@ class QuasiNewtonSteps(Accelerated):
             count[:, None] ** power * times(spread, means),
         ]
         if len(others) == 2:
-            of_loadings = count[:, None] / classes.noise
+            of_loadings = count[:, None] / components.noise
             of_noise = (count / 2)[:, None] ** power
             results += [
                 others[0] * of_loadings[..., None] ** power,
@@ -184,7 +184,7 @@ class QuasiNewtonSteps(Accelerated):
         return torch.cat([result.flatten() for result in results])
 
     def accelerate(self, after):
-        point = flat(self.classes, self._covariances)
+        point = flat(self.components, self._covariances)
         change = flat(after, self._covariances) - point
         gradient = self._information(change, 1)
         if self._last is not None:

@@ -132,7 +132,7 @@ class GaussianIndicators(RecodedModel):
 
         def moments(rows, density):
             given = density.given(rows, ~rows.isnan()).gaussian
-            mean = density.classes.means + given.deviation[:, 0]
+            mean = density.components.means + given.deviation[:, 0]
             log_probs = [block.log_prob(mean, given) for block in blocks]
             return torch.cat([mean, given.variance[:, 0], *log_probs], dim=1)
 

@@ -21,7 +21,7 @@ class CovarianceForm(ABC):
     gaussians: type  # distribution of the Gaussian columns, from means and covariances
 
     @abstractmethod
-    def shape(self, n_classes, n_features):
+    def shape(self, n_components, n_features):
         """Return the shape of `covariances_`."""
 
     @abstractmethod
@@ -29,7 +29,7 @@ class CovarianceForm(ABC):
         """Return arrays (K, g, g) or (K, g) in the shape of `covariances_`."""
 
     @abstractmethod
-    def expand(self, array, n_classes, n_features):
+    def expand(self, array, n_components, n_features):
         """Return an array in the shape of `covariances_` for every component."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class CovarianceForm(ABC):
         """Return the least variance of each component in any direction, (K,)."""
 
     @abstractmethod
-    def n_parameters(self, n_classes, n_features):
+    def n_parameters(self, n_components, n_features):
         """Return the number of free parameters."""
 
     def factors(self, covariances, reg_covar):
@@ -73,9 +73,9 @@ class CovarianceForm(ABC):
 
         They are empty unless the covariances consist of them.
         """
-        n_classes, n_features = covariances.shape[:2]
-        loadings = covariances.new_zeros(n_classes, n_features, 0)
-        return loadings, covariances.new_zeros(n_classes, 0)
+        n_components, n_features = covariances.shape[:2]
+        loadings = covariances.new_zeros(n_components, n_features, 0)
+        return loadings, covariances.new_zeros(n_components, 0)
 
     def estimate(self, spread, counts, loadings, noise, reg_covar):
         """Return the covariances after an M-step, their loadings and noise variances.
@@ -93,13 +93,13 @@ class Full(CovarianceForm):
 
     gaussians = DenseGaussians
 
-    def shape(self, n_classes, n_features):
-        return n_classes, n_features, n_features
+    def shape(self, n_components, n_features):
+        return n_components, n_features, n_features
 
     def compress(self, covariances):
         return covariances.copy()
 
-    def expand(self, array, n_classes, n_features):
+    def expand(self, array, n_components, n_features):
         return array
 
     def with_variances(self, variances):
@@ -126,27 +126,27 @@ class Full(CovarianceForm):
     def min_variances(self, covariances):
         return np.linalg.eigvalsh(covariances)[:, 0]
 
-    def n_parameters(self, n_classes, n_features):
-        return n_classes * n_features * (n_features + 1) // 2
+    def n_parameters(self, n_components, n_features):
+        return n_components * n_features * (n_features + 1) // 2
 
 
 class Tied(Full):
     """One matrix for all components."""
 
-    def shape(self, n_classes, n_features):
+    def shape(self, n_components, n_features):
         return n_features, n_features
 
     def compress(self, covariances):
         return covariances[0].copy()
 
-    def expand(self, array, n_classes, n_features):
-        return np.tile(array, (n_classes, 1, 1))
+    def expand(self, array, n_components, n_features):
+        return np.tile(array, (n_components, 1, 1))
 
     def pool(self, spread, share):
         mean = (share[:, None, None] * spread).sum(0).expand_as(spread)
         return super().pool(mean, share)
 
-    def n_parameters(self, n_classes, n_features):
+    def n_parameters(self, n_components, n_features):
         return n_features * (n_features + 1) // 2
 
 
@@ -181,9 +181,9 @@ class LowRank(Full):
         covariances = loadings @ loadings.mT + torch.diag_embed(noise)
         return covariances, loadings, noise
 
-    def n_parameters(self, n_classes, n_features):
+    def n_parameters(self, n_components, n_features):
         q = min(self.n_factors, n_features)
-        return n_classes * (n_features * (q + 1) - q * (q - 1) // 2)
+        return n_components * (n_features * (q + 1) - q * (q - 1) // 2)
 
 
 class Diagonal(CovarianceForm):
@@ -191,13 +191,13 @@ class Diagonal(CovarianceForm):
 
     gaussians = DiagonalGaussians
 
-    def shape(self, n_classes, n_features):
-        return n_classes, n_features
+    def shape(self, n_components, n_features):
+        return n_components, n_features
 
     def compress(self, covariances):
         return covariances.copy()
 
-    def expand(self, array, n_classes, n_features):
+    def expand(self, array, n_components, n_features):
         return array
 
     def with_variances(self, variances):
@@ -221,27 +221,27 @@ class Diagonal(CovarianceForm):
     def min_variances(self, covariances):
         return covariances.min(axis=1)
 
-    def n_parameters(self, n_classes, n_features):
-        return n_classes * n_features
+    def n_parameters(self, n_components, n_features):
+        return n_components * n_features
 
 
 class Spherical(Diagonal):
     """One variance for each component."""
 
-    def shape(self, n_classes, n_features):
-        return (n_classes,)
+    def shape(self, n_components, n_features):
+        return (n_components,)
 
     def compress(self, covariances):
         return covariances.sum(axis=1) / max(covariances.shape[1], 1)
 
-    def expand(self, array, n_classes, n_features):
+    def expand(self, array, n_components, n_features):
         return np.repeat(array[:, None], n_features, axis=1)
 
     def pool(self, spread, share):
         return spread.mean(1, keepdim=True).expand_as(spread)
 
-    def n_parameters(self, n_classes, n_features):
-        return n_classes * min(n_features, 1)
+    def n_parameters(self, n_components, n_features):
+        return n_components * min(n_features, 1)
 
 
 FORMS = {

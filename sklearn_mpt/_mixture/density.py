@@ -1,12 +1,12 @@
 r"""The density of a mixture, and its conditionals, in closed form.
 
-Given the observed entries R of a row, class k has the responsibility
+Given the observed entries R of a row, component k has the responsibility
 
 .. math:: r_k \propto \pi_k \, p_k(x_R), \qquad
     p(x_j \mid x_R) = \sum_k r_k \, p_k(x_j \mid x_R),
 
 where :math:`p_k` is the Gaussian density of the Gaussian columns times one factor for
-each other column, since other columns are independent in a class.
+each other column, since other columns are independent in a component.
 """
 
 from functools import cached_property
@@ -26,8 +26,8 @@ from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, FLOAT_BYTES
 from sklearn_mpt._probabilities import drawn_codes
 
 
-class Classes(NamedTuple):
-    """The parameters of a mixture of K classes, as tensors.
+class Components(NamedTuple):
+    """The parameters of a mixture of K components, as tensors.
 
     g of the d columns are Gaussian, in the order of the table. The others have the
     likelihood of the `MixtureLayout`, with l locations.
@@ -60,11 +60,13 @@ class MixtureLayout(NamedTuple):
 
 
 class GivenObserved(NamedTuple):
-    """Distributions of all classes, given the observed entries of rows."""
+    """Distributions of all components, given the observed entries of rows."""
 
-    joint: torch.Tensor  # log p(class, observed entries), (n, K)
+    joint: torch.Tensor  # log p(component, observed entries), (n, K)
     gaussian: DenseConditioned | DiagonalConditioned
-    entries: torch.Tensor  # log p(entry | class) of the other columns, (n, K, d - g)
+    entries: (
+        torch.Tensor
+    )  # log p(entry | component) of the other columns, (n, K, d - g)
 
     @property
     def log_responsibility(self):
@@ -76,17 +78,17 @@ class MixtureDensity(Density):
 
     Parameters
     ----------
-    classes : Classes
+    components : Components
     layout : MixtureLayout
     """
 
-    def __init__(self, classes, layout):
-        self.classes = classes
+    def __init__(self, components, layout):
+        self.components = components
         self.layout = layout
 
     @cached_property
     def _gaussians(self):
-        parameters = self.classes.means, self.classes.covariances
+        parameters = self.components.means, self.components.covariances
         return self.layout.form.gaussians(*parameters)
 
     @cached_property
@@ -96,7 +98,7 @@ class MixtureDensity(Density):
         Columns with fewer codes repeat their last one. None if the values of some
         column are not codes.
         """
-        likelihood, weights = self.layout.likelihood, self.classes.weights
+        likelihood, weights = self.layout.likelihood, self.components.weights
         values = likelihood.values_of_each(len(self.layout.others))
         if values is None or any([*v] != [*range(len(v))] for v in values):
             return None
@@ -106,20 +108,20 @@ class MixtureDensity(Density):
 
     @cached_property
     def _code_log_prob(self):
-        """log p(x_j = c | class) of all `codes`, (C, K, d - g); None without codes."""
+        """log p(x_j = c | component) of `codes`, (C, K, d - g); None without codes."""
         if self.codes is None:
             return None
-        locations = self.classes.locations
+        locations = self.components.locations
         return self.layout.likelihood.entry_log_prob(self.codes[:, None], locations)
 
     @cached_property
     def _other_means(self):
-        return self.layout.likelihood.mean(self.classes.locations)
+        return self.layout.likelihood.mean(self.components.locations)
 
     @property
     def row_bytes(self):
         n_numbers = self._gaussians.pattern_numbers + 8 * self.layout.n_features + 8
-        return FLOAT_BYTES * len(self.classes.weights) * n_numbers
+        return FLOAT_BYTES * len(self.components.weights) * n_numbers
 
     def blocks(self, observed):
         """Yield slices of rows that stay within the memory for rows and for patterns.
@@ -130,7 +132,7 @@ class MixtureDensity(Density):
         observed : bool, (n, d), in the order that `pattern_order` gives to the
         Gaussian columns.
         """
-        number = FLOAT_BYTES * len(self.classes.weights)
+        number = FLOAT_BYTES * len(self.components.weights)
         n_rows = max(1, CHUNK_BYTES // (number * 12 * self.layout.n_features))
         ends = {0, *range(n_rows, len(observed), n_rows)}
         if self._gaussians.pattern_numbers:
@@ -154,11 +156,11 @@ class MixtureDensity(Density):
         return [(block, Patterns(columns[block])) for block in self.blocks(observed)]
 
     def given(self, X, observed, patterns=None):
-        """Condition every class on the observed entries of rows.
+        """Condition every component on the observed entries of rows.
 
         patterns : those of the observed Gaussian columns, if they are known.
         """
-        classes, layout = self.classes, self.layout
+        components, layout = self.components, self.layout
         columns = layout.gaussian
         gaussian = self._gaussians.condition(
             X[:, columns], observed[:, columns], patterns
@@ -166,30 +168,30 @@ class MixtureDensity(Density):
         entries = self._other_entries(X)
         observed_others = observed[:, None, layout.others]
         log_prob = gaussian.log_prob + torch.where(observed_others, entries, 0.0).sum(2)
-        return GivenObserved(classes.weights.log() + log_prob, gaussian, entries)
+        return GivenObserved(components.weights.log() + log_prob, gaussian, entries)
 
     def _other_entries(self, X):
         layout = self.layout
         X = torch.nan_to_num(X[:, None, layout.others])
         if layout.likelihood is None:
-            return X.expand(-1, len(self.classes.weights), -1)
+            return X.expand(-1, len(self.components.weights), -1)
         if self._code_log_prob is None:
-            return layout.likelihood.entry_log_prob(X, self.classes.locations)
-        codes = X.long().expand(-1, len(self.classes.weights), -1)
+            return layout.likelihood.entry_log_prob(X, self.components.locations)
+        codes = X.long().expand(-1, len(self.components.weights), -1)
         return self._code_log_prob.gather(0, codes)
 
     def entry_log_prob(self, X, given):
-        """Return log p(entry | class, observed entries) of every entry, (n, K, d).
+        """Return log p(entry | component, observed entries) of every entry, (n, K, d).
 
         The result is meaningful where an entry is present but not among the observed.
         """
         gaussian, layout = given.gaussian, self.layout
-        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - self.classes.means
+        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - self.components.means
         error, variance = residual - gaussian.deviation, gaussian.variance
         log_prob = normal_log_prob(error**2, variance)
         if layout.likelihood is None:
             return log_prob
-        everywhere = X.new_zeros(len(X), len(self.classes.weights), X.shape[1])
+        everywhere = X.new_zeros(len(X), len(self.components.weights), X.shape[1])
         everywhere[..., layout.gaussian] = log_prob
         everywhere[..., layout.others] = given.entries
         return everywhere
@@ -200,7 +202,7 @@ class MixtureDensity(Density):
         return value, torch.zeros_like(value)
 
     def log_responsibility(self, X):
-        """Return log p(class | present entries), (n, K)."""
+        """Return log p(component | present entries), (n, K)."""
         return self.given(X, ~X.isnan()).log_responsibility
 
     def conditional_log_prob(self, X, mask):
@@ -238,7 +240,7 @@ class MixtureDensity(Density):
     def _with_expected_numbers(self, X, given):
         """Return rows with the expectations of the Gaussian columns, (n, d)."""
         share = given.log_responsibility.exp()[..., None]
-        expected = self.classes.means + given.gaussian.deviation
+        expected = self.components.means + given.gaussian.deviation
         filled = X.clone()
         filled[:, self.layout.gaussian] = (share * expected).sum(1)
         return filled
@@ -246,7 +248,7 @@ class MixtureDensity(Density):
     def log_prob_at(self, X, columns, points):
         given = self.given(X, ~X.isnan())
         places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
-        means = self.classes.means + given.gaussian.deviation
+        means = self.components.means + given.gaussian.deviation
         variances, log_probs = given.gaussian.variance, []
         for j, column_points in zip(places.tolist(), points, strict=True):
             error = means.new_tensor(column_points)[:, None] - means[:, None, :, j]
@@ -260,7 +262,7 @@ class MixtureDensity(Density):
 
     def _average(self, given, columns, function):
         places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
-        means = (self.classes.means + given.gaussian.deviation)[..., places]
+        means = (self.components.means + given.gaussian.deviation)[..., places]
         std = given.gaussian.variance.sqrt()[..., places]
         nodes, weights = means.new_tensor(NODES), means.new_tensor(WEIGHTS)
         points = (means + std * nodes[:, None, None, None]).transpose(1, 2)
@@ -270,18 +272,18 @@ class MixtureDensity(Density):
         return torch.einsum("h,nk,hknc->nc", weights, share, values)
 
     def draw(self, X, rng):
-        """Draw a class for each row, then all its missing entries jointly.
+        """Draw a component for each row, then all its missing entries jointly.
 
-        A whole row is drawn from the class. Its missing entries are then moved by what
-        their expectation is for the difference of the observed entries from those
+        A whole row is drawn from the component. Its missing entries are then moved by
+        what their expectation is for the difference of the observed entries from those
         drawn, which makes them a draw given the observed ones.
         """
-        classes, layout, present = self.classes, self.layout, ~X.isnan()
+        components, layout, present = self.components, self.layout, ~X.isnan()
         given = self.given(X, present)
         level = X.new_tensor(rng.random((len(X), 1)))
         k = drawn_codes(given.log_responsibility.exp(), level)
         noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
-        draw = classes.means[k] + self._gaussians.draw(k, noise)
+        draw = components.means[k] + self._gaussians.draw(k, noise)
         observed = present[:, layout.gaussian]
         residual = torch.nan_to_num(X[:, layout.gaussian]) - draw
         residual = torch.where(observed, residual, 0.0)
@@ -290,6 +292,6 @@ class MixtureDensity(Density):
         if layout.likelihood is not None:
             uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
             drawn[:, layout.others] = layout.likelihood.draw(
-                classes.locations[k], uniform
+                components.locations[k], uniform
             )
         return drawn

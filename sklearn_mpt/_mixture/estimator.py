@@ -27,7 +27,7 @@ from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
-from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
+from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._mixture.start import features_of, fitted_to_shares, given_array
 from sklearn_mpt._mixture.training import (
@@ -41,7 +41,9 @@ AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 # Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
 MIN_PAIRS = 8192
 CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
-MIN_CLASS_ROWS = 1.5  # fit warns if a class stands for fewer: it describes single rows
+MIN_COMPONENT_ROWS = (
+    1.5  # fit warns if a component stands for fewer: it describes single rows
+)
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
@@ -185,7 +187,7 @@ class MPTMixture(TableMPT):
         "precisions_init",
         "reg_covar",
     )
-    # classes have no thresholds or dispersions of their own
+    # components have no thresholds or dispersions of their own
     _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "objective": [StrOptions({"mpt", "lml"})],
@@ -352,15 +354,15 @@ class MPTMixture(TableMPT):
 
     def _n_parameters(self):
         """Return the number of free parameters."""
-        n_classes, layout = len(self.weights_), self._layout(self.n_features_in_)
+        n_components, layout = len(self.weights_), self._layout(self.n_features_in_)
         g, free = len(layout.gaussian), 0
-        n_covariance_params = layout.form.n_parameters(n_classes, g)
+        n_covariance_params = layout.form.n_parameters(n_components, g)
         if layout.likelihood is not None:
             entries = torch.from_numpy(np.ones(len(layout.others)))
             n_locations = len(layout.likelihood.to_locations(entries))
             middle = layout.likelihood.centre(torch.from_numpy(np.eye(n_locations)))
             free = int(torch.linalg.matrix_rank(middle))
-        return n_classes - 1 + n_classes * (g + free) + n_covariance_params
+        return n_components - 1 + n_components * (g + free) + n_covariance_params
 
     @property
     def _n_features_out(self):
@@ -398,13 +400,13 @@ class MPTMixture(TableMPT):
             )
         check_sizes(X)
         layout = self._layout(X.shape[1])
-        classes = self._first_classes(X, rng, weight, layout)
-        classes = self._given(classes, layout)
+        components = self._first_components(X, rng, weight, layout)
+        components = self._given(components, layout)
         constants = {"lml_method_": "exact"}
-        return constants | self._attributes(classes, X.shape[1])
+        return constants | self._attributes(components, X.shape[1])
 
-    def _first_classes(self, X, rng, weight, layout):
-        """Return the classes that fit the first responsibilities."""
+    def _first_components(self, X, rng, weight, layout):
+        """Return the components that fit the first responsibilities."""
         rows = torch.from_numpy(np.array(X, dtype=float))
         count = torch.from_numpy(np.ones(len(X)) if weight is None else weight)
         step_params = self._step_params(layout)
@@ -412,69 +414,69 @@ class MPTMixture(TableMPT):
         mean, variance, _ = column_moments(numbers, count.numpy())
         share = self._responsibilities(X, rng, layout, weight, variance)
         share = torch.from_numpy(share) * count[:, None]
-        n_classes = self.n_components
-        locations = np.zeros((n_classes, 0))
+        n_components = self.n_components
+        locations = np.zeros((n_components, 0))
         if layout.likelihood is not None:
             others = X[:, layout.others.numpy()]
             start = layout.likelihood.start_location(others, weight)
-            locations = np.tile(start, (n_classes, 1))
+            locations = np.tile(start, (n_components, 1))
         variance = torch.from_numpy(np.maximum(variance, self.reg_covar + TINY))
-        wide = layout.form.with_variances(variance.repeat(n_classes, 1))
-        classes = Classes(
+        wide = layout.form.with_variances(variance.repeat(n_components, 1))
+        components = Components(
             share.sum(0) / share.sum(),
-            torch.from_numpy(np.tile(mean, (n_classes, 1))),
+            torch.from_numpy(np.tile(mean, (n_components, 1))),
             wide,
             torch.from_numpy(locations),
             *layout.form.factors(wide, self.reg_covar),
         )
         order = pattern_order(~rows[:, layout.gaussian].isnan())
-        return fitted_to_shares(classes, share[order], rows[order], step_params)
+        return fitted_to_shares(components, share[order], rows[order], step_params)
 
     def _responsibilities(self, X, rng, layout, weight, variance):
         """Return the first responsibilities, (n, K), as `init_params` says."""
         from sklearn.cluster import KMeans, kmeans_plusplus  # their import takes long
 
-        n_classes, kind = self.n_components, self.init_params
+        n_components, kind = self.n_components, self.init_params
         seed = np.random.RandomState(seed_from(rng))
         if kind == "random":
-            drawn = rng.random((len(X), n_classes))
+            drawn = rng.random((len(X), n_components))
             return drawn / drawn.sum(axis=1, keepdims=True)
         features = features_of(X, layout, variance)
         if kind == "kmeans":
-            clusters = KMeans(n_classes, n_init=1, random_state=seed)
+            clusters = KMeans(n_components, n_init=1, random_state=seed)
             labels = clusters.fit(features, sample_weight=weight).labels_
         else:
             if kind == "k-means++":
-                _, chosen = kmeans_plusplus(features, n_classes, random_state=seed)
+                _, chosen = kmeans_plusplus(features, n_components, random_state=seed)
             else:
-                chosen = rng.choice(len(X), n_classes, replace=False)
+                chosen = rng.choice(len(X), n_components, replace=False)
             centres = features[chosen]
             labels = np.stack(
                 [((features - centre) ** 2).sum(axis=1) for centre in centres], 1
             ).argmin(axis=1)
-        share = np.eye(n_classes)[labels]
-        other = 1e-3  # so that classes of few rows have covariances
-        return (share + other) / (1 + other * n_classes)
+        share = np.eye(n_components)[labels]
+        other = 1e-3  # so that components of few rows have covariances
+        return (share + other) / (1 + other * n_components)
 
-    def _given(self, classes, layout):
+    def _given(self, components, layout):
         """Replace starting values by those that the user gives."""
-        n_classes, n_gaussian = classes.means.shape
-        weights = given_array(self.weights_init, "weights_init", (n_classes,))
-        means = given_array(self.means_init, "means_init", (n_classes, n_gaussian))
+        n_components, n_gaussian = components.means.shape
+        weights = given_array(self.weights_init, "weights_init", (n_components,))
+        means = given_array(self.means_init, "means_init", (n_components, n_gaussian))
         if weights is not None:
             if (weights < 0).any() or abs(weights.sum() - 1) > MAX_GIVEN_ERROR:
                 raise ValueError(
                     "weights_init must be at least 0 and add up to 1, got "
                     f"{weights.tolist()}."
                 )
-            classes = classes._replace(weights=torch.from_numpy(weights))
+            components = components._replace(weights=torch.from_numpy(weights))
         if means is not None:
-            classes = classes._replace(means=torch.from_numpy(means))
+            components = components._replace(means=torch.from_numpy(means))
         if self.precisions_init is not None:
             form = layout.form
-            shape = form.shape(n_classes, n_gaussian)
+            shape = form.shape(n_components, n_gaussian)
             precisions = given_array(self.precisions_init, "precisions_init", shape)
-            precisions = form.expand(precisions, n_classes, n_gaussian)
+            precisions = form.expand(precisions, n_components, n_gaussian)
             if not form.is_valid(torch.from_numpy(precisions)):
                 raise ValueError(
                     "precisions_init must be positive definite, got "
@@ -482,10 +484,10 @@ class MPTMixture(TableMPT):
                 )
             given = torch.from_numpy(form.inverses(precisions)[1])
             loadings, noise = form.factors(given, self.reg_covar)
-            classes = classes._replace(
+            components = components._replace(
                 covariances=given, loadings=loadings, noise=noise
             )
-        return classes
+        return components
 
     # Training
 
@@ -496,13 +498,13 @@ class MPTMixture(TableMPT):
         layout = self._layout(data.X.shape[1], data.device)
         rows = as_view(data.X, data.device)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
-        starts = [self._classes(data.fitted, data.device)]
+        starts = [self._components(data.fitted, data.device)]
         if data.is_new and data.is_all:
             layout = self._layout(data.X.shape[1])
             start_args = data.X, data.rng, data.weight, layout
-            more = (self._first_classes(*start_args) for _ in range(self.n_init - 1))
+            more = (self._first_components(*start_args) for _ in range(self.n_init - 1))
             more = (self._given(start, layout) for start in more)
-            starts += [Classes(*(p.to(data.device) for p in m)) for m in more]
+            starts += [Components(*(p.to(data.device) for p in m)) for m in more]
         masks = None
         if self.objective == "mpt" and data.is_all:
             masks = self._draw_masks
@@ -555,9 +557,9 @@ class MPTMixture(TableMPT):
     def _trained_attributes(self, result, fitted):
         return self._attributes(result, fitted["means_"].shape[1])
 
-    def _attributes(self, classes, n_features):
+    def _attributes(self, components, n_features):
         layout = self._layout(n_features)
-        arrays = Classes(*(part.cpu().numpy() for part in classes))
+        arrays = Components(*(part.cpu().numpy() for part in components))
         means = np.full((len(arrays.weights), n_features), np.nan)
         means[:, layout.gaussian.numpy()] = arrays.means
         if layout.likelihood is not None and layout.likelihood.is_separable:
@@ -576,25 +578,25 @@ class MPTMixture(TableMPT):
             "noise_variances_": arrays.noise.copy(),
         }
 
-    def _classes(self, fitted, device):
+    def _components(self, fitted, device):
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
         covariances = layout.form.expand(fitted["covariances_"], *means.shape)
         loadings = np.swapaxes(fitted["factors_"], 1, 2)
         others = (fitted["locations_"], loadings, fitted["noise_variances_"])
         arrays = (fitted["weights_"], means, covariances, *others)
-        return Classes(*(as_tensor(array, device) for array in arrays))
+        return Components(*(as_tensor(array, device) for array in arrays))
 
     def _density_of(self, fitted, device):
         layout = self._layout(fitted["means_"].shape[1], device)
-        return MixtureDensity(self._classes(fitted, device), layout)
+        return MixtureDensity(self._components(fitted, device), layout)
 
     def _warn_of_limits(self, fitted, n_samples):
         counts = n_samples * fitted["weights_"]
-        few = np.flatnonzero(counts < MIN_CLASS_ROWS)
+        few = np.flatnonzero(counts < MIN_COMPONENT_ROWS)
         if len(few):
             warn_caller(
-                f"Component(s) {listed(few)} stand for fewer than {MIN_CLASS_ROWS} "
+                f"Component(s) {listed(few)} stand for fewer than {MIN_COMPONENT_ROWS} "
                 "rows each. Use fewer components, or another start (n_init)."
             )
         layout = self._layout(fitted["means_"].shape[1])

@@ -96,12 +96,12 @@ class DenseConditioned:
     def variance(self):
         """Variance of each entry given the observed entries, (n, K, g)."""
         patterns = self.patterns
-        n_classes, _, n_columns = self._deviation.shape
-        shape = n_classes, len(patterns.distinct), n_columns
+        n_components, _, n_columns = self._deviation.shape
+        shape = n_components, len(patterns.distinct), n_columns
         variance = self._deviation.new_zeros(shape)
         if self._covariance is not None:
             diagonal = self._covariance.diagonal(dim1=2, dim2=3)
-            places = patterns.hidden.expand(n_classes, -1, -1)
+            places = patterns.hidden.expand(n_components, -1, -1)
             variance = variance.scatter_add(2, places, diagonal)
         variance = variance.clamp(min=TINY)
         return variance[:, patterns.pattern_index].transpose(0, 1)
@@ -109,11 +109,11 @@ class DenseConditioned:
     @cached_property
     def covariance(self):
         """Covariance of the columns given each pattern, (K, u, g, g)."""
-        n_classes, _, n_columns = self._deviation.shape
+        n_components, _, n_columns = self._deviation.shape
         n_patterns = len(self.patterns.distinct)
-        full = self._deviation.new_zeros(n_classes, n_patterns, n_columns**2)
+        full = self._deviation.new_zeros(n_components, n_patterns, n_columns**2)
         if self._covariance is not None:
-            places = self.patterns.block_places.flatten(1).expand(n_classes, -1, -1)
+            places = self.patterns.block_places.flatten(1).expand(n_components, -1, -1)
             full = full.scatter_add(2, places, self._covariance.flatten(2))
         return full.unflatten(2, (n_columns, n_columns))
 

@@ -22,36 +22,36 @@ from sklearn_mpt._numbers import TINY
 GAUSSIAN_STEPS, LOCATION_STEPS = 3, 10
 
 
-def fitted_to_shares(classes, share, rows, step_params):
-    """Return classes that fit given responsibilities, by a few M-steps.
+def fitted_to_shares(components, share, rows, step_params):
+    """Return components that fit given responsibilities, by a few M-steps.
 
     share : responsibilities times sample weights, (n, K). rows : (n, d), NaN where
     missing; those with the same gaps must follow each other. step_params : MStepParams.
     """
     layout, n_rows = step_params.layout, float(share.sum())
-    parts = MixtureDensity(classes, layout).parts(~rows.isnan())
+    parts = MixtureDensity(components, layout).parts(~rows.isnan())
     has_gaps = bool(rows[:, layout.gaussian].isnan().any())
     n_steps = GAUSSIAN_STEPS if has_gaps else 1  # further steps have the same result
     for _ in range(n_steps):
-        density = MixtureDensity(classes, layout)
+        density = MixtureDensity(components, layout)
         statistics = _sum(
             statistics_of_shares(density, rows[part], share[part], 1 / n_rows, patterns)
             for part, patterns in parts
         )
-        after = m_step(classes, statistics, n_rows, 1.0, step_params, False)
+        after = m_step(components, statistics, n_rows, 1.0, step_params, False)
         if after is None:
-            return classes
-        classes = after
+            return components
+        components = after
     n_steps = 0 if layout.likelihood is None else LOCATION_STEPS - n_steps
     for _ in range(n_steps):
-        density = MixtureDensity(classes, layout)
+        density = MixtureDensity(components, layout)
         slopes = _sum(
             torch.stack(_slopes_of_shares(density, rows[part], share[part], 1 / n_rows))
             for part, _ in parts
         )
-        locations = scoring_step(classes.locations, *slopes, 1.0)
-        classes = classes._replace(locations=locations)
-    return classes
+        locations = scoring_step(components.locations, *slopes, 1.0)
+        components = components._replace(locations=locations)
+    return components
 
 
 def _sum(parts):

@@ -28,7 +28,7 @@ from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below, trend
-from sklearn_mpt._mixture.density import Classes, MixtureDensity
+from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._numbers import MIN_INFORMATION
 
@@ -36,12 +36,12 @@ from sklearn_mpt._numbers import MIN_INFORMATION
 class SufficientStatistics(NamedTuple):
     """Expected sufficient statistics, and the objective, added up over rows.
 
-    First and second moments of Gaussian columns are about the means of the classes.
+    First and second moments of Gaussian columns are about the means of the components.
     """
 
     value: torch.Tensor  # sum over rows of the objective
     square: torch.Tensor  # sum over rows of its square
-    counts: torch.Tensor  # rows in each class, (K,)
+    counts: torch.Tensor  # rows in each component, (K,)
     sums: torch.Tensor  # first moments, (K, g)
     scatters: torch.Tensor  # second moments, (K, g, g) or (K, g)
     slopes: torch.Tensor  # gradient in the locations, (K, l)
@@ -61,7 +61,7 @@ class MStepParams(NamedTuple):
 def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
     """Return the expected statistics of whole rows: the E-step of EM.
 
-    prior : additional count of each row in every class, for columns that are not
+    prior : additional count of each row in every component, for columns that are not
     Gaussian. It keeps the probabilities of categories above zero. patterns : those of
     the present entries, if they are known.
     """
@@ -78,8 +78,8 @@ def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
 def statistics_of_shares(density, X, share, prior, patterns):
     """Return the statistics of whole rows with given responsibilities (n, K).
 
-    prior : additional count of each row in the information of every class. patterns :
-    those of the present entries.
+    prior : additional count of each row in the information of every component.
+    patterns : those of the present entries.
     """
     given = density.given(X, ~X.isnan(), patterns)
     entry_share = entry_shares_of(density, X, share)
@@ -129,16 +129,16 @@ def _weighted_statistics(
     weights of the statistics given the observed entries and one hidden entry,
     (n, K, d); None for whole rows. entry_share : weights of the gradients of columns
     that are not Gaussian, (n, K, d - g). prior : additional count of each row in every
-    class.
+    component.
     """
-    gaussian, layout, classes = given.gaussian, density.layout, density.classes
+    gaussian, layout, components = given.gaussian, density.layout, density.components
     sums, scatters = gaussian.moments(share)
     if targets is not None:
-        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - classes.means
+        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - components.means
         error = (residual - gaussian.deviation) / gaussian.variance
         more = gaussian.target_moments(targets[..., layout.gaussian], error)
         sums, scatters = sums + more[0], scatters + more[1]
-    slopes = informations = torch.zeros_like(classes.locations)
+    slopes = informations = torch.zeros_like(components.locations)
     if layout.likelihood is not None:
         slopes, informations = location_slopes(density, X, entry_share, weight, prior)
     return SufficientStatistics(
@@ -152,7 +152,7 @@ def location_slopes(density, X, entry_share, weight, prior):
 
     If values are codes, the weights of the entries of each code are added up first.
     """
-    layout, classes = density.layout, density.classes
+    layout, components = density.layout, density.components
     rows, likelihood = X[:, layout.others], layout.likelihood
     n_present = weight @ likelihood.to_locations((~rows.isnan()).to(X))
     values = torch.nan_to_num(rows)
@@ -161,43 +161,43 @@ def location_slopes(density, X, entry_share, weight, prior):
         is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
         entry_share = (entry_share.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
         values = density.codes
-    slope, information = likelihood.derivatives(values[:, None], classes.locations)
+    slope, information = likelihood.derivatives(values[:, None], components.locations)
     slopes = (likelihood.to_locations(entry_share) * slope).sum(0)
-    expected = information.expand(len(values), *classes.locations.shape)[0]
-    return slopes, (classes.weights[:, None] + prior) * n_present * expected
+    expected = information.expand(len(values), *components.locations.shape)[0]
+    return slopes, (components.weights[:, None] + prior) * n_present * expected
 
 
-def m_step(classes, statistics, n_rows, size, params, are_differences):
-    """Return the classes after an M-step on a mix of old and new statistics.
+def m_step(components, statistics, n_rows, size, params, are_differences):
+    """Return the components after an M-step on a mix of old and new statistics.
 
     size : share of the new statistics; 1 is a full step of EM. params : MStepParams.
     are_differences : whether the statistics are differences from those that the model
     expects. None if the result is no valid mixture.
     """
-    class_rows = n_rows * classes.weights
+    component_rows = n_rows * components.weights
     keep = 1.0 if are_differences else 1 - size
-    counts = keep * class_rows + size * statistics.counts
+    counts = keep * component_rows + size * statistics.counts
     if not bool((counts > 0).all()):
         return None
-    form, before = params.layout.form, classes.covariances
-    per_class = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
+    form, before = params.layout.form, components.covariances
+    per_component = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
     shift = size * statistics.sums / counts[:, None]
     share = counts / counts.sum()
-    kept = (keep * class_rows).view_as(per_class) * before
-    spread = (size * statistics.scatters + kept) / per_class - form.outer(shift)
+    kept = (keep * component_rows).view_as(per_component) * before
+    spread = (size * statistics.scatters + kept) / per_component - form.outer(shift)
     covariances, loadings, noise = form.estimate(
-        spread, counts, classes.loadings, classes.noise, params.reg_covar
+        spread, counts, components.loadings, components.noise, params.reg_covar
     )
     if not form.is_valid(covariances):
         return None
-    locations = classes.locations
+    locations = components.locations
     if params.layout.likelihood is not None:
         slopes = statistics.slopes, statistics.informations
         locations = scoring_step(locations, *slopes, size)
-    classes_moved = Classes(
-        share, classes.means + shift, covariances, locations, loadings, noise
+    moved = Components(
+        share, components.means + shift, covariances, locations, loadings, noise
     )
-    return classes_moved if classes_moved.is_finite() else None
+    return moved if moved.is_finite() else None
 
 
 def scoring_step(locations, slopes, informations, size):
@@ -214,7 +214,7 @@ class MixtureSolver(Solver):
     X : Tensor of shape (n, d)
         NaN where missing.
     weight : Tensor of shape (n,)
-    starts : sequence of Classes
+    starts : sequence of Components
         Parameters to start from. If there are several, each takes a few epochs of EM,
         and the best is trained on.
     step_params : MStepParams
@@ -290,34 +290,34 @@ class MixtureSolver(Solver):
         self.window = max(self.min_window, n_iter_no_change)
         self.learning_rate = learning_rate
         self.loss_curve = []
-        self.classes = starts[0]
+        self.components = starts[0]
         self._n_steps = n_before
         self._average = None
         self._parts_of_rows = None
-        self._known = []  # classes, and their statistics of whole rows
-        self._start = self._kept = self.classes
+        self._known = []  # components, and their statistics of whole rows
+        self._start = self._kept = self.components
         self._first = 0  # epoch at which steps with masks, or on whole rows, began
         self._gain = 0.0
         self._noise = self._noise_of_fall = 0.0  # of the values of masks
 
     @property
     def result(self):
-        return self.classes if self._average is None else self._average
+        return self.components if self._average is None else self._average
 
     def init(self, max_iter):
         if len(self.starts) == 1:
             return
         runs = [self._short_run(start, max_iter) for start in self.starts]
-        self.classes = max(runs, key=lambda run: run[0])[1]
-        self._start = self._kept = self.classes
+        self.components = max(runs, key=lambda run: run[0])[1]
+        self._start = self._kept = self.components
 
-    def _short_run(self, classes, max_iter):
+    def _short_run(self, components, max_iter):
         value = -math.inf
         for _ in range(min(self.short_epochs, max_iter)):
-            statistics = self._statistics(classes)
+            statistics = self._statistics(components)
             value = float(statistics.value) / self._n_rows
-            classes = self._moved(classes, statistics, 1.0, are_differences=False)
-        return value, classes
+            components = self._moved(components, statistics, 1.0, are_differences=False)
+        return value, components
 
     @property
     def _n_rows(self):
@@ -325,10 +325,10 @@ class MixtureSolver(Solver):
 
     def step(self):
         if self.masks is None:
-            statistics = self._row_statistics(self.classes)
+            statistics = self._row_statistics(self.components)
             size = 1.0
         else:
-            statistics = self._statistics(self.classes, self.masks(self.X, self.rng))
+            statistics = self._statistics(self.components, self.masks(self.X, self.rng))
             n_steps = len(self.loss_curve) - self._first
             size = self.learning_rate * falling_size(n_steps, delay=self.step_delay)
         value = float(statistics.value) / self._n_rows
@@ -336,8 +336,8 @@ class MixtureSolver(Solver):
             raise FloatingPointError
         self._noise, noise_before = self._noise_of(statistics), self._noise
         self._noise_of_fall = math.hypot(self._noise, noise_before)
-        self.classes = self._moved(
-            self.classes, statistics, size, are_differences=self.masks is not None
+        self.components = self._moved(
+            self.components, statistics, size, are_differences=self.masks is not None
         )
         self.loss_curve.append(-value)
 
@@ -349,31 +349,31 @@ class MixtureSolver(Solver):
 
     def step_on_part(self):
         """Mix the statistics of a part of a stream with those of the model."""
-        statistics = self._statistics(self.classes)
+        statistics = self._statistics(self.components)
         value = float(statistics.value) / self._n_rows
         if not math.isfinite(value):
             raise FloatingPointError
         size = self.learning_rate * falling_size(self._n_steps, delay=self.step_delay)
-        self.classes = self._moved(
-            self.classes, statistics, size, are_differences=False
+        self.components = self._moved(
+            self.components, statistics, size, are_differences=False
         )
         self.loss_curve.append(-value)
 
-    def _row_statistics(self, classes):
+    def _row_statistics(self, components):
         """Return the statistics of whole rows.
 
-        Those of the start, and of the last classes, are kept.
+        Those of the start, and of the last components, are kept.
         """
         for known, statistics in self._known:
-            if known is classes:
+            if known is components:
                 return statistics
-        statistics = self._statistics(classes)
+        statistics = self._statistics(components)
         kept = [pair for pair in self._known if pair[0] is self._start]
-        self._known = [*kept, (classes, statistics)]
+        self._known = [*kept, (components, statistics)]
         return statistics
 
-    def _statistics(self, classes, masks=None):
-        density = MixtureDensity(classes, self.step_params.layout)
+    def _statistics(self, components, masks=None):
+        density = MixtureDensity(components, self.step_params.layout)
         X, weight, observed = self.X, self.weight, ~self.X.isnan()
         if masks is not None:
             rows, hidden, inflation = masks
@@ -401,11 +401,11 @@ class MixtureSolver(Solver):
             total = statistics if total is None else total + statistics
         return total
 
-    def _moved(self, classes, statistics, size, are_differences):
+    def _moved(self, components, statistics, size, are_differences):
         """Take a step, and halve its size until the result is a valid mixture."""
 
         def move(size):
-            args = classes, statistics, self._n_rows, size
+            args = components, statistics, self._n_rows, size
             return m_step(*args, self.step_params, are_differences)
 
         _, candidate = backtrack(move, self.max_tries, size)
@@ -436,10 +436,10 @@ class MixtureSolver(Solver):
         n = self.window
         fall, noise = trend(curve if len(curve) > n else [curve[0], *curve], n)
         if -fall > self.rise_in_noise * noise:
-            self.classes = self._kept
+            self.components = self._kept
             self.learning_rate *= self.size_after_rise
         else:
-            self._kept = self.classes
+            self._kept = self.components
 
     def _gain_is_noise(self, curve):
         """Return whether the last epoch with masks gained no more than their noise.
@@ -450,19 +450,21 @@ class MixtureSolver(Solver):
             return curve[-2] - curve[-1] <= self._noise_of_fall
         before, now = (
             self._row_statistics(self._start),
-            self._row_statistics(self.classes),
+            self._row_statistics(self.components),
         )
         return float(now.value - before.value) <= self._noise * self._n_rows
 
     def _leave_masks(self):
         """Go on with whole rows, from the start or from the masked fit if better."""
         self.masks, self._first = None, len(self.loss_curve)
-        self.classes = self._kept = self._better_than_start()
+        self.components = self._kept = self._better_than_start()
 
     def _better_than_start(self):
         """Return the masked fit, or the start if it is better."""
-        fits = self.classes, self._start
-        return max(fits, key=lambda classes: float(self._row_statistics(classes).value))
+        fits = self.components, self._start
+        return max(
+            fits, key=lambda components: float(self._row_statistics(components).value)
+        )
 
     def close(self):
         """Take a step of EM if training ended with masks, to improve on the start."""
@@ -477,20 +479,21 @@ class MixtureSolver(Solver):
             self.step_params,
             False,
         )
-        self.classes = before if after is None else after
+        self.components = before if after is None else after
 
     def recover(self):
-        """Go back to the classes after the last window that did not raise the loss."""
-        self.classes = self._kept
+        """Go back to the end of the last window that did not raise the loss."""
+        self.components = self._kept
 
     def _keep_average(self, n_epochs):
-        """Average the classes of all epochs; the weights of early epochs fade."""
+        """Average the components of all epochs; the weights of early epochs fade."""
         share = 2 / (n_epochs + 1)
-        before = self._average or self.classes
+        before = self._average or self.components
         mixed = (
-            torch.lerp(a, b, share) for a, b in zip(before, self.classes, strict=True)
+            torch.lerp(a, b, share)
+            for a, b in zip(before, self.components, strict=True)
         )
-        self._average = Classes(*mixed)
+        self._average = Components(*mixed)
 
     def _is_done(self):
         """Return whether the last step, and all steps to come, gain less than `tol`."""

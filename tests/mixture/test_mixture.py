@@ -158,11 +158,11 @@ def test_masks_of_all_sizes_have_the_statistics_of_whole_rows(kind):
             parts = [share * part for part in found]
             pairs = zip(total or parts, parts, strict=True)
             total = [a + b for a, b in pairs] if total else parts
-    own = len(X) * density.classes.weights
+    own = len(X) * density.components.weights
     assert_allclose(total[0], exact.value, rtol=1e-10)
     assert_allclose(total[2] + own, exact.counts, rtol=1e-10)
     assert_allclose(total[3], exact.sums, atol=1e-9)
-    before = density.classes.covariances
+    before = density.components.covariances
     prior = own.view(-1, *[1] * (before.ndim - 1)) * before
     assert_allclose(total[4] + prior, exact.scatters, atol=1e-8)
 
