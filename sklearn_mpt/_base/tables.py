@@ -21,7 +21,7 @@ from sklearn_mpt._tables.kinds import kinds_of
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
 KINDS_OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
-AS_CATEGORIES = "likelihood='from_dtype' takes strings as categories."
+ADVICE_ON_STRINGS = "likelihood='from_dtype' takes strings as categories."
 
 LikelihoodNames = str | Sequence[str] | Mapping[Any, str] | Likelihood
 
@@ -37,7 +37,7 @@ class TableMPT(BaseMPT):
     likelihood: LikelihoodNames
     likelihoods_: list[str]
     categories_: list[np.ndarray | None]
-    _advice_on_strings = AS_CATEGORIES
+    _advice_on_strings = ADVICE_ON_STRINGS
     _kinds_taken: tuple[str, ...] = tuple(LIKELIHOODS)  # of columns
     _storage: list[dict]  # how each column of a table was stored in `fit`
 

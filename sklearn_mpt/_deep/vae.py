@@ -41,7 +41,7 @@ from sklearn_mpt._deep.schedule_free import STEPS
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._factors.starts import squared_distances
-from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
+from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
 VALIDATION_SAMPLES = 16  # for each validation row, four times those of a training step
@@ -412,7 +412,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         return loss if data.is_all else loss.as_part()
 
     def _warn_of_limits(self, fitted, n_samples):
-        floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
+        floor = np.asarray(SINGLE_NOISE_FLOOR * fitted["_scale"] ** 2)
         noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
         constant, low = fitted["_constant"], noise_variance < 10 * floor
         is_per_feature = np.ndim(low) == 1

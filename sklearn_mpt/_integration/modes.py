@@ -13,7 +13,7 @@ from sklearn_mpt._numbers import TINY
 
 # Relative rounding error of a log-density, a sum over features in double precision. A
 # smaller fall of it is no reason to shorten a step.
-ROUNDING = 1e-13
+DENSITY_ROUNDING = 1e-13
 MIN_CURVATURE = 1e-6  # divisor of steps along directions in which the density is flat
 
 
@@ -81,7 +81,7 @@ def climb(
             break
         proposal = z[moving] + size[moving, None] * step[moving]
         evaluated = log_joint(proposal, moving)
-        rounding = ROUNDING * (1 + value[moving].abs())
+        rounding = DENSITY_ROUNDING * (1 + value[moving].abs())
         is_accepted = evaluated.value - value[moving] > -rounding
         # indices, because a GPU waits for each selection by a mask
         chosen, not_accepted = (

@@ -9,7 +9,9 @@ from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 LOG_2PI = math.log(2 * math.pi)
-NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
+# Smallest noise variance of standardised rows in single precision, of which differences
+# of squares then keep 2 of 7 digits.
+SINGLE_NOISE_FLOOR = 1e-5
 # Squares of numbers of these sizes, summed over rows, are numbers of double precision.
 MIN_SCALE, MAX_SIZE = 1e-150, 1e150
 EQUAL_ROUNDING_ERRORS = 16  # number of rounding errors by which equal values may differ
@@ -77,12 +79,12 @@ class Gaussian(DispersionLikelihood):
     ----------
     noise_variance : Tensor of shape () or (d,), default=None
         Of all features, or of each; None is 1.0. Training starts from there. It stays
-        above NOISE_FLOOR.
+        above SINGLE_NOISE_FLOOR.
     """
 
     has_fixed_information = True
     measure = "density"
-    floor = NOISE_FLOOR
+    floor = SINGLE_NOISE_FLOOR
     attribute = "noise_variance_"
     has_bound = False
 

@@ -34,9 +34,9 @@ from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 
-# Smallest noise variance, relative to the mean variance of the features, in double
-# precision.
-NOISE_FLOOR = 1e-9
+# Smallest noise variance, relative to the mean variance of the features. Differences of
+# sums of squares then keep 7 of the 16 digits of double precision.
+DOUBLE_NOISE_FLOOR = 1e-9
 # Masks in each step, and if steps without masks follow, which remove their noise.
 AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
 
@@ -110,7 +110,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         constants = {
             "lml_method_": "exact",
             "_scale": scale,
-            "_noise_floor": NOISE_FLOOR * scale**2,
+            "_noise_floor": DOUBLE_NOISE_FLOOR * scale**2,
             "_constant": np.flatnonzero(kind.constant(X)),
         }
         if isinstance(init, dict):
@@ -136,9 +136,9 @@ class GaussianLinear(LatentMixin, BaseMPT):
         shift, scale = units
         moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
         if self.noise == "shared":
-            return closed_form(moments, n_components, NOISE_FLOOR * scale**2)
+            return closed_form(moments, n_components, DOUBLE_NOISE_FLOOR * scale**2)
         moments = moments.divided(torch.from_numpy(scale))
-        components, noise = principal_factors(moments, n_components, NOISE_FLOOR)
+        components, noise = principal_factors(moments, n_components, DOUBLE_NOISE_FLOOR)
         return {
             "components_": components * scale,
             "mean_": shift,
