@@ -100,6 +100,16 @@ def estimator(estimator_class, X, *args, with_orders=False, **parameters):
     return case
 
 
+def standard_errors(X, **parameters):
+    """Return a case: the standard errors of a model that the CPU fitted."""
+
+    def case(device):
+        model = MPTLinearVAE(1, device="cpu", **parameters, **SHORT).fit(X)
+        yield from model.set_params(device=device).standard_errors(X).items()
+
+    return case
+
+
 def net_of(n_inputs, n_outputs):
     return torch.nn.Sequential(
         torch.nn.Linear(n_inputs, 5), torch.nn.SiLU(), torch.nn.Linear(5, n_outputs)
@@ -213,6 +223,8 @@ TABLES = {
     "mixture, kinds": estimator(MPTMixture, TABLE, 2, likelihood=KINDS, **SHORT),
     "mixture, rate": estimator(MPTMixture, GAPS, 2, mask_rate=0.5, **SHORT),
     "items": estimator(MPTItemResponse, BINARY, slope_prior=1.0, **SHORT),
+    "errors": standard_errors(IRIS, noise="per_feature"),
+    "errors, binary": standard_errors(BINARY, likelihood="bernoulli"),
     "imputer": imputer(GAPS, principal_components),
     "imputer, chosen": chosen_imputer,
     "module": measured_module,
@@ -220,6 +232,7 @@ TABLES = {
 NETS = {
     "deep": estimator(MPTDeepVAE, GAPS, **NET),
     "deep, binary": estimator(MPTDeepVAE, BINARY, likelihood="bernoulli", **NET),
+    "deep, kinds": estimator(MPTDeepVAE, TABLE, likelihood=KINDS, **NET),
     "deep, rate": estimator(MPTDeepVAE, GAPS, mask_rate=0.5, **NET),
     "deep, own": estimator(MPTDeepVAE, IRIS, decoder=net_of, **OWN),
     "masked": estimator(

@@ -74,6 +74,11 @@ class SecondTensor(torch.Tensor):
     def tolist(self):
         return self.cpu().tolist()
 
+    def numpy(self, *, force=False):
+        if not force:
+            raise TypeError("NumPy does not read tensors of this device")
+        return self.detach().cpu().numpy()
+
     def new_tensor(self, data, *, dtype=None, device=None):
         device = self.device if device is None else device
         return torch.tensor(data, dtype=dtype or self.dtype).to(device)

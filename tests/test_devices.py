@@ -19,8 +19,8 @@ needs_second_device = pytest.mark.skipif(
 )
 TABLES = ["ppca", "ppca, gaps", "ppca, rate", "factors", "binary", "mixture"]
 TABLES += ["binary, rate", "mixture, rate", "mixture, kinds", "items", "module"]
-TABLES += ["imputer", "imputer, chosen"]
-NETS = ["deep, own", "masked", "masked, own"]
+TABLES += ["imputer", "imputer, chosen", "errors", "errors, binary"]
+NETS = ["deep, kinds", "deep, own", "masked", "masked, own"]
 TEXTS = [
     "texts, mpt",
     "texts, pll",

@@ -385,7 +385,7 @@ class Columns(Likelihood):
         )
 
     def to_locations(self, entries):
-        return entries[..., self.feature_of]
+        return entries[..., self.feature_of.to(entries.device)]
 
     def inputs(self, X):
         return self._by_location(

@@ -251,7 +251,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),
             np.broadcast_to(likelihood.units_of_locations(self._scale), len(coefs)),
-            free.numpy(),
+            free.cpu().numpy(),
             _varies(X.cpu().numpy(), likelihood) > 0,
             _expected_information(X, density),
         )
