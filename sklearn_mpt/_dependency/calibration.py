@@ -64,11 +64,6 @@ class HeldOut(NamedTuple):
     visible: np.ndarray
     weight: np.ndarray
 
-    @classmethod
-    def joined(cls, parts):
-        """Return the rows of all parts."""
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
-
 
 class Components(NamedTuple):
     """Components of each row: means, variances and weights, (n, n_components) each."""

@@ -32,11 +32,6 @@ class HeldOutCategories(NamedTuple):
     visible: np.ndarray
     weight: np.ndarray
 
-    @classmethod
-    def joined(cls, parts):
-        """Return the rows of all parts."""
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
-
 
 def _shapes(prob, marginal):
     """Return the shapes of probabilities; (n_shapes, n, n_categories)."""

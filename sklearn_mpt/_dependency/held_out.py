@@ -26,6 +26,12 @@ def _out_of_bag(copies, counts, index):
     return index[is_predicted], is_unseen[is_predicted]
 
 
+def concatenated(parts):
+    """Return the predictions of all parts, `HeldOut` or `HeldOutCategories` each."""
+    parts = list(parts)
+    return type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+
+
 def _weight_of(rows, weight):
     """Return the weights of rows; 1 if `weight` is None."""
     return np.ones(len(rows)) if weight is None else weight[rows]
@@ -55,7 +61,7 @@ class ForestRows(NamedTuple):
         """
         copies = self.copies.at(index)
         weight = _weight_of(copies.rows, self.weight)
-        counts = list(draws_of_trees(forest, len(copies.rows), weight))
+        counts = list(draws_of_trees(forest, weight))
         if not self.has_values:
             return None, counts
         leaves = LeafMoments(forest).leaves(copies.inputs.given_to(forest))
@@ -109,8 +115,8 @@ class CategoryRows(NamedTuple):
 
     def out_of_bag(self, forest, index):
         """Predict copies by the trees that have no copy of the row in their bags."""
-        rows = self.copies.rows
-        counts = draws_of_trees(forest, len(rows), _weight_of(rows, self.weight))
+        weight = _weight_of(self.copies.rows, self.weight)
+        counts = draws_of_trees(forest, weight)
         return self.predicted(forest, *_out_of_bag(self.copies, counts, index))
 
     def predicted(self, forest, index, counts=None):

@@ -100,17 +100,16 @@ class LeafValues(NamedTuple):
         return self.values[self.key[place] % (len(self.values) + 1)]
 
 
-def draws_of_trees(forest, n_rows, weight):
-    """Yield what each row counts in each tree, (n_rows,); `weight` may be None."""
-    row_weight = np.ones(n_rows) if weight is None else weight
+def draws_of_trees(forest, weight):
+    """Yield what each row, of a weight (n,), counts in each tree; (n,)."""
     if not forest.bootstrap:
         for _ in forest.estimators_:
-            yield row_weight
+            yield weight
         return
     for tree, drawn in zip(forest.estimators_, forest.estimators_samples_, strict=True):
-        count = np.bincount(drawn, minlength=n_rows).astype(np.float64)
+        count = np.bincount(drawn, minlength=len(weight)).astype(np.float64)
         # scikit-learn draws by weights from 1.9 on, and multiplies by them before
         is_drawn_by_weight = np.isclose(
             tree.tree_.weighted_n_node_samples[0], count.sum(), rtol=ROUNDING
         )
-        yield count if is_drawn_by_weight else count * row_weight
+        yield count if is_drawn_by_weight else count * weight

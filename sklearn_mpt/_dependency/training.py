@@ -8,15 +8,11 @@ import torch
 from sklearn_mpt._dependency.calibration import (
     MAX_COPIES,
     Calibration,
-    HeldOut,
     mixture_of_leaves,
 )
-from sklearn_mpt._dependency.category_calibration import (
-    HeldOutCategories,
-    category_weights,
-)
+from sklearn_mpt._dependency.category_calibration import category_weights
 from sklearn_mpt._dependency.families import FAMILIES, WideComponent
-from sklearn_mpt._dependency.held_out import CategoryRows, ForestRows
+from sklearn_mpt._dependency.held_out import CategoryRows, ForestRows, concatenated
 from sklearn_mpt._dependency.inputs import (
     MaskedCopies,
     PredictorCoding,
@@ -167,7 +163,7 @@ class _ColumnFit(NamedTuple):
         if forest.bootstrap:
             held_out = rows.out_of_bag(forest, chosen)
         else:
-            held_out = HeldOutCategories.joined(
+            held_out = concatenated(
                 rows.predicted(other, chosen[out[chosen]])
                 for out, other in self._folds(x, True)
             )
@@ -223,7 +219,7 @@ class _ColumnFit(NamedTuple):
             held_out = rows.out_of_bag(forest, values, counts, chosen)
         else:
             folds = self._folds(family.target(x), False)
-            held_out = HeldOut.joined(
+            held_out = concatenated(
                 rows.predicted(
                     other, rows.leaf_values(other, ~out)[0], chosen[out[chosen]]
                 )
@@ -247,17 +243,17 @@ class _ColumnFit(NamedTuple):
 
     def amounts(self, x):
         positive = x > 0
-        signs, sign_log_prob = self.categories(positive.astype(float), "bernoulli")
+        sign_predictors, sign = self.categories(positive.astype(float), "bernoulli")
         positive_fit = self._replace(
             copies=self.copies.take(positive),
             weight=None if self.weight is None else self.weight[positive],
         )
-        amounts, amount_params = positive_fit.numbers(x[positive], "lognormal")
-        return [*signs, *amounts], {
+        amount_predictors, amount = positive_fit.numbers(x[positive], "lognormal")
+        return [*sign_predictors, *amount_predictors], {
             "kind": "zero_lognormal",
-            "sign": sign_log_prob,
-            "amount": amount_params,
-            "has_both_signs": len(signs) > 0,
+            "sign": sign,
+            "amount": amount,
+            "has_both_signs": len(sign_predictors) > 0,
         }
 
     def _fitted(self, y, is_classifier, subset=slice(None)):

@@ -392,11 +392,11 @@ def test_numbers_that_repeat_have_their_probabilities():
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_the_numbers_in_leaves_have_the_mean_of_their_tree(weighted, bootstrap):
     X, y = numbers(80)[:, :2], np.random.default_rng(0).integers(0, 5, 80) * 1.0
-    weight = np.arange(80) % 4 + 1.0 if weighted else None
+    weight = np.arange(80) % 4 + 1.0 if weighted else np.ones(80)
     forest = ExtraTreesRegressor(6, min_samples_leaf=4, bootstrap=bootstrap)
-    forest.set_params(random_state=0).fit(X, y, weight)
+    forest.set_params(random_state=0).fit(X, y, weight if weighted else None)
     leaves = LeafMoments(forest).leaves(X)
-    values = LeafValues.from_rows(leaves, draws_of_trees(forest, 80, weight), y)
+    values = LeafValues.from_rows(leaves, draws_of_trees(forest, weight), y)
     predicted = [tree.predict(X) for tree in forest.estimators_]
     assert_allclose(values.mean(leaves, lambda y: y).T, predicted, atol=1e-12)
     every = values.share(leaves, np.full(80, -1.0), np.full(80, 9.0))
