@@ -25,9 +25,8 @@ from sklearn_mpt._dependency.category_calibration import calibrated_prob
 from sklearn_mpt._dependency.families import FAMILIES, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
 from sklearn_mpt._dependency.predictors import has_std, means, probabilities, with_std
+from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
 from sklearn_mpt._probabilities import drawn_codes, median_codes
-
-LEVELS = "ordinal", "partial_credit"  # kinds with an order
 
 
 class ColumnConditional(ABC):
@@ -96,7 +95,7 @@ class CategoryConditional(ColumnConditional):
         prob, kind = self.prob(inputs), self.learned["kind"]
         if kind == "bernoulli":
             return prob[:, 1]
-        if kind in LEVELS:
+        if kind in ORDERED_KINDS:
             return median_codes(prob).astype(float)
         return prob.argmax(axis=1).astype(float)
 

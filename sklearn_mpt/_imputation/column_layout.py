@@ -13,11 +13,11 @@ import numpy as np
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransforms
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._likelihoods.base import column_moments
+from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
 from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._probabilities import median_codes
 from sklearn_mpt._tables.kinds_of_values import MAX_LEVELS, ROWS_PER_LEVEL
 
-ORDERED = ("ordinal", "partial_credit")
 # Standard deviation of equal numbers, relative to them, by rounding errors of sums.
 MIN_SPREAD = 1e-12
 
@@ -78,7 +78,7 @@ class ColumnLayout(NamedTuple):
     @property
     def ordered(self):
         """Whether the codes of each column are ordered."""
-        return np.array([kind in ORDERED for kind in self.kinds])
+        return np.array([kind in ORDERED_KINDS for kind in self.kinds])
 
     @property
     def likelihood(self):
@@ -92,7 +92,7 @@ class ColumnLayout(NamedTuple):
         if isinstance(likelihood, str):
             return likelihood
         return [
-            "categorical" if kind in ORDERED and kind not in allowed else kind
+            "categorical" if kind in ORDERED_KINDS and kind not in allowed else kind
             for kind in likelihood
         ]
 

@@ -11,6 +11,7 @@ from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.levels import Levels
 from sklearn_mpt._likelihoods.lognormal import Lognormal
 from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
 from sklearn_mpt._likelihoods.ordinal import Ordinal
@@ -31,6 +32,9 @@ LIKELIHOODS = {
     "zero_lognormal": ZeroLognormal,
 }
 """Kinds of features by their names."""
+ORDERED_KINDS = tuple(
+    name for name, kind in LIKELIHOODS.items() if issubclass(kind, Levels)
+)
 
 
 def likelihood_of(kind, n_categories, n_features):
