@@ -59,13 +59,12 @@ class ForestRows(NamedTuple):
         copies counts in each tree, n_trees arrays. The numbers are None if they are no
         shape.
         """
-        copies = self.copies.at(index)
-        weight = _weight_of(copies.rows, self.weight)
-        counts = list(draws_of_trees(forest, weight))
+        rows = self.copies.rows[index]
+        counts = list(draws_of_trees(forest, _weight_of(rows, self.weight)))
         if not self.has_values:
             return None, counts
-        leaves = LeafMoments(forest).leaves(copies.inputs.given_to(forest))
-        y = self.family.target(self.x[copies.rows])
+        Z = self.copies.inputs.given_to(forest)[index]  # coded once for all fits
+        leaves, y = LeafMoments(forest).leaves(Z), self.family.target(self.x[rows])
         return LeafValues.from_rows(leaves, counts, y), counts
 
     def out_of_bag(self, forest, values, counts, index):
