@@ -182,7 +182,7 @@ class TrialTable(NamedTuple):
         """
         gaps = np.where(hidden, np.nan, self.rows)
         numbers, log_probs = expectations(model, gaps, self.layout, self.units)
-        is_coded = np.isin(np.arange(self.rows.shape[1]), self.layout.coded)
+        is_coded = self.layout.n_categories > 0
         log_prob = np.zeros(self.rows.shape)
         if (hidden & ~is_coded).any():
             rows = np.where(hidden & is_coded, np.nan, self.rows)  # codes follow
@@ -301,12 +301,10 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         gain_on_previous = np.average(gain_by_entry, weights=table.entry_weight)
         last[i] = trial
         overruns = seconds > n_masks * RULES.max_seconds(candidate)
-        gain_of_mixture = gain_of_all.max() if len(trials) > 1 else gain_of_all[0]
-        if overruns or max(gain_on_previous, gain_of_mixture) <= RULES.min_gain:
+        both_gains = gain_on_previous, gain_of_all.max()
+        if overruns or max(both_gains) <= RULES.min_gain:
             paths[i] = []
-        gains[i] = np.sqrt(
-            np.maximum([gain_on_previous, gain_of_mixture], RULES.min_gain).prod()
-        )
+        gains[i] = np.sqrt(np.maximum(both_gains, RULES.min_gain).prod())
     hidden = table.hidden(trials)
     kept = sparse_weights(hidden)
     return trials, kept, hidden.take(kept).weights()
