@@ -66,8 +66,7 @@ CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY = (0.03, 5), (3e-6, NODES_PER_DIM)
 # take as long.
 NET_SECONDS, MIN_NET_ROWS = 1e-3, 2000
 
-# Forests are not calibrated: on wine and diabetes that changed no mean, and took 40%
-# longer.
+# Forests are not calibrated: that takes time, and means of numbers stay as they are.
 FOREST_TREES, LEAF_ROWS, FOREST_MASKS = 10, 3, 1
 # Costs in seconds, of a column, and of an entry of an input; see "Imputation: forests"
 # in benchmarks/RESULTS.rst.

@@ -16,7 +16,7 @@ from sklearn_mpt._text.texts import scored_text
 
 # Degrees of freedom with which contrasts that are nearly unbiased are taken: with
 # fewer, the root of a variance has an error of a third and more.
-MIN_FREEDOM = 5
+MIN_CONTRAST_FREEDOM = 5
 MIN_WINDOWS = 10  # windows from which the noise of another design is estimated
 NORMAL_QUANTILE = stats.norm.ppf(0.975)  # known standard errors that cover 95%
 
@@ -422,7 +422,7 @@ def _std_error(scores):
     have enough degrees of freedom; otherwise the larger of both errors.
     """
     error, freedom = _error_of_sum(scores, "contrasts")
-    if freedom < MIN_FREEDOM:
+    if freedom < MIN_CONTRAST_FREEDOM:
         cautious, freedom = _error_of_sum(scores, "cautious")
         error = np.maximum(error, cautious)
     return _enlarge(error, freedom)
