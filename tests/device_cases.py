@@ -42,6 +42,7 @@ from sklearn_mpt import (
     mpt_loss,
     order_log_prob,
 )
+from sklearn_mpt._likelihoods import Bernoulli
 
 IRIS = load_iris().data[::3]
 GAPS = IRIS.copy()
@@ -54,6 +55,17 @@ SHORT = {"max_iter": 2, "random_state": 0}
 OWN = {"random_state": 0, "max_iter": 1}
 NET = {"hidden_layer_sizes": (6,), **OWN}
 N_ROWS = 4  # that are scored
+
+
+class OwnBernoulli(Bernoulli):
+    """A likelihood of a user, which has a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("factor", torch.ones(1, dtype=torch.float64))
+
+    def entry_log_prob(self, X, location):
+        return self.factor * super().entry_log_prob(X, location)
 
 
 def use_estimator(make, X, device, with_orders):
@@ -222,6 +234,9 @@ TABLES = {
     "mixture": estimator(MPTMixture, GAPS, 2, with_orders=True, **SHORT),
     "mixture, kinds": estimator(MPTMixture, TABLE, 2, likelihood=KINDS, **SHORT),
     "mixture, rate": estimator(MPTMixture, GAPS, 2, mask_rate=0.5, **SHORT),
+    "mixture, own": estimator(
+        MPTMixture, BINARY, 2, likelihood=OwnBernoulli(), n_init=2, **SHORT
+    ),
     "items": estimator(MPTItemResponse, BINARY, slope_prior=1.0, **SHORT),
     "errors": standard_errors(IRIS, noise="per_feature"),
     "errors, binary": standard_errors(BINARY, likelihood="bernoulli"),

@@ -500,10 +500,10 @@ class MPTMixture(TableMPT):
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         starts = [self._components(data.fitted, data.device)]
         if data.is_new and data.is_all:
-            layout = self._layout(data.X.shape[1])
-            start_args = data.X, data.rng, data.weight, layout
+            cpu_layout = self._layout(data.X.shape[1])
+            start_args = data.X, data.rng, data.weight, cpu_layout
             more = (self._first_components(*start_args) for _ in range(self.n_init - 1))
-            more = (self._given(start, layout) for start in more)
+            more = (self._given(start, cpu_layout) for start in more)
             starts += [Components(*(p.to(data.device) for p in m)) for m in more]
         masks = None
         if self.objective == "mpt" and data.is_all:
