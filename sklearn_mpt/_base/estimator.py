@@ -122,6 +122,7 @@ class BaseMPT(
         "random_state",
         "n_jobs",
     )
+    _has_epochs = True  # whether it has the parameters `max_iter` and `warm_start`
     _takes_parts = True  # whether it offers `partial_fit`
     _advice_on_strings = ADVICE  # ends the error message for a column of strings
 
@@ -211,9 +212,8 @@ class BaseMPT(
             If the objective still improved when `max_iter` was reached, or diverged.
         """
         was_fitted = self.__sklearn_is_fitted__()
-        # models without epochs have no such parameters
-        is_warm_start = getattr(self, "warm_start", False) and was_fitted
-        n_epochs = getattr(self, "max_iter", 1)
+        is_warm_start = self._has_epochs and self.warm_start and was_fitted
+        n_epochs = self.max_iter if self._has_epochs else 1
         with all_or_nothing(self), torch_modes(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
             if is_warm_start:

@@ -145,7 +145,7 @@ class MPTDependencyNetwork(TableMPT):
     estimators_: list[list[BaseEstimator]]
     orders_: np.ndarray
     device = "cpu"  # predictors compute on arrays
-    _takes_parts = False
+    _has_epochs = _takes_parts = False
 
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "classifier": [None, HasMethods(["fit", "predict_proba"])],
@@ -196,13 +196,20 @@ class MPTDependencyNetwork(TableMPT):
             )
 
     def _start(self, X, rng, weight):
+        units = unit_attributes(self._likelihood_by_column(), X, weight)
+        return units | {
+            "orders_": draw_orders(self.n_orders, X.shape[1], rng),
+            "lml_method_": "exact",
+            "_marginal_weight": float(self.marginal_weight),
+        }
+
+    def _train(self, data, context, is_refit):
+        """Return the fitted attributes: predictors are fitted at once."""
+        fitted, weight = data.fitted, data.weight
         if weight is not None and (weight == 1).all():
             weight = None  # predictors need not take weights of 1
         columns = self._likelihood_by_column()
-        d = X.shape[1]
-        units = unit_attributes(columns, X, weight)
-        rows = (X.astype(np.float64) - units["_shift"]) / units["_scale"]
-        orders = draw_orders(self.n_orders, d, rng)
+        rows = (data.X.astype(np.float64) - fitted["_shift"]) / fitted["_scale"]
         settings = NetworkSettings(
             self.classifier,
             self.regressor,
@@ -212,19 +219,15 @@ class MPTDependencyNetwork(TableMPT):
             bool(self.calibrate),
             self._column_names,
         )
-        seeds = np.random.SeedSequence(rng.integers(2**32, size=4).tolist()).spawn(d)
+        entropy = data.rng.integers(2**32, size=4).tolist()
+        seeds = np.random.SeedSequence(entropy).spawn(rows.shape[1])
         fits = Parallel(n_jobs=self.n_jobs)(
             delayed(fit_column)(rows, weight, j, columns, settings, seed)
             for j, seed in enumerate(seeds)
         )
+        warn_constant(fitted["_constant"], vars(self))
         predictors, learned = zip(*fits, strict=True)
-        return units | {
-            "estimators_": list(predictors),
-            "orders_": orders,
-            "lml_method_": "exact",
-            "_learned": list(learned),
-            "_marginal_weight": float(self.marginal_weight),
-        }
+        return fitted | {"estimators_": list(predictors), "_learned": list(learned)}
 
     @property
     def _column_names(self):
@@ -263,16 +266,11 @@ class MPTDependencyNetwork(TableMPT):
     def _n_features_out(self):
         return self._density().n_outputs
 
-    def _train(self, data, context, is_refit):
-        """Return the attributes of the start, whose predictors are fitted."""
-        warn_constant(data.fitted["_constant"], vars(self))
-        return data.fitted
-
     def _solver(self, data: Any):
-        raise NotImplementedError("predictors have no epochs: `_start` fits them")
+        raise NotImplementedError("predictors have no epochs: `_train` fits them")
 
     def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:
-        raise NotImplementedError("predictors have no epochs: `_start` fits them")
+        raise NotImplementedError("predictors have no epochs: `_train` fits them")
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "estimators_")
