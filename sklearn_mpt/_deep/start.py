@@ -9,7 +9,7 @@ import torch
 from sklearn_mpt._base.density import unit_attributes
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows, slopes_at
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import ROUNDING, TINY
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,9 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     count = np.maximum(rows.total(observed), TINY)
     centre, level = rows.total(inputs) / count, rows.total(slope) / count
     centred = observed * (inputs - centre)
-    factor = rows.total(centred * slope) / np.maximum(rows.total(centred**2), TINY)
+    square, covariance = rows.total(centred**2), rows.total(centred * slope)
+    varies = square > count * (ROUNDING * centre) ** 2  # by more than rounding errors
+    factor = np.where(varies, covariance, 0.0) / np.maximum(square, TINY)
     pull = np.concatenate([factor, level - factor * centre])[:, None]
     noise_attributes = {}
     if "noise_variance_" in fitted:

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from reference import ml_optimum
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -18,7 +18,7 @@ from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import StartKind, start
 from sklearn_mpt._factors.starts import squared_distances
-from sklearn_mpt._likelihoods import Bernoulli, Gaussian
+from sklearn_mpt._likelihoods import Bernoulli, Gaussian, Poisson
 
 LINEAR = StartKind(1.5, is_linear=True)
 
@@ -104,6 +104,17 @@ def test_a_linear_start_of_binary_rows_explains_some_of_them():
     shares = X.mean(0)
     independent = (X * np.log(shares) + (1 - X) * np.log(1 - shares)).sum(1).mean()
     assert model.score(X) > independent + 0.5
+
+
+def test_a_linear_start_has_no_slope_for_a_constant_column():
+    """Its weighted mean differs from it by a rounding error."""
+    X = np.random.default_rng(0).poisson(3, size=(333, 4)).astype(float)
+    X[:, 1] = 3
+    weight = np.random.default_rng(1).random(333)
+    recipe = recipe_for(Poisson(), n_rows=333, n_features=4, n_components=1)
+    rng = np.random.default_rng(0)
+    slopes = start(recipe, 1, Poisson(), X, rng, LINEAR, weight)["encoder_information_"]
+    assert_array_equal(slopes[:4, 0] == 0, [False, True, False, False])
 
 
 def test_a_curled_start_is_further_from_linear():
