@@ -64,9 +64,7 @@ class GivenObserved(NamedTuple):
 
     joint: torch.Tensor  # log p(component, observed entries), (n, K)
     gaussian: DenseConditioned | DiagonalConditioned
-    entries: (
-        torch.Tensor
-    )  # log p(entry | component) of the other columns, (n, K, d - g)
+    entries: torch.Tensor  # log p(entry | component) of others, (n, K, d - g)
 
     @property
     def log_responsibility(self):

@@ -41,9 +41,8 @@ AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 # Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
 MIN_PAIRS = 8192
 CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
-MIN_COMPONENT_ROWS = (
-    1.5  # fit warns if a component stands for fewer: it describes single rows
-)
+# `fit` warns if a component stands for fewer: it describes single rows.
+MIN_COMPONENT_ROWS = 1.5
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 

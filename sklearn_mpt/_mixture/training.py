@@ -501,7 +501,6 @@ class MixtureSolver(Solver):
             return False
         before, self._gain = self._gain, self.loss_curve[-2] - self.loss_curve[-1]
         remaining_gain = gain_to_come(before, self._gain)
-        remaining_gain = (
-            remaining_gain if remaining_gain < math.inf else abs(self._gain)
-        )
+        if remaining_gain == math.inf:
+            remaining_gain = abs(self._gain)
         return gains_are_below(self.tol, self._gain, remaining_gain)

@@ -56,11 +56,12 @@ def test_masks_are_drawn_first_and_lead_to_the_same_likelihood(name):
         for objective in ("mpt", "lml")
     )
     assert by_masks.score(X) == pytest.approx(exact.score(X), abs=1e-3)
-    first, last = by_masks.loss_curve_[:2], by_masks.loss_curve_[-1]
-    assert first[0] not in exact.loss_curve_
+    n_masked = 1 if name == "mixture" else 4  # k-means is near the maximum
+    first, last = by_masks.loss_curve_[:n_masked], by_masks.loss_curve_[-1]
+    assert not set(first) & set(exact.loss_curve_)
     assert last == pytest.approx(-by_masks.score(X), abs=1e-3)
-    other_masks = clone(by_masks).set_params(random_state=1, max_iter=2).fit(X)
-    assert other_masks.loss_curve_ != first
+    other_masks = clone(by_masks).set_params(random_state=1, max_iter=n_masked).fit(X)
+    assert not set(first) & set(other_masks.loss_curve_)
 
 
 @pytest.mark.parametrize("name", ["ppca", "binary", "items"])
