@@ -131,14 +131,23 @@ def sums_along_orders(
     The latter is infinity if there are many.
     """
     check_hidden_values(estimator, rows, is_compared)
-    n_features = rows.shape[1]
-    random_state = given_or_parameter(estimator, "random_state", random_state)
-    seed = spawn_seeds(random_state, 1)[0]
-    n_all = count_orders(n_features)
-    n_drawn = min(int(n_orders), n_all)
     per_row = wants_row_orders(CheckedConditional(estimator), rows)
-    draws = [OrderDraw(seed, i, per_row) for i in range(n_drawn)]
+    draws, n_all = order_draws(
+        estimator, rows.shape[1], n_orders, random_state, per_row
+    )
     return sums_along(estimator, rows, draws, n_jobs), n_all
+
+
+def order_draws(estimator, n_features, n_orders, random_state, per_row):
+    """Return draws of distinct orders, at most of all, and the number of all orders.
+
+    The latter is infinity if there are many. per_row : whether rows have orders of
+    their own.
+    """
+    random_state = given_or_parameter(estimator, "random_state", random_state)
+    seed, n_all = spawn_seeds(random_state, 1)[0], count_orders(n_features)
+    n_drawn = min(int(n_orders), n_all)
+    return [OrderDraw(seed, i, per_row) for i in range(n_drawn)], n_all
 
 
 def sums_along(estimator, rows, draws, n_jobs):

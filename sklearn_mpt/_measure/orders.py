@@ -17,12 +17,11 @@ from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     MAX_ORDER_CHANGE,
     check_rows,
-    given_or_parameter,
     ragged_hook,
 )
 from sklearn_mpt._measure.contributions import (
     GivenOrder,
-    OrderDraw,
+    order_draws,
     std_error_of_mean,
     sums_along,
     sums_along_orders,
@@ -32,7 +31,7 @@ from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, column_names, copy_of, with_entries
 from sklearn_mpt._messages import listed
-from sklearn_mpt._seeds import RandomState, spawn_seeds
+from sklearn_mpt._seeds import RandomState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -149,12 +148,10 @@ def order_log_prob(
         return (value, np.zeros(len(rows))) if return_std else value
     if np.ndim(order) == 0 and not isinstance(order, str):
         check_int(order, "order")
-        random_state = given_or_parameter(model, "random_state", random_state)
-        seed = spawn_seeds(random_state, 1)[0]
-        n_all = count_orders(rows.shape[1])
-        n_drawn = min(int(np.asarray(order)), n_all)
         # all rows have the same orders, so that the mixture is one model of the rows
-        draws = [OrderDraw(seed, i, False) for i in range(n_drawn)]
+        draws, n_all = order_draws(
+            model, rows.shape[1], np.asarray(order), random_state, per_row=False
+        )
         sums = sums_along(model, rows, draws, n_jobs)
         error = _error_of_mixture(sums, n_all)
     else:
