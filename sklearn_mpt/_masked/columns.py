@@ -30,17 +30,13 @@ class ColumnHead(torch.nn.Module, ABC):
     columns of numbers; other kinds do not use them.
     """
 
+    n_inputs: int  # inputs of the net for a column
     width: int  # parameters of a column
 
     @property
     def single(self) -> "ColumnHead":
         """The head of any one of the columns."""
         return self
-
-    @property
-    @abstractmethod
-    def n_inputs(self) -> int:
-        """Number of inputs of the net for each column."""
 
     @abstractmethod
     def inputs(self, X):
@@ -84,16 +80,13 @@ class LikelihoodHead(ColumnHead):
         self.likelihood = likelihood.at(likelihood.shape_params.detach())
         is_known = n_features > 1 and isinstance(kind, str)
         self._single = LikelihoodHead(kind, n_categories, 1) if is_known else None
+        self.n_inputs = likelihood.n_net_inputs
         self.n_locations = likelihood.n_locations
         self.width = self.n_locations + likelihood.n_shape_params
 
     @property
     def single(self):
         return self if self._single is None else self._single
-
-    @property
-    def n_inputs(self):
-        return self.likelihood.n_net_inputs
 
     def inputs(self, X):
         return self.likelihood.net_inputs(X)
@@ -163,11 +156,7 @@ class MixtureHead(ColumnHead):
     def __init__(self, n_mixtures):
         super().__init__()
         self.n_mixtures = n_mixtures
-        self.width = 3 * n_mixtures
-
-    @property
-    def n_inputs(self):
-        return 1
+        self.n_inputs, self.width = 1, 3 * n_mixtures
 
     def inputs(self, X):
         return X
