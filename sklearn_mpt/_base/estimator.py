@@ -122,7 +122,9 @@ class BaseMPT(
         "random_state",
         "n_jobs",
     )
-    _has_epochs = True  # whether it has the parameters `max_iter` and `warm_start`
+    # Whether it has the parameters `max_iter` and `warm_start`; if not, it replaces
+    # `_train`.
+    _has_epochs = True
     _takes_parts = True  # whether it offers `partial_fit`
     _advice_on_strings = ADVICE  # ends the error message for a column of strings
 

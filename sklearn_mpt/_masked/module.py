@@ -216,10 +216,10 @@ class ConditionalDistributions:
 
     def log_prob(self, X):
         """Return the log-probability of each entry of finite rows; (n, d)."""
-        pick = self.module._select
+        select = self.module._select
         return self._map_heads(
             lambda head, columns, parameters: head.log_prob(
-                pick(X, columns), parameters, self.moments
+                select(X, columns), parameters, self.moments
             )
         )
 
@@ -231,21 +231,21 @@ class ConditionalDistributions:
 
     def draw(self, uniform):
         """Draw each entry, from uniform noise of shape (n, d, 2); (n, d)."""
-        pick = self.module._select
+        select = self.module._select
         return self._map_heads(
             lambda head, columns, parameters: head.draw(
-                parameters, self.moments, pick(uniform, columns)
+                parameters, self.moments, select(uniform, columns)
             )
         )
 
     def is_at_floor(self, X):
         """Return whether conditionals of numbers have the least width; (n, d)."""
-        pick, at_floor = self.module._select, torch.zeros_like(X, dtype=torch.bool)
+        select, at_floor = self.module._select, torch.zeros_like(X, dtype=torch.bool)
         for head, columns, part in self.module.groups():
             if isinstance(head, MixtureHead):
                 parameters = self.outputs[:, part]
                 at_floor[:, columns] = head.is_at_floor(
-                    pick(X, columns), parameters, self.moments
+                    select(X, columns), parameters, self.moments
                 )
         return at_floor
 
