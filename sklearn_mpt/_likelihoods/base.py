@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-from sklearn_mpt._numbers import CACHE_ENTRIES, TINY
+from sklearn_mpt._numbers import CACHE_ENTRIES, ROUNDING, TINY
 
 # A step of a net's parameter changes the log of a noise variance by so many times as
 # much, because it has further to go than a coefficient.
@@ -43,6 +43,12 @@ def column_moments(X, weight=None):
     mean = total / divisor
     square, _ = totals((X - mean) ** 2, weight)
     return mean, square / divisor, count
+
+
+def column_scales(mean, variance):
+    """Return standard deviations of columns; 1 where they are rounding errors."""
+    scale = np.sqrt(variance)
+    return np.where(scale > ROUNDING * np.abs(mean), scale, 1.0)
 
 
 def log_softmax(logits):

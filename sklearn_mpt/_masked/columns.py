@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods import likelihood_of
-from sklearn_mpt._likelihoods.base import column_moments
+from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._masked.linear_start import fit_mixture
-from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
+from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._probabilities import drawn_codes
 
 # Largest size of a logarithm that the net returns: of a shape parameter, and of a width
@@ -112,8 +112,7 @@ class LikelihoodHead(ColumnHead):
         read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()
         read = np.where(present, read, np.nan)
         mean, variance, _ = column_moments(read, weight)
-        scale = np.sqrt(variance)
-        return mean, np.where(scale > ROUNDING * np.abs(mean), scale, 1.0)
+        return mean, column_scales(mean, variance)
 
     def _parts(self, parameters):
         """Return the likelihood of each row, and its locations."""

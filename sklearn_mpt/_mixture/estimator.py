@@ -21,7 +21,7 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.base import column_moments
+from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
@@ -411,7 +411,8 @@ class MPTMixture(TableMPT):
         step_params = self._step_params(layout)
         numbers = X[:, layout.gaussian.numpy()].astype(float)
         mean, variance, _ = column_moments(numbers, count.numpy())
-        share = self._responsibilities(X, rng, layout, weight, variance)
+        scale = column_scales(mean, variance)
+        share = self._responsibilities(X, rng, layout, weight, scale)
         share = torch.from_numpy(share) * count[:, None]
         n_components = self.n_components
         locations = np.zeros((n_components, 0))
@@ -431,7 +432,7 @@ class MPTMixture(TableMPT):
         order = pattern_order(~rows[:, layout.gaussian].isnan())
         return fitted_to_shares(components, share[order], rows[order], step_params)
 
-    def _responsibilities(self, X, rng, layout, weight, variance):
+    def _responsibilities(self, X, rng, layout, weight, scale):
         """Return the first responsibilities, (n, K), as `init_params` says."""
         from sklearn.cluster import KMeans, kmeans_plusplus  # their import takes long
 
@@ -440,7 +441,7 @@ class MPTMixture(TableMPT):
         if kind == "random":
             drawn = rng.random((len(X), n_components))
             return drawn / drawn.sum(axis=1, keepdims=True)
-        features = features_of(X, layout, variance)
+        features = features_of(X, layout, scale)
         if kind == "kmeans":
             clusters = KMeans(n_components, n_init=1, random_state=seed)
             labels = clusters.fit(features, sample_weight=weight).labels_

@@ -15,7 +15,6 @@ from sklearn_mpt._mixture.training import (
     scoring_step,
     statistics_of_shares,
 )
-from sklearn_mpt._numbers import TINY
 
 # M-steps from the first responsibilities: of Gaussian columns with gaps, and of
 # locations, whose steps are shorter.
@@ -63,15 +62,15 @@ def _slopes_of_shares(density, X, share, prior):
     return location_slopes(density, X, entry_share, X.new_ones(len(X)), prior)
 
 
-def features_of(X, layout, variance):
+def features_of(X, layout, scale):
     """Return the features by which rows are clustered, with means in place of gaps.
 
     If all columns are Gaussian they are not scaled, as in `GaussianMixture`. Otherwise
-    Gaussian columns are divided by their standard deviations.
+    Gaussian columns are divided by `scale`, (g,).
     """
     columns = [X[:, layout.gaussian.numpy()]]
     if layout.likelihood is not None:
-        columns = [columns[0] / np.sqrt(np.maximum(variance, TINY))]
+        columns = [columns[0] / scale]
         others = torch.from_numpy(X[:, layout.others.numpy()].astype(float))
         read = layout.likelihood.inputs(torch.nan_to_num(others))
         is_missing = layout.likelihood.to_locations(others.isnan().double()) > 0

@@ -398,3 +398,20 @@ def test_rows_of_several_kinds_with_gaps_are_taken_together(monkeypatch):
     MPTMixture(2, likelihood=kinds, objective="lml", tol=0.01, random_state=0).fit(X)
     # a block for each number of gaps in the Gaussian columns: 0, 1 and 2
     assert np.mean(n_rows) > 50
+
+
+@pytest.mark.filterwarnings("ignore:The variance of component")
+@pytest.mark.parametrize("constant", [0.0, 0.3, 1.0, 1000.1])
+@pytest.mark.parametrize("start", ["kmeans", "k-means++"])
+def test_a_constant_number_beside_other_kinds_does_not_hide_the_clusters(
+    constant, start
+):
+    rng = np.random.default_rng(0)
+    cluster = rng.integers(2, size=(200, 1))
+    X = rng.normal(size=(200, 3)) + 6 * cluster
+    X = np.column_stack([X, np.full(200, constant), rng.integers(2, size=200)])
+    kinds = ["gaussian"] * 4 + ["bernoulli"]
+    params = {"init_params": start, "max_iter": 0, "random_state": 1}
+    model = MPTMixture(2, likelihood=kinds, **params).fit(X)
+    agree = np.mean(model.predict(X) == cluster[:, 0])
+    assert max(agree, 1 - agree) > 0.99
