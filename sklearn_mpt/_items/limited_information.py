@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
-from scipy.stats import chi2, ncx2
+from scipy.stats import ncx2
 
 from sklearn_mpt._numbers import TINY
 
@@ -129,16 +129,14 @@ def covariance_of_moments(side, mean, variance, node_weight):
     return total
 
 
-def derivatives_of_moments(
-    items, scores, prob, mean, node_weight, density_scores, by_category
-):
+def derivatives_of_moments(fitted, mean, by_category):
     """Return derivatives of all moments in all parameters; (m, p).
 
-    scores : for each block of items the derivatives of log-probabilities, (j, q, c, s).
-    density_scores : derivatives of the log density of z, (f, s).
+    fitted : ModelAtNodes. mean : of the score of each item at nodes, (d, s).
     """
+    items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
     d, n_nodes = mean.shape
-    p_items, p = items.n_parameters, items.n_parameters + len(density_scores)
+    p_items, p = items.n_parameters, items.n_parameters + len(fitted.density_scores)
     counts = items.n_categories
     slopes = np.zeros((d, p_items, n_nodes))  # derivatives of the mean scores
     steps = np.arange(prob.shape[1])
@@ -146,7 +144,7 @@ def derivatives_of_moments(
     if by_category:
         first = np.concatenate([[0], np.cumsum(counts - 1)])
         rows = np.zeros((first[-1], p_items, n_nodes))
-    for block, score in zip(items.blocks, scores, strict=True):
+    for block, score in zip(items.blocks, fitted.scores, strict=True):
         for i, j in enumerate(block.items.tolist()):
             start = block.parameters.start + i * block.width
             place = slice(start, start + block.width)
@@ -167,7 +165,7 @@ def derivatives_of_moments(
     derivatives[: len(item_derivatives), :p_items] = item_derivatives @ node_weight
     derivatives[len(item_derivatives) :, :p_items] = pairs
     all_means = np.concatenate([means, mean[one] * mean[two]])
-    derivatives[:, p_items:] = (all_means * node_weight) @ density_scores.T
+    derivatives[:, p_items:] = (all_means * node_weight) @ fitted.density_scores.T
     return derivatives
 
 
@@ -212,11 +210,7 @@ def rmsea_interval(value, df, n_rows, level=0.9):
 
     def limit(share):
         def excess(centre):
-            return (
-                ncx2.cdf(value, df, centre) - share
-                if centre > 0
-                else chi2.cdf(value, df) - share
-            )
+            return ncx2.cdf(value, df, centre) - share
 
         if excess(0.0) <= 0:
             return 0.0
@@ -256,15 +250,7 @@ def moment_statistic(X, weight, fitted, by_category):
     observed = np.concatenate([side.observed, cross[one, two]])
     expected = np.concatenate([side.means, mean[one] * mean[two]]) @ node_weight
     covariance = covariance_of_moments(side, mean, variance, node_weight)
-    derivatives = derivatives_of_moments(
-        items,
-        fitted.scores,
-        prob,
-        mean,
-        node_weight,
-        fitted.density_scores,
-        by_category,
-    )
+    derivatives = derivatives_of_moments(fitted, mean, by_category)
     df = len(expected) - fitted.n_free
     if df <= 0:
         return math.nan, 0
