@@ -6,6 +6,7 @@ equally likely, is the log marginal likelihood.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -120,48 +121,52 @@ class MaskedItemSolver(ItemSolver):
         curves = items.curves(point, z)
         table, prob = items.table(curves), items.prob(curves)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
-        slopes = torch.zeros_like(table)  # gradient in the log-probabilities
-        row_counts = torch.zeros_like(table[:, 0])  # expected numbers of rows, (d, s)
-        group_slopes = torch.zeros_like(log_weight)
-        group_rows = log_weight.new_zeros(len(log_weight))  # rows in each group
-        value = 0.0
+        sums, value = MaskedSums.zeros(table, len(log_weight)), 0.0
         parts = np.array_split(self.rng.permutation(len(answers)), len(masks))
         for mask, rows in zip(masks, parts, strict=True):
             if len(rows) == 0:
                 continue
-            value += _add_masked(
-                answers, torch.from_numpy(rows).to(z.device), mask, table, prob,
-                log_weight, slopes, row_counts, group_slopes, group_rows,
-            )  # fmt: skip
+            index = torch.from_numpy(rows).to(z.device)
+            value += _add_masked(sums, answers, index, mask, table, prob, log_weight)
         gradient, metric = torch.zeros_like(point), []
         for block, curve in zip(items.blocks, curves, strict=True):
-            chosen = block.items, slice(block.kind.n_categories)
-            n_rows = row_counts[block.items][:, None] * curve.log_prob.exp()
+            n_rows = sums.row_counts[block.items][:, None] * curve.log_prob.exp()
             _, information = block_sums(block, curve, n_rows, z)
             scores = block.scores(curve, z)
-            slope = torch.einsum("jpcs,jcs->jp", scores, slopes[chosen[0], chosen[1]])
+            slopes = sums.slopes[block.items, : block.kind.n_categories]
+            slope = torch.einsum("jpcs,jcs->jp", scores, slopes)
             value -= objective._add_priors(block, point, slope, information)
             gradient[block.parameters] = slope.flatten()
             metric.append(information)
         first = items.n_parameters
-        gradient[first:] = objective._population_gradient(point, group_slopes)
-        population_metric = objective._population_metric(point, group_rows)
+        gradient[first:] = objective._population_gradient(point, sums.group_slopes)
+        population_metric = objective._population_metric(point, sums.group_rows)
         return Evaluation(value, gradient, metric, population_metric)
 
 
-def _add_masked(
-    answers,
-    rows,
-    mask,
-    table,
-    prob,
-    log_weight,
-    slopes,
-    row_counts,
-    group_slopes,
-    group_rows,
-):
-    """Add the sums over rows with one mask to the totals; return their score."""
+class MaskedSums(NamedTuple):
+    """Sums over rows, each with a mask, to which those of other rows are added.
+
+    slopes, group_slopes : derivatives of scores in the log-probabilities of answers,
+    (d, c, s), and in the log weights of nodes for each group, (g, s). row_counts :
+    expected numbers of rows with an answer to each item, (d, s). group_rows : numbers
+    of rows of each group, (g,).
+    """
+
+    slopes: torch.Tensor
+    group_slopes: torch.Tensor
+    row_counts: torch.Tensor
+    group_rows: torch.Tensor
+
+    @classmethod
+    def zeros(cls, table, n_groups):
+        n_items, _, n_nodes = table.shape
+        shapes = table.shape, (n_groups, n_nodes), (n_items, n_nodes), (n_groups,)
+        return cls(*(table.new_zeros(shape) for shape in shapes))
+
+
+def _add_masked(sums, answers, rows, mask, table, prob, log_weight):
+    """Add the sums over rows with one mask to those before; return their score."""
     d, max_categories, _ = table.shape
     codes, weight = answers.codes[rows], answers.weight[rows]
     group = answers.group[rows]
@@ -175,10 +180,10 @@ def _add_masked(
     scale = weight * d / mask.sum()
     gain = scale[:, None] * hidden / average
     node_slopes = r * (gain @ hidden_prob - (scale * hidden.sum(1))[:, None])
-    slopes[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, max_categories))
-    slopes += (observed.T @ node_slopes).unflatten(0, (d, max_categories))
+    sums.slopes[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, max_categories))
+    sums.slopes.add_((observed.T @ node_slopes).unflatten(0, (d, max_categories)))
     weighted = weight[:, None] * r
-    row_counts += (codes != MISSING).double().T @ weighted
-    group_slopes.index_add_(0, group, node_slopes)
-    group_rows.index_add_(0, group, weight)
+    sums.row_counts.add_((codes != MISSING).double().T @ weighted)
+    sums.group_slopes.index_add_(0, group, node_slopes)
+    sums.group_rows.index_add_(0, group, weight)
     return float((scale[:, None] * average.log()).sum())
