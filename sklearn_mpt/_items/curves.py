@@ -430,18 +430,6 @@ class Items:
             slopes[block.items] = block.split(point)[0]
         return slopes
 
-    def z_derivatives(self, curves, point):
-        """Return derivatives of log-probabilities in z; (d, k, c, s)."""
-        like = curves[0].log_prob
-        derivatives = like.new_zeros(
-            len(self), self.n_dims, self.max_categories, like.shape[2]
-        )
-        for block, curve in zip(self.blocks, curves, strict=True):
-            slopes, _ = block.split(point)
-            part = slopes[:, :, None, None] * curve.eta[:, None]
-            derivatives[block.items, :, : block.kind.n_categories] = part
-        return derivatives
-
     def information_of_z(self, curves, point):
         """Return the diagonal of the Fisher information of items about z; (d, k, s)."""
         like = curves[0].log_prob

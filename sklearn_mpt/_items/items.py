@@ -23,7 +23,7 @@ from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
 from sklearn_mpt._items.information import STEP, observed_information
-from sklearn_mpt._items.model import attributes_of
+from sklearn_mpt._items.model import attributes_of, reshape_attributes
 
 PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
 MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores: 1 GB
@@ -190,15 +190,10 @@ class ItemsMixin(FittedItems):
         check_bool(as_frame, "as_frame")
         self._check_is_fitted()
         model = self._model_of(vars(self))
-        attributes = model.items.describe(model.point)
         attributes = {name: getattr(self, f"{name}_") for name in PARAMETER_NAMES}
-        d, K, steps = (
-            len(model.items),
-            model.items.n_dims,
-            model.items.max_categories - 1,
-        )
+        K, steps = model.items.n_dims, model.items.max_categories - 1
         width = K + steps + 1
-        covariance = np.full((d, width, width), np.nan)
+        covariance = np.full((len(model.items), width, width), np.nan)
         errors = {
             name: np.full(np.shape(attributes[name]), np.nan)
             for name in PARAMETER_NAMES
@@ -294,29 +289,18 @@ class ItemsMixin(FittedItems):
         """Covariances after rotation, by its numerical derivatives."""
         items = model.items
 
-        def reported_parameters(at):
-            attributes, _ = attributes_of(items, at, self.rotation, model.root)
-            d = len(items)
-            intercept = attributes["intercept_"].reshape(d, -1)
-            difficulty = attributes["difficulty_"].reshape(d, -1)
-            parts = (
-                attributes["discrimination_"],
-                intercept,
-                attributes["guessing_"][:, None],
-            )
-            return np.concatenate([*parts, difficulty], 1)
+        def reported(at):
+            return _as_rows(attributes_of(items, at, self.rotation, model.root)[0])
 
-        base = reported_parameters(flat)
-        width = (
-            items.n_dims + items.max_categories
-        )  # of the covariance matrix of an item
+        base = reported(flat)
+        # of the covariance matrix of an item
+        width = items.n_dims + items.max_categories
         jacobian = np.zeros((*base.shape, len(flat)))
         for p in range(len(flat)):
             step = np.zeros(len(flat))
             step[p] = STEP
-            jacobian[..., p] = (
-                reported_parameters(flat + step) - reported_parameters(flat - step)
-            ) / (2 * STEP)
+            difference = reported(flat + step) - reported(flat - step)
+            jacobian[..., p] = difference / (2 * STEP)
         jacobian = np.nan_to_num(jacobian)
         covariances = jacobian @ whole @ jacobian.transpose(0, 2, 1)
         deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
@@ -498,6 +482,13 @@ def _anchors(anchors, n_items):
     return anchor_items
 
 
+def _as_rows(attributes):
+    """Return the parameters of each item as a row, difficulties last."""
+    names = "discrimination_", "intercept_", "guessing_", "difficulty_"
+    n_items = len(attributes["guessing_"])
+    return np.concatenate([attributes[n].reshape(n_items, -1) for n in names], 1)
+
+
 def _delta(items, point, blocks):
     """Return covariances of the parameters of items, and errors of difficulties.
 
@@ -507,15 +498,8 @@ def _delta(items, point, blocks):
     width = K + steps + 1
     covariance, errors = np.zeros((d, width, width)), np.full((d, steps), np.nan)
 
-    def reported_parameters(at):
-        attributes = items.describe(at)
-        parts = (
-            attributes["discrimination"],
-            np.nan_to_num(attributes["intercept"]),
-            attributes["guessing"][:, None],
-            attributes["difficulty"],
-        )
-        return np.concatenate(parts, 1)
+    def reported(at):
+        return _as_rows(reshape_attributes(items.describe(at), items))
 
     for block, part in zip(items.blocks, blocks, strict=True):
         chosen = block.items.numpy()
@@ -524,9 +508,7 @@ def _delta(items, point, blocks):
             place = block.parameters.start + np.arange(len(chosen)) * block.width + q
             step = np.zeros(len(point))
             step[place] = STEP * np.maximum(1, np.abs(point[place]))
-            difference = reported_parameters(point + step) - reported_parameters(
-                point - step
-            )
+            difference = reported(point + step) - reported(point - step)
             jacobian[:, :, q] = difference[chosen] / (2 * step[place][:, None])
         missing = np.isnan(jacobian).any(axis=2)
         jacobian = np.nan_to_num(jacobian)
