@@ -124,9 +124,7 @@ class FittedItems(LatentMixin, BaseMPT):
         """Means and standard deviations of the posteriors of rows."""
 
         def moments(rows, codes=None):
-            log_weight = (
-                None if codes is None else density.group_log_weight[codes[:, 0].long()]
-            )
+            log_weight = density.row_log_weight(codes)
             mean, covariance = density.latent_moments(rows, log_weight)
             variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
             return torch.stack([mean, variance.sqrt()], 1)

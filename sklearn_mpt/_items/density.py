@@ -90,6 +90,13 @@ class ItemDensity(LatentDensity):
         is_empty = X.isnan().all(1)
         return value.masked_fill(is_empty, 0.0), error.masked_fill(is_empty, 0.0)
 
+    def row_log_weight(self, codes):
+        """Return log weights of the nodes for each row, (n, s); None without groups.
+
+        codes : of the group of each row, (n, 1), or None.
+        """
+        return None if codes is None else self.group_log_weight[codes[:, 0].long()]
+
     def weights(self, X, observed=None, log_weight=None):
         """Return posterior weights of the nodes; (n, s)."""
         return self.log_joint(X, observed, log_weight).softmax(1)

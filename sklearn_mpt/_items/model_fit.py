@@ -124,7 +124,7 @@ class ModelFitMixin(FittedItems):
             return float(weight @ self.score_samples(X))
 
         def row_lml(part, codes):
-            log_weight = density.group_log_weight[codes[:, 0].long()]
+            log_weight = density.row_log_weight(codes)
             return density.log_joint(part, log_weight=log_weight).logsumexp(1)
 
         scores = self._map_rows(density, row_lml, rows, codes[:, None])

@@ -92,9 +92,7 @@ class PeopleMixin(FittedItems):
             fine_density = density.on_finer_grid()
 
         def draw(rows, codes=None):
-            log_weight = (
-                None if codes is None else fine_density.of_groups[codes[:, 0].long()]
-            )
+            log_weight = fine_density.row_log_weight(codes)
             return fine_density.draw_latent(rows, rng, n_draws, log_weight)
 
         drawn = self._map_rows(fine_density, draw, *with_codes(X, codes))

@@ -508,6 +508,11 @@ def test_groups_differ_in_mean_and_variance():
     assert model._n_parameters == 14
     there = model.abilities(rows[:1], groups=["b"]).theta
     assert there > model.abilities(rows[:1], groups=["a"]).theta
+    for group in "ab":
+        mean, error = model.abilities(rows[:1], groups=[group])
+        params = {"groups": [group], "n_draws": 2000, "random_state": 0}
+        drawn = model.abilities(rows[:1], "plausible", **params).theta
+        assert_allclose(drawn.mean(), mean[0, 0], atol=4 * error[0, 0] / 2000**0.5)
     with pytest.raises(ValueError, match="groups must be among those of fit"):
         model.abilities(rows[:1], groups=["c"])
 
