@@ -51,18 +51,13 @@ class QuasiNewton:
 
     def add(self, displacement, gradient_before, gradient):
         """Add a step, and the gradients before and after it."""
-        fall, expected = gradient_before - gradient, gradient_before
-        product, least = (
-            float(displacement @ fall),
-            self.min_fall * float(displacement @ expected),
-        )
+        fall, expected = gradient_before - gradient, displacement @ gradient_before
+        product, least = float(displacement @ fall), self.min_fall * float(expected)
         if least <= 0:  # the step was not in a direction of ascent
             return
         if product < least:
-            share = (displacement @ expected - least) / (
-                displacement @ expected - product
-            )
-            fall = torch.lerp(expected, fall, share)
+            share = (expected - least) / (expected - product)
+            fall = torch.lerp(gradient_before, fall, share)
         self._pairs = [*self._pairs, (displacement, fall)][-self.length :]
 
     def direction(self, gradient, divide):

@@ -165,9 +165,9 @@ class Ascent(Solver):
         self.loss_curve.append(-float(np.mean(values)))
         if not self.converged:
             return
-        may_test = not self._tests_later
-        if may_test and self._replace_weak_components(self.result, batches[0]):
-            return
+        if not self._tests_later:
+            if self._replace_weak_components(self.result, batches[0]):
+                return
         may_try = self._makes_trials and self.objective.rules.tries_components
         if may_try and not self.objective.is_noisy:
             if self._replace_weak_components(self.point, batches[0], is_trial=True):

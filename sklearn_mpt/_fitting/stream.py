@@ -20,6 +20,7 @@ from sklearn_mpt._fitting.natural_gradient import (
 from sklearn_mpt._fitting.saddles import DENSE_FEATURES, with_missing_components
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import RULES
+from sklearn_mpt._matrices import identity
 
 
 class StreamAscent(Solver):
@@ -178,8 +179,7 @@ class UnexplainedSlopes(NamedTuple):
 
     @property
     def _matrix(self):
-        like = {"dtype": self.information.dtype, "device": self.information.device}
-        return self.product(torch.eye(len(self.information), **like))
+        return self.product(identity(len(self.information), self.information))
 
     def as_arrays(self):
         """Return the arrays for `from_arrays`; empty if there are many features."""

@@ -332,7 +332,7 @@ def _patterns_of_all_pairs(present):
     """
     patterns = present.unique(dim=0)
     patterns = patterns[patterns.sum(1).argsort(descending=True, stable=True)]
-    covered, chosen = torch.zeros_like(present[:1].T & present[:1]), []
+    covered, chosen = present.new_zeros(present.shape[1], present.shape[1]), []
     for pattern in patterns:
         pairs = pattern[:, None] & pattern
         if (pairs & ~covered).any():

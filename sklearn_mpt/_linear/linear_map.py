@@ -74,13 +74,13 @@ class LinearMap:
         """
         if not self.likelihood.has_factors:
             return self.likelihood.pair_log_prob(X, observed, self.location(z))
-        of_rows, constant = self.likelihood.row_factors(X, observed)
+        row_factors, constant = self.likelihood.row_factors(X, observed)
         factors = self._kept.get(z)
         if factors is None:
             factors = self.likelihood.location_factors(self.location(z))
             if factors.numel() <= CHUNK_ENTRIES:
                 self._kept[z] = factors
-        return (of_rows @ factors.T).add_(constant)
+        return (row_factors @ factors.T).add_(constant)
 
     def propose(self, rows):
         is_quadrature = self.n_dims <= MAX_GRID_DIMS
