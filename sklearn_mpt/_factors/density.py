@@ -97,10 +97,8 @@ def expected_information(coefs, log_noise, observed):
     cross[:, :-1] = torch.einsum("jl,la,l->jal", P, PW, noise)
     noise_information = 0.5 * P**2 * torch.outer(noise, noise)
     if is_shared:
-        cross, noise_information = (
-            cross.sum(-1, keepdim=True),
-            noise_information.sum()[None, None],
-        )
+        cross = cross.sum(-1, keepdim=True)
+        noise_information = noise_information.sum()[None, None]
     cross = cross.flatten(0, 1)
     top = torch.cat([coef_information.flatten(2).flatten(0, 1), cross], 1)
     return torch.cat([top, torch.cat([cross.T, noise_information], 1)])

@@ -127,10 +127,8 @@ def information_by_nodes(rows, weight, joint, accuracy):
     for rule in accuracy.rules():
         if rule.is_shared:
             continue
-        before, information = (
-            information,
-            _information_by_rule(rows, weight, joint, (rule, is_exact)),
-        )
+        before = information
+        information = _information_by_rule(rows, weight, joint, (rule, is_exact))
         if before is None:
             continue
         unit = information.diagonal().clamp(min=TINY).rsqrt()

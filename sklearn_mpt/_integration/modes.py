@@ -84,11 +84,9 @@ def climb(
         rounding = DENSITY_ROUNDING * (1 + value[moving].abs())
         is_accepted = evaluated.value - value[moving] > -rounding
         # indices, because a GPU waits for each selection by a mask
-        chosen, not_accepted = (
-            is_accepted.nonzero()[:, 0],
-            (~is_accepted).nonzero()[:, 0],
-        )
-        accepted, rejected = moving[chosen], moving[not_accepted]
+        chosen = is_accepted.nonzero()[:, 0]
+        accepted = moving[chosen]
+        rejected = moving[(~is_accepted).nonzero()[:, 0]]
         z[accepted], value[accepted] = proposal[chosen], evaluated.value[chosen]
         precision[accepted] = evaluated.precision[chosen]
         new = _newton(evaluated.gradient[chosen], precision[accepted], max_step)

@@ -35,7 +35,7 @@ def count_nodes(steps, radii):
 
 
 def coarsen(steps, max_nodes, radii, widest=math.inf):
-    """Return the spacing of a grid with about `most` nodes, if it has more."""
+    """Return the spacing of a grid with about `max_nodes` nodes, if it has more."""
     while count_nodes(steps, radii) > 1.001 * max_nodes and min(steps) < widest:
         n_free = sum(h < widest for h in steps)
         factor = (count_nodes(steps, radii) / max_nodes) ** (1 / n_free)

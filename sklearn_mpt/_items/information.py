@@ -71,9 +71,8 @@ def _scores_of(codes, items, scores):
     """
     parts = []
     for block, score in zip(items.blocks, scores, strict=True):
-        chosen = codes[
-            :, block.items
-        ]  # -1, MISSING, is the index of the zeros at the end
+        # -1, MISSING, is the index of the zeros at the end
+        chosen = codes[:, block.items]
         table = torch.nn.functional.pad(score.permute(0, 2, 3, 1), (0, 0, 0, 0, 0, 1))
         item = torch.arange(len(block.items), device=codes.device)
         parts.append(table[item, chosen].transpose(1, 2).flatten(2))

@@ -34,7 +34,7 @@ class GridRules(NamedTuple):
         Largest number of nodes. It is smaller where the log-probabilities of all
         answers at the nodes would have more than `KEPT_ENTRIES` entries.
     min_nodes : Mapping
-        Largest number of nodes in each dimension for tables of any size.
+        Number of nodes in each dimension that is allowed for tables of any size.
     """
 
     ratios: Mapping[int, float]

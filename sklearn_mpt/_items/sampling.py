@@ -1,8 +1,8 @@
 r"""Items with more abilities than grids serve: importance sampling around each row.
 
 Nodes of a row come from a Gaussian at the mode of its posterior, and from the prior, as
-for linear models of many latent variables. Expectations over the
-population, which involve no rows, are averages over quasi-random points of the prior.
+for linear models of many latent variables. Expectations over the population, which
+involve no rows, are averages over quasi-random points of the prior.
 """
 
 import math

@@ -232,9 +232,8 @@ class ItemObjective:
     def _covers(self, population):
         """Return whether the grid covers the range of z in all groups."""
         z = self.grid.z
-        radius = (
-            RADIUS - 0.5
-        )  # so that not every move of the population is one of nodes
+        # so that not every move of the population is one of nodes
+        radius = RADIUS - 0.5
         low = (population.mean - radius * population.deviation).amin(0)
         high = (population.mean + radius * population.deviation).amax(0)
         step = z.new_tensor(self.grid.steps)

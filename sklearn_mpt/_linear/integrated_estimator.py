@@ -225,10 +225,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     def _density_of(self, fitted, device):
         joint = self._joint_of(fitted, device)
-        units, seed = (
-            Units.from_attributes(fitted, device),
-            tuple(fitted["_seed"].tolist()),
-        )
+        units = Units.from_attributes(fitted, device)
+        seed = tuple(fitted["_seed"].tolist())
         if joint.n_dims <= MAX_GRID_DIMS:
             accuracy = quadrature(joint.n_dims, device)
             shared_first = partial(_shared_first, joint, accuracy, max_precision(joint))

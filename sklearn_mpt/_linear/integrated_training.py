@@ -442,11 +442,8 @@ class LikelihoodRows(IntegratedRows):
         if self.representative is None:
             return self._row_node_parts(batch, point, joint)
         steps = spacing(joint, self.ratio, self.representative.values)
-        max_nodes, radii = (
-            SIZES.shared_cost * self.row_nodes.n_nodes,
-            [RADIUS] * self.n_dims,
-        )
-        steps = coarsen(steps, max_nodes, radii, MAX_SPACING)
+        max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
+        steps = coarsen(steps, max_nodes, [RADIUS] * self.n_dims, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
         shared = grid, steps, point, joint.likelihood, self.representative.values
