@@ -93,15 +93,14 @@ class ItemsMixin(FittedItems):
         information : named tuple
             Fisher information: `items`, of shape (n_theta, n_items), and `test`, its
             sum over the items, of shape (n_theta,); with several abilities the trace.
+
+        Raises
+        ------
+        ValueError
+            If `theta` does not have n_components columns.
         """
         self._check_is_fitted()
-        theta = check_floats(theta, "theta")
-        theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
-        if theta.shape[1] != self._n_features_out:
-            raise ValueError(
-                f"theta must have n_components={self._n_features_out} columns, got "
-                f"{theta.shape[1]}."
-            )
+        theta = self._check_theta(theta)
         density = self._density()
         with torch_modes():
             z = density.z_of_abilities(self._tensor(theta))
@@ -127,12 +126,26 @@ class ItemsMixin(FittedItems):
         -------
         prob : ndarray of shape (n_theta, n_items, n_categories)
             0 beyond the answers of an item.
+
+        Raises
+        ------
+        ValueError
+            If `theta` does not have n_components columns.
         """
         self._check_is_fitted()
+        theta = self._check_theta(theta)
+        return self._prob_of(self._density(), theta)
+
+    def _check_theta(self, theta):
+        """Return abilities as an array of shape (n_theta, n_components)."""
         theta = check_floats(theta, "theta")
         theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
-        density = self._density()
-        return self._prob_of(density, theta)
+        if theta.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"theta must have n_components={self._n_features_out} columns, got "
+                f"{theta.shape[1]}."
+            )
+        return theta
 
     def item_parameters(
         self,

@@ -640,6 +640,12 @@ def test_information_of_the_test_is_the_variance_of_the_slope(lsat7):
     assert 0.4 < reliability.marginal[0] < reliability.empirical[0] < 0.5
 
 
+@pytest.mark.parametrize("method", ["information", "item_probabilities"])
+def test_given_abilities_have_a_column_for_each_dimension(lsat7, method):
+    with pytest.raises(ValueError, match="n_components=1 columns, got 2"):
+        getattr(lsat7, method)(np.zeros((3, 2)))
+
+
 def test_parameters_as_a_frame(lsat7):
     frame = lsat7.item_parameters(PATTERNS, LSAT7, as_frame=True)
     assert frame.shape == (5, 8)
