@@ -26,7 +26,13 @@ from sklearn_mpt._integration.integrals import (
     refine_mixtures,
     rows_of,
 )
-from sklearn_mpt._integration.quadrature import NODES, WEIGHTS, mixture_nodes, moments
+from sklearn_mpt._integration.quadrature import (
+    NODES,
+    WEIGHTS,
+    mean_and_covariance,
+    mixture_nodes,
+    moments,
+)
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
 from sklearn_mpt._numbers import CHUNK_BYTES, CHUNK_ENTRIES, FLOAT_BYTES, chunk_slices
 
@@ -456,10 +462,7 @@ class IntegratedDensity(LatentDensity):
         return self._average(lambda z: z, X)
 
     def latent_moments(self, X):
-        n_dims = self.joint.n_dims
-        mean, square = self._average(moments, X).tensor_split([n_dims], 1)
-        outer = mean[:, :, None] * mean[:, None]
-        return mean, square.unflatten(1, (n_dims, n_dims)) - outer
+        return mean_and_covariance(self._average(moments, X), self.joint.n_dims)
 
     def expect(self, X):
         return self._fill(self._average(self._mean, X))

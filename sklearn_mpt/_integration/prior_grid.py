@@ -10,7 +10,12 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._integration.quadrature import Nodes, log_mean_exp, moments
+from sklearn_mpt._integration.quadrature import (
+    Nodes,
+    log_mean_exp,
+    mean_and_covariance,
+    moments,
+)
 
 RADIUS = 5.5  # of a grid, in standard deviations of z: 4e-8 of the prior is beyond
 
@@ -81,10 +86,7 @@ def resolves(r, z, steps, radius, max_ratio=1.5, max_edge_weight=1e-3):
     """
     n_dims = len(steps)
     u = z / z.new_tensor(steps)
-    mean, square = (r @ moments(u)).tensor_split([n_dims], 1)
-    covariance = (
-        square.unflatten(1, (n_dims, n_dims)) - mean[:, :, None] * mean[:, None]
-    )
+    _, covariance = mean_and_covariance(r @ moments(u), n_dims)
     covariance.diagonal(dim1=1, dim2=2).add_(1e-6)
     precision = torch.linalg.inv_ex(covariance).inverse.diagonal(dim1=1, dim2=2)
     is_edge = ((z**2).sum(1) > (radius - 1) ** 2).to(r.dtype)

@@ -89,6 +89,13 @@ def moments(z):
     return torch.cat([z, (z[..., None] * z[..., None, :]).flatten(-2)], -1)
 
 
+def mean_and_covariance(averages, n_dims):
+    """Return means (n, k) and covariances (n, k, k), given averages of `moments`."""
+    mean, square = averages.tensor_split([n_dims], 1)
+    square = square.unflatten(1, (n_dims, n_dims))
+    return mean, square - mean[:, :, None] * mean[:, None]
+
+
 def natural_parameters(posterior):
     """Return the coefficients of `moments` in the log density, and its constant.
 

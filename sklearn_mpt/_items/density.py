@@ -8,6 +8,7 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 import torch
 
 from sklearn_mpt._base.density import LatentDensity
+from sklearn_mpt._integration.quadrature import mean_and_covariance, moments
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
 from sklearn_mpt._items.nodes import grid_of
 from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY, chunk_slices
@@ -144,10 +145,7 @@ class ItemDensity(LatentDensity):
     def latent_moments(self, X, log_weight=None):
         weights = self.weights(X, log_weight=log_weight)
         z = self.grid.z @ self.root
-        mean = weights @ z
-        outer = (z[:, :, None] * z[:, None]).flatten(1)
-        second = (weights @ outer).unflatten(1, (z.shape[1],) * 2)
-        return mean, second - mean[:, :, None] * mean[:, None]
+        return mean_and_covariance(weights @ moments(z), z.shape[1])
 
     def draw(self, X, rng):
         weights = self.weights(X)
