@@ -303,7 +303,10 @@ class RescaledDensity(LatentDensity):
 
 
 def density_of(components, mean, noise_variance):
-    """Return the density of these parameters; noise : of all features, or of each."""
+    """Return the density of these parameters.
+
+    noise_variance : of all features, a scalar, or of each, (d,).
+    """
     if noise_variance.ndim == 0:
         return LinearGaussian(components, mean, noise_variance)
     scale = noise_variance.sqrt()
