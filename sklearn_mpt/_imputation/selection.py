@@ -15,7 +15,7 @@ from sklearn_mpt._imputation.column_layout import (
     means_and_spreads,
 )
 from sklearn_mpt._imputation.limits import largest_log_densities
-from sklearn_mpt._imputation.weights import HiddenEntries, mixed, sparse_weights
+from sklearn_mpt._imputation.weights import HiddenEntries, kept_models, mixed
 from sklearn_mpt._seeds import seed_from
 
 
@@ -306,7 +306,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
             paths[i] = []
         gains[i] = np.sqrt(np.maximum(both_gains, RULES.min_gain).prod())
     hidden = table.hidden(trials)
-    kept = sparse_weights(hidden)
+    kept = kept_models(hidden)
     return trials, kept, hidden.take(kept).weights()
 
 

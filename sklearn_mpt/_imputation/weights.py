@@ -149,7 +149,7 @@ def _least_squares_weights(matrix):
     return solution / solution.sum()
 
 
-def sparse_weights(hidden, max_loss=3e-3):
+def kept_models(hidden, max_loss=3e-3):
     """Return which few models lose at most `max_loss` of both values of all; (k,).
 
     The model that gains most is added repeatedly. The first, independent columns, is

@@ -30,10 +30,10 @@ from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.selection import AutoSeconds, TrialTable
 from sklearn_mpt._imputation.weights import (
     HiddenEntries,
+    kept_models,
     log_prob_weights,
     mean_weights,
     mixed,
-    sparse_weights,
 )
 
 
@@ -96,7 +96,7 @@ def test_few_models_are_mixed_and_independent_columns_are_among_them():
     rng = np.random.default_rng(0)
     columns, model = rng.normal(-1.5, 0.1, 200), rng.normal(-1.0, 0.1, 200)
     hidden = hidden_entries([columns, model - 0.5, model, model - 1e-3])
-    assert_array_equal(sparse_weights(hidden), [0, 2])
+    assert_array_equal(kept_models(hidden), [0, 2])
     assert log_prob_weights(hidden.take([0, 2]))[1, 0] > 0.9
 
 
