@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from sklearn_mpt._checks import FLOATS, check_finite, check_floats, check_real
+from sklearn_mpt._measure.standard_errors import student_quantile
 
 
 class PooledEstimate(NamedTuple):
@@ -53,8 +53,7 @@ class PooledEstimate(NamedTuple):
         low, high : float or ndarray
             Ends of the interval, by Student's t with `df` degrees of freedom.
         """
-        check_real(level, "level", "neither", max_val=1.0)
-        half_width = stats.t.ppf(0.5 + level / 2, self.df) * self.std_error
+        half_width = student_quantile(level, self.df, "level") * self.std_error
         low, high = self.estimate - half_width, self.estimate + half_width
         return (float(low), float(high)) if np.ndim(low) == 0 else (low, high)
 

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.special import roots_hermitenorm
-from scipy.stats import norm, qmc, t
+from scipy.stats import norm, qmc
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import inverse_of_lower, log_determinant
+from sklearn_mpt._measure.standard_errors import student_factor
 
 MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
 # Points around the mode and from the prior in training: at first, and at the end. As in
@@ -27,8 +28,7 @@ TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
 # Independent scramblings of quasi-random points, whose spread estimates the error: with
 # as many less one degrees of freedom.
 N_REPLICATES = 8
-# Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
-STUDENT_FACTOR = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
+STUDENT_FACTOR = float(student_factor(N_REPLICATES - 1))
 # Bits of points, and of their shifts. Rounding errors of rows hardly ever change these
 # because they are few.
 N_BITS, N_SHIFT_BITS = 30, 16

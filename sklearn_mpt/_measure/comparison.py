@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 from sklearn.utils import get_tags
 
-from sklearn_mpt._checks import check_int, check_n_jobs, check_real, warn_caller
+from sklearn_mpt._checks import check_int, check_n_jobs, warn_caller
 from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.contract import (
     check_rows,
@@ -19,10 +18,10 @@ from sklearn_mpt._measure.contract import (
     ragged_hook,
 )
 from sklearn_mpt._measure.contributions import sums_along_orders
-from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.display import LMLComparisonDisplay
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import copy_of
+from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
 from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState, draw_seed
 
@@ -140,9 +139,8 @@ class LMLComparison:
         )
 
     def _interval(self, mean, std_error, degrees, rows, confidence):
-        check_real(confidence, "confidence", "neither", 1)
         degrees = rows.shape[1] - 1 if degrees is None else degrees
-        quantile = stats.t.ppf(0.5 + 0.5 * confidence, degrees)
+        quantile = student_quantile(confidence, degrees)
         skewness = _skewness_of_mean(rows, std_error)
         return (
             mean - std_error * _unskewed(quantile, skewness),

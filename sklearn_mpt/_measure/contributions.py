@@ -26,6 +26,7 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, column_names
+from sklearn_mpt._measure.standard_errors import std_error_of_mean
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -175,20 +176,6 @@ class GivenOrder(NamedTuple):
 
     def draw(self, n_rows, n_features):
         return self.order[None]
-
-
-def std_error_of_mean(values, n_all=np.inf):
-    """Return the standard error of the mean of values along the first axis.
-
-    n_all : number of values that exist, if the values are distinct draws.
-    """
-    n_values = len(values)
-    if n_values == 1:
-        return np.full(values.shape[1:], 0.0 if n_all == 1 else np.nan)
-    mean = values.mean(axis=0)
-    centre = np.where(np.isfinite(mean), mean, np.nan)  # -inf has no standard error
-    variance = np.sum((values - centre) ** 2, axis=0) / (n_values - 1) / n_values
-    return np.sqrt(variance * (1 - n_values / n_all))
 
 
 def map_orders(function, estimator, rows, orders, n_jobs):

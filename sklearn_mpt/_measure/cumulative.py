@@ -24,10 +24,10 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.comparison import check_measures
 from sklearn_mpt._measure.contract import measures_of_columns
-from sklearn_mpt._measure.contributions import std_error_of_mean
 from sklearn_mpt._measure.display import CumulativeCVDisplay, EvidenceComparisonDisplay
 from sklearn_mpt._measure.pipelines import check_pipeline, resolve_model
 from sklearn_mpt._measure.rows import digest_of
+from sklearn_mpt._measure.standard_errors import std_error_of_mean, student_quantile
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -143,9 +143,8 @@ class CumulativeCV:
         low, high : float
             In nats.
         """
-        check_real(confidence, "confidence", "neither", 1)
-        quantile = stats.t.ppf(0.5 + 0.5 * confidence, max(1, len(self.scores) - 1))
-        half_width = float(quantile) * self.std_error
+        degrees = max(1, len(self.scores) - 1)
+        half_width = float(student_quantile(confidence, degrees)) * self.std_error
         return self.log_evidence - half_width, self.log_evidence + half_width
 
     def leave_out(self, n_out: int) -> float:

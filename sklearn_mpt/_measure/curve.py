@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
 
 from sklearn_mpt._checks import check_bool, check_int, check_real
 from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,36 +62,6 @@ class MaskNoise:
         variances *= np.broadcast_to(np.square(weights), len(variances))[:, None]
         degrees = np.maximum(self.degrees / self.n_strata, 1)
         return np.sqrt(variances.sum()), degrees_of_sum(variances, degrees[:, None])
-
-
-def degrees_of_sum(variances, degrees):
-    """Return degrees of freedom of a sum of independent variance estimates [1]_.
-
-    The result is on the small side: the estimates are used in place of the unknown
-    variances, and k estimates of equal variances with f degrees each give about
-    ``k * f * f / (f + 2)`` in place of ``k * f``. That is intended, as scores are
-    seldom normal.
-
-    Parameters
-    ----------
-    variances : ndarray
-        Estimated variances.
-    degrees : ndarray
-        Degrees of freedom of each estimate, broadcast to the shape of `variances`.
-
-    Returns
-    -------
-    float
-        Between the smallest of `degrees` and their sum; infinity if all variances are
-        0.
-
-    References
-    ----------
-    .. [1] F. E. Satterthwaite, "An approximate distribution of estimates of variance
-       components", Biometrics Bulletin 2, 1946.
-    """
-    spread = np.sum(variances**2 / degrees)
-    return variances.sum() ** 2 / spread if spread > 0 else np.inf
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -250,11 +220,10 @@ class MPTCurve:
         low, high : float
             In nats per row.
         """
-        check_real(confidence, "confidence", "neither", 1)
         self._check_uniform()
         std_error, degrees = self._error_of_total()
-        half_width = stats.t.ppf(0.5 + 0.5 * confidence, degrees) * std_error
-        return self.lml - float(half_width), self.lml + float(half_width)
+        half_width = float(student_quantile(confidence, degrees) * std_error)
+        return self.lml - half_width, self.lml + half_width
 
     def _error_of_total(self):
         """Return the standard error of `total` and its degrees of freedom."""

@@ -33,6 +33,7 @@ from sklearn_mpt._measure.masks import (
     share_out,
 )
 from sklearn_mpt._measure.rows import Rows
+from sklearn_mpt._measure.standard_errors import contrasts_of_mean
 from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 # Groups of rows whose errors are stored separately: with two sets of masks each, their
@@ -102,7 +103,7 @@ def chain(measurement):
     places = np.stack(measurement.map(_score_orders, range(n_orders)), axis=1)
     later, following = places[..., ::-1]  # index by size - 1 in place of place
     scores = _controlled(later, following, n_all)[:, measurement.sizes - 1]
-    means, contrasts = _contrasts(scores, np.ones(n_orders), n_all)
+    means, contrasts = contrasts_of_mean(scores, np.ones(n_orders), n_all)
     return means, MaskNoise(contrasts.T, np.full(len(means), n_orders - 1), True)
 
 
@@ -216,7 +217,9 @@ def _summarise(measurement, samples):
     """Return mean scores and noise from the scores of distinct masks of each size."""
     parts = []
     for sample, n_all in zip(samples, measurement.n_existing, strict=True):
-        mean, contrasts = _contrasts(sample[:, None], np.ones(len(sample)), n_all)
+        mean, contrasts = contrasts_of_mean(
+            sample[:, None], np.ones(len(sample)), n_all
+        )
         parts.append((mean[0], contrasts[:, 0]))
     return _unlinked(parts, [len(sample) - 1 for sample in samples])
 
@@ -310,27 +313,11 @@ def _average(measurement, index, scores):
     counts, n_rows = np.array(_sets(measurement, index)), scores.shape[1]
     sums = np.add.reduceat(scores, np.cumsum(counts) - counts, axis=0)
     sets = sums / counts[:, None]
-    means, contrasts = _contrasts(sets, counts, _n_enumerated(measurement, index))
+    means, contrasts = contrasts_of_mean(
+        sets, counts, _n_enumerated(measurement, index)
+    )
     by_stratum = np.add.reduceat(contrasts, _strata(n_rows), axis=1)
     return means.mean(), by_stratum.ravel() / n_rows
-
-
-def _contrasts(values, counts, n_all):
-    """Return the weighted mean of each column of `values`, and its contrasts.
-
-    values : means of independent sets of masks, (n_sets, n). counts : number of masks
-    in each set. n_all : number of masks that exist, if each set is one mask and no two
-    are equal; else infinity. The sum of squares of the contrasts over the sets
-    estimates the variance of the mean; NaN if the mean is -inf.
-    """
-    n_sets, n_masks = len(values), counts.sum()
-    mean = counts @ values / n_masks
-    if n_sets == 1:
-        is_known = np.isfinite(mean) & (n_masks == n_all)
-        return mean, np.where(is_known, 0.0, np.nan)[None]
-    scale = counts / n_masks * (1 - n_masks / n_all) / (n_sets - 1)
-    centre = np.where(np.isfinite(mean), mean, np.nan)
-    return mean, np.sqrt(scale)[:, None] * (values - centre)
 
 
 def _unlinked(parts, degrees, n_strata=1):

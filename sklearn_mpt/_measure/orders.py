@@ -22,7 +22,6 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.contributions import (
     GivenOrder,
     order_draws,
-    std_error_of_mean,
     sums_along,
     sums_along_orders,
 )
@@ -30,6 +29,7 @@ from sklearn_mpt._measure.display import OrderSpreadDisplay
 from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, column_names, copy_of, with_entries
+from sklearn_mpt._measure.standard_errors import std_error_of_mean
 from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState
 

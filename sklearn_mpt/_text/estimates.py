@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import factorial
 
+from sklearn_mpt._measure.standard_errors import contrast_scale
+
 FIRST_WEIGHT = 0.5  # weight of the means if one order is drawn: no variance is known
 N_OF_CURVE = 3  # parameters of a parabola
 # Standard deviation of the prior of the weight w of C - A, in ratios of two variances
@@ -69,16 +71,8 @@ class WindowLayout:
 
     @property
     def scales(self):
-        """Factor from deviations from the mean of a term to contrasts, (n_terms,).
-
-        The sum of squares of the contrasts is an unbiased estimate of the variance of
-        the mean of a sample without replacement. The factor is 0 if all possible draws
-        are drawn; otherwise it is infinite if there is one draw, as the variance is
-        unknown.
-        """
-        with np.errstate(divide="ignore", invalid="ignore"):
-            squares = (1 - self.counts / self.n_all) / self.counts / (self.counts - 1.0)
-        return np.sqrt(np.where(self.counts == self.n_all, 0.0, squares))
+        """Factor from deviations from the mean of a term to contrasts, (n_terms,)."""
+        return contrast_scale(self.counts, self.n_all)
 
     @property
     def usual_variance(self):
@@ -187,7 +181,7 @@ def average_orders(window, log_prob, targets, draw):
         shares *= weight  # contributions of the tokens to the estimate of each order
         if weight < 1:
             shares += (1 - weight) * np.take_along_axis(next_ones, steps, axis=1)
-        scale = _scale(n_orders, n_all)
+        scale = contrast_scale(n_orders, n_all)
         estimates, at_sizes = shares.sum(axis=1), means[:, ::-1]
         return WindowScores(
             estimates.mean(keepdims=True),
@@ -322,20 +316,9 @@ def _between_pairs(estimates, n_all):
     """
     n_orders = len(estimates)
     if n_orders % 2 or n_orders < 4:
-        return _scale(n_orders, n_all) * _deviations(estimates)
+        return contrast_scale(n_orders, n_all) * _deviations(estimates)
     pairs = estimates.reshape(-1, 2).mean(axis=1)
-    return _scale(n_orders // 2, n_all / 2) * _deviations(pairs)
-
-
-def _scale(n_drawn, n_all):
-    """Return the factor from deviations to contrasts; 0 if all are drawn, NaN for 1."""
-    if n_drawn == n_all:
-        return 0.0
-    return (
-        np.sqrt((1 - n_drawn / n_all) / n_drawn / (n_drawn - 1))
-        if n_drawn > 1
-        else np.nan
-    )
+    return contrast_scale(n_orders // 2, n_all / 2) * _deviations(pairs)
 
 
 def count_orders(n_places):

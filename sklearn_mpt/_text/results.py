@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from scipy import stats
 
 from sklearn_mpt._checks import check_real, warn_caller
-from sklearn_mpt._measure.curve import MaskNoise, MPTCurve, degrees_of_sum
+from sklearn_mpt._measure.curve import MaskNoise, MPTCurve
 from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_factor
 from sklearn_mpt._text.masks import PERCENT, MaskDraw
 from sklearn_mpt._text.texts import scored_text
 
@@ -18,7 +18,6 @@ from sklearn_mpt._text.texts import scored_text
 # fewer, the root of a variance has an error of a third and more.
 MIN_CONTRAST_FREEDOM = 5
 MIN_WINDOWS = 10  # windows from which the noise of another design is estimated
-NORMAL_QUANTILE = stats.norm.ppf(0.975)  # known standard errors that cover 95%
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,7 +140,7 @@ class TextScores:
         moderated, n_masks = self.draw.moderation, self.draw.n_masks
         variances = moderated.moderate(*np.transpose(noise), n_masks)
         of_sum = degrees_of_sum(variances, np.full(len(variances), moderated.freedom))
-        return _enlarge(np.sqrt(variances.sum()), moderated.with_factor(of_sum))
+        return np.sqrt(variances.sum()) * student_factor(moderated.with_factor(of_sum))
 
     def std_error_of_sum(self):
         """Return the standard error of the sum over texts, enlarged in the same way."""
@@ -152,7 +151,7 @@ class TextScores:
         variances = self._calibrated(counts)
         degrees = np.full(len(variances), moderated.freedom_of(n_masks))
         of_sum = moderated.with_factor(degrees_of_sum(variances, degrees))
-        return _enlarge(np.sqrt(variances.sum()), of_sum)
+        return np.sqrt(variances.sum()) * student_factor(of_sum)
 
     def _calibrated(self, weights):
         """Return variances of the weighted scores of windows, for sums over texts."""
@@ -189,7 +188,7 @@ class TextScores:
         unknown = self.without_error()
         factor = (weights * lengths)[unknown].sum() / lengths[list(again)].sum()
         freedom = degrees_of_sum(np.array(squares), np.ones(len(squares)))
-        return _enlarge(np.sqrt(factor * np.sum(squares)), freedom)
+        return np.sqrt(factor * np.sum(squares)) * student_factor(freedom)
 
     def warn_of_noise(self):
         """Warn if independent masks would have less than half the error of orders.
@@ -425,11 +424,7 @@ def _std_error(scores):
     if freedom < MIN_CONTRAST_FREEDOM:
         cautious, freedom = _error_of_sum(scores, "cautious")
         error = np.maximum(error, cautious)
-    return _enlarge(error, freedom)
-
-
-def _enlarge(error, freedom):
-    return error * stats.t.ppf(0.975, freedom) / NORMAL_QUANTILE
+    return error * student_factor(freedom)
 
 
 def _error_of_sum(scores, name):

@@ -5,8 +5,8 @@ from reference import conditional_log_density, covariance_of
 from sklearn.base import clone
 
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.masks import share_out
+from sklearn_mpt._measure.standard_errors import degrees_of_sum
 
 
 def curve_of(sizes, scores, n_features):

@@ -16,13 +16,14 @@ from sklearn_mpt._measure.contract import (
     mean_chain_scores,
     takes_row_masks,
 )
-from sklearn_mpt._measure.designs import _contrasts, _controlled
+from sklearn_mpt._measure.designs import _controlled
 from sklearn_mpt._measure.masks import (
     child_generator,
     draw_distinct,
     draw_order,
     draw_partitions,
 )
+from sklearn_mpt._measure.standard_errors import contrasts_of_mean, std_error_of_mean
 
 DESIGNS = ["chain", "balanced", "independent"]
 
@@ -224,7 +225,9 @@ def test_contrasts_tell_the_variance_without_bias(n_drawn):
     values = np.random.default_rng(0).exponential(size=6)
     means, variances = [], []
     for sample in itertools.combinations(values, n_drawn):
-        mean, contrasts = _contrasts(np.array(sample)[:, None], np.ones(n_drawn), 6)
+        mean, contrasts = contrasts_of_mean(
+            np.array(sample)[:, None], np.ones(n_drawn), 6
+        )
         means.append(mean[0])
         variances.append((contrasts**2).sum())
     assert_allclose(np.mean(means), values.mean())
@@ -667,3 +670,11 @@ def test_a_difference_of_curves_says_what_differs(known):
     ):
         with pytest.raises(ValueError, match=f"Here {message}"):
             auto - other
+
+
+def test_no_score_of_minus_infinity_has_an_error():
+    values = np.array([[-np.inf, 1.0], [-1.0, 3.0]])
+    assert_array_equal(std_error_of_mean(values), [np.nan, 1.0])
+    assert_array_equal(std_error_of_mean(values, n_all=2), [np.nan, 0.0])
+    assert_array_equal(std_error_of_mean(values[:1], n_all=1), [np.nan, 0.0])
+    assert_array_equal(std_error_of_mean(values[:1]), [np.nan, np.nan])
