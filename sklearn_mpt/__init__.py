@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.checking import check_masked_model
     from sklearn_mpt._measure.chosen_orders import learn_order
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
-    from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
+    from sklearn_mpt._measure.contributions import feature_contributions
     from sklearn_mpt._measure.cumulative import (
         CumulativeCV,
         EvidenceComparison,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         MPTCurveDisplay,
         OrderSpreadDisplay,
     )
+    from sklearn_mpt._measure.lml_samples import lml_samples
     from sklearn_mpt._measure.masker import ConditionalMasker
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
@@ -85,7 +86,7 @@ _MODULES = {
     "cumulative_cv_score": "_measure.cumulative",
     "feature_contributions": "_measure.contributions",
     "learn_order": "_measure.chosen_orders",
-    "lml_samples": "_measure.contributions",
+    "lml_samples": "_measure.lml_samples",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",
     "order_log_prob": "_measure.orders",

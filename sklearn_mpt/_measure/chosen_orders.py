@@ -14,7 +14,7 @@ from sklearn_mpt._measure.contract import (
     CheckedConditional,
     check_rows,
     hidden_log_prob,
-    ragged_hook,
+    refuse_texts,
     takes_row_masks,
 )
 from sklearn_mpt._measure.pipelines import resolve_model
@@ -235,11 +235,7 @@ def learn_order(
     if max_shift is not None:
         check_int(max_shift, "max_shift")
     model = resolve_model(model)
-    if ragged_hook(model, "_lml_along_orders"):
-        raise TypeError(
-            f"learn_order takes models of rows, got {type(model).__name__}, a model of "
-            "texts."
-        )
+    refuse_texts(model, "learn_order")
     rows = check_rows(model, X)
     check_hidden_values(model, rows)
     means = _MeanLogProb(CheckedConditional(model), rows)

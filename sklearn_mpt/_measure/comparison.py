@@ -17,8 +17,8 @@ from sklearn_mpt._measure.contract import (
     measures_of_columns,
     ragged_hook,
 )
-from sklearn_mpt._measure.contributions import sums_along_orders
 from sklearn_mpt._measure.display import LMLComparisonDisplay
+from sklearn_mpt._measure.lml_samples import sums_along_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile

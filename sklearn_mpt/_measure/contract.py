@@ -168,6 +168,15 @@ def ragged_hook(model, name):
     return getattr(model, name, None)
 
 
+def refuse_texts(model, name, advice=""):
+    """Raise an error if a function, by its name, is called with a model of texts."""
+    if ragged_hook(model, "_lml_along_orders"):
+        raise TypeError(
+            f"{name} takes models of rows, got {type(model).__name__}, a model of "
+            f"texts{advice}."
+        )
+
+
 def check_rows(model, X):
     """Return X as `Rows`, for calls of a model.
 

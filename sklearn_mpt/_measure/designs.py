@@ -4,11 +4,9 @@ A design takes a `Measurement` and returns the score of each size and their `Mas
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
-from joblib import effective_n_jobs
-from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
@@ -34,6 +32,7 @@ from sklearn_mpt._measure.masks import (
 )
 from sklearn_mpt._measure.rows import Rows
 from sklearn_mpt._measure.standard_errors import contrasts_of_mean
+from sklearn_mpt._measure.workers import map_tasks
 from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 # Groups of rows whose errors are stored separately: with two sets of masks each, their
@@ -73,24 +72,13 @@ class Measurement:
         return np.minimum(self.n_existing, self.n_masks)
 
     def map(self, function, tasks):
-        """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
-        n_shares = max(1, min(len(tasks), effective_n_jobs(self.n_jobs)))
-        # joblib sends a large array once, but only if it is an argument by itself.
-        without_rows, rows = replace(self, rows=None), self.rows
-        shares = Parallel(n_jobs=self.n_jobs)(
-            delayed(_on_rows)(
-                function, without_rows, rows.values, rows.missing, tasks[i::n_shares]
-            )
-            for i in range(n_shares)
-        )
-        results = [None] * len(tasks)
-        for i, share in enumerate(shares):
-            results[i::n_shares] = share
-        return results
+        """Return a result for each task, from ``function(measurement, tasks)``."""
+        on_rows = partial(_with_rows, function, replace(self, rows=None))
+        return map_tasks(on_rows, self.rows, tasks, self.n_jobs)
 
 
-def _on_rows(function, measurement, values, missing, tasks):
-    return function(replace(measurement, rows=Rows(values, missing)), tasks)
+def _with_rows(function, measurement, rows, tasks):
+    return function(replace(measurement, rows=rows), tasks)
 
 
 def chain(measurement):

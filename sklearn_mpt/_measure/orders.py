@@ -17,15 +17,15 @@ from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     MAX_ORDER_CHANGE,
     check_rows,
-    ragged_hook,
+    refuse_texts,
 )
-from sklearn_mpt._measure.contributions import (
+from sklearn_mpt._measure.display import OrderSpreadDisplay
+from sklearn_mpt._measure.lml_samples import (
     GivenOrder,
     order_draws,
     sums_along,
     sums_along_orders,
 )
-from sklearn_mpt._measure.display import OrderSpreadDisplay
 from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, column_names, copy_of, with_entries
@@ -135,7 +135,8 @@ def order_log_prob(
     """
     check_bool(return_std, "return_std")
     model = resolve_model(model)
-    _refuse_texts(model, "order_log_prob", "MPTScorer(method='ordered', order=...)")
+    advice = ": use MPTScorer(method='ordered', order=...)"
+    refuse_texts(model, "order_log_prob", advice)
     rows = check_rows(model, X)
     check_hidden_values(model, rows)
     is_confident = _is_confident(order)
@@ -193,14 +194,6 @@ def _check_same_kind(rows, others):
             f"dtypes, got {type(others.values).__name__} for X of type "
             f"{type(rows.values).__name__}."
         ) from error
-
-
-def _refuse_texts(model, name, advice):
-    if ragged_hook(model, "_lml_along_orders"):
-        raise TypeError(
-            f"{name} takes models of rows, got {type(model).__name__}, a model of "
-            f"texts: use {advice}."
-        )
 
 
 def _read_orders(order, model, X, n_features):
@@ -546,7 +539,8 @@ def order_spread(
     if tolerance is not None:
         check_real(tolerance, "tolerance", "neither")
     model = resolve_model(model)
-    _refuse_texts(model, "order_spread", "MPTScorer.score_samples(return_std=True)")
+    advice = ": use MPTScorer.score_samples(return_std=True)"
+    refuse_texts(model, "order_spread", advice)
     rows = check_rows(model, X)
     if count_orders(rows.shape[1]) < 2:
         raise ValueError("X must have at least two features, for orders; got 1.")

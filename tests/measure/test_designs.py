@@ -674,7 +674,7 @@ def test_a_difference_of_curves_says_what_differs(known):
 
 def test_no_score_of_minus_infinity_has_an_error():
     values = np.array([[-np.inf, 1.0], [-1.0, 3.0]])
-    assert_array_equal(std_error_of_mean(values), [np.nan, 1.0])
-    assert_array_equal(std_error_of_mean(values, n_all=2), [np.nan, 0.0])
-    assert_array_equal(std_error_of_mean(values[:1], n_all=1), [np.nan, 0.0])
-    assert_array_equal(std_error_of_mean(values[:1]), [np.nan, np.nan])
+    assert_allclose(std_error_of_mean(values), [np.nan, 1.0])
+    assert_allclose(std_error_of_mean(values, n_all=2), [np.nan, 0.0])
+    assert_allclose(std_error_of_mean(values[:1], n_all=1), [np.nan, 0.0])
+    assert_allclose(std_error_of_mean(values[:1]), [np.nan, np.nan])
