@@ -1,4 +1,7 @@
-"""The base of every estimator: parameters and training; see also `fitted_density`."""
+"""The base of every estimator: rows, checks of parameters, and `fit`.
+
+`fitted_density` has what fitted models compute, `iterative` how solvers train.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,15 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._base.density import Density, torch_modes
-from sklearn_mpt._base.epochs import EpochCallbacks
 from sklearn_mpt._base.fitted_density import FittedDensityMixin
 from sklearn_mpt._callbacks import CallbackMixin, in_callback_context
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
-    COUNT_OR_0,
     N_JOBS,
-    POSITIVE,
-    POSITIVE_OR_0,
-    VERBOSE,
     bound_parameters,
     check_columns_present,
     check_device,
@@ -36,7 +33,6 @@ from sklearn_mpt._checks import (
     rows_that_count,
     warn_of_mask_rate,
 )
-from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._frames import ADVICE, readable_numbers
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -47,7 +43,8 @@ class TrainingData(NamedTuple):
 
     X : rows, NaN where missing. fitted : the attributes to start from. is_all : whether
     X has all rows, and is not a part of a stream. is_new : whether the model has not
-    been trained before. weight : the sample weights, (n,); None is 1.
+    been trained before. weight : the sample weights, (n,); None is 1. is_refit :
+    whether a model that is fitted already is lost if training is interrupted.
     """
 
     X: np.ndarray
@@ -57,6 +54,7 @@ class TrainingData(NamedTuple):
     device: torch.device
     rng: np.random.Generator
     weight: np.ndarray | None
+    is_refit: bool = False
 
 
 class BaseMPT(
@@ -71,61 +69,31 @@ class BaseMPT(
     """Base of the models that are trained by masking.
 
     A subclass lists its parameters in ``__init__``, and their constraints as
-    scikit-learn's estimators do. It fills four methods: `_start`, `_solver`,
-    `_trained_attributes` and `_density_of`. Fitted attributes are a dict, `fitted`, and
+    scikit-learn's estimators do. It fills three methods: `_start`, `_train` and
+    `_density_of`. Models whose solvers train for several epochs derive from
+    `IterativeMPT`, which fills `_train`. Fitted attributes are a dict, `fitted`, and
     are set together once training ends.
     """
 
-    n_iter_: int
-    loss_curve_: list[float]
     lml_method_: str
     n_features_in_: int
     feature_names_in_: np.ndarray
-    n_components: int
-    max_iter: int
-    n_iter_no_change: int
-    warm_start: bool
-    verbose: bool | int
     device: str | torch.device
     random_state: RandomState
 
     _parameter_constraints: ClassVar[dict] = {
-        "n_components": [COUNT],
         "n_masks": [COUNT, AUTO],
-        "batch_size": [COUNT, AUTO],
-        "max_iter": [COUNT_OR_0],
-        "learning_rate": [POSITIVE],
-        "tol": [POSITIVE_OR_0],
-        "n_iter_no_change": [COUNT],
-        "warm_start": ["boolean"],
-        "verbose": VERBOSE,
         "n_jobs": N_JOBS,
     }
     # Parameters that results of a fitted model do not depend on. All others are
     # remembered, and a model whose parameters were changed after `fit` refuses to work.
     _free_parameters: tuple[str, ...] = (
-        "n_components",
         "mask_rate",
         "n_masks",
-        "objective",
-        "init",
-        "max_iter",
-        "learning_rate",
-        "batch_size",
-        "tol",
-        "n_iter_no_change",
-        "early_stopping",
-        "validation_fraction",
-        "warm_start",
-        "verbose",
         "device",
         "random_state",
         "n_jobs",
     )
-    # Whether it has the parameters `max_iter` and `warm_start`; if not, it replaces
-    # `_train`.
-    _has_epochs = True
-    _takes_parts = True  # whether it offers `partial_fit`
     _advice_on_strings = ADVICE  # ends the error message for a column of strings
 
     # What a model fills in
@@ -138,18 +106,27 @@ class BaseMPT(
         """
 
     @abstractmethod
-    def _solver(self, data: TrainingData) -> Solver:
-        """Return a solver that starts from the attributes of `data`."""
+    def _train(self, data: TrainingData, context: Any) -> dict:
+        """Return the fitted attributes after training, and tell callbacks of epochs.
 
-    @abstractmethod
-    def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:
-        """Return the fitted attributes that a solver's result stands for."""
+        context : that of callbacks, with a task for each epoch.
+        """
 
     @abstractmethod
     def _density_of(self, fitted: Mapping, device: torch.device) -> Density:
         """Return the density of the fitted attributes."""
 
     # What a model may change
+
+    @property
+    def _max_epochs(self):
+        """Largest number of epochs of a fit, for callbacks."""
+        return 1
+
+    @property
+    def _is_warm_start(self):
+        """Whether `fit` goes on from the fitted parameters."""
+        return False
 
     def _read_rows(self, X, reset=False, min_samples=1):
         """Check rows as scikit-learn does; return an array of numbers, NaN if missing.
@@ -173,9 +150,6 @@ class BaseMPT(
 
     def _check_fitted_parameters(self):
         """Refuse parameters with which the fitted model cannot be trained further."""
-
-    def _warn_of_limits(self, fitted, n_samples):
-        """Warn where the fitted parameters are at a limit."""
 
     def _as_given(self, rows, X=None):
         """Return rows of numbers in the form of X: an array, or a table."""
@@ -213,9 +187,7 @@ class BaseMPT(
         ConvergenceWarning
             If the objective still improved when `max_iter` was reached, or diverged.
         """
-        was_fitted = self.__sklearn_is_fitted__()
-        is_warm_start = self._has_epochs and self.warm_start and was_fitted
-        n_epochs = self.max_iter if self._has_epochs else 1
+        was_fitted, is_warm_start = self.__sklearn_is_fitted__(), self._is_warm_start
         with all_or_nothing(self), torch_modes(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
             if is_warm_start:
@@ -223,7 +195,7 @@ class BaseMPT(
             else:
                 forget(self)
             X = self._read_training_rows(X, not is_warm_start, min_samples=2)
-            context = self._callback_context(n_epochs)
+            context = self._callback_context(self._max_epochs)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
@@ -232,81 +204,25 @@ class BaseMPT(
             else:
                 fitted |= self._start(X, rng, weight)
             device = check_device(self.device)
-            data = TrainingData(X, fitted, True, not is_warm_start, device, rng, weight)
             is_refit = was_fitted and not is_warm_start
-            fitted = self._train(data, context, is_refit)
-            self.__dict__.update(fitted)
+            self.__dict__.update(
+                self._train(
+                    TrainingData(
+                        X,
+                        fitted,
+                        is_all=True,
+                        is_new=not is_warm_start,
+                        device=device,
+                        rng=rng,
+                        weight=weight,
+                        is_refit=is_refit,
+                    ),
+                    context,
+                )
+            )
             context.call_on_fit_task_end(
                 estimator=self, X=X, reconstruction_attributes=dict
             )
-        return self
-
-    def _train(self, data, context, is_refit):
-        """Return the fitted attributes after training, and tell callbacks of epochs.
-
-        is_refit : whether a fitted model is lost if training is interrupted.
-        """
-        fitted = data.fitted | {"loss_curve_": [], "n_iter_": 0}
-        if self.max_iter == 0:
-            return fitted
-        solver = self._solver(data._replace(fitted=fitted))
-        epochs = EpochCallbacks(self, data.X, solver, context, fitted)
-        fit_loop(
-            solver, self.max_iter, epochs, self.n_iter_no_change if is_refit else 1
-        )
-        fitted = epochs.attributes() | {"_optimizer_state": solver.state()}
-        self._warn_of_limits(vars(self) | fitted, len(data.X))
-        return fitted
-
-    @available_if(lambda self: self._takes_parts)
-    def partial_fit(
-        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Update the model by one pass over X.
-
-        The first call initialises the model, unless it is fitted; later ones go on
-        where the last one left off. Steps of linear models get smaller with all those
-        before, and are averaged; parts of the stream should be alike. A later part
-        whose entries are all missing changes nothing.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Training rows; NaN marks missing entries.
-        y : Ignored
-            Not used, present for API consistency by convention.
-        sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts beside the others of this part. None is 1.
-
-        Returns
-        -------
-        self : object
-            The updated estimator.
-        """
-        first = not hasattr(self, "n_iter_")
-        with all_or_nothing(self), torch_modes(with_grad=True):
-            X, weight = rows_that_count(X, sample_weight)
-            if not first:
-                self._check_is_fitted()
-            X = self._read_training_rows(X, first, min_samples=2 if first else 1)
-            if np.isnan(X).all():  # averages of earlier gradients would still move it
-                return self
-            fitted = vars(self).copy()
-            if first:
-                fitted |= self._new_state()
-                rng = np.random.default_rng(fitted["_seed"])
-                fitted |= self._start(X, rng, weight)
-                fitted |= {"loss_curve_": [], "n_iter_": 0}
-            rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
-            device = check_device(self.device)
-            data = TrainingData(X, fitted, False, first, device, rng, weight)
-            solver = self._solver(data)
-            solver.load(fitted["_optimizer_state"])
-            fit_part(solver)
-            fitted |= self._trained_attributes(solver.result, fitted)
-            loss_curve = fitted["loss_curve_"] + solver.loss_curve
-            fitted |= {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
-            self.__dict__.update(fitted, _optimizer_state=solver.state())
         return self
 
     def _new_state(self):
@@ -333,8 +249,9 @@ class BaseMPT(
             self._check_fitted_parameters()
         return X
 
-    def __sklearn_is_fitted__(self):
-        return hasattr(self, "n_iter_")
+    @abstractmethod
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether the model is fitted, as scikit-learn asks."""
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -11,6 +11,7 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import Units, as_tensor
+from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import UserModule
@@ -54,7 +55,7 @@ CONDITIONALS = {
 }
 
 
-class MPTDeepVAE(LatentMixin, TableMPT):
+class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
     The decoder, a net, maps latent variables z, standard normal, to the
@@ -185,11 +186,11 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     noise_variance_: float | np.ndarray
 
     _free_parameters = (
-        *TableMPT._free_parameters,
+        *IterativeMPT._free_parameters,
         "hidden_layer_sizes",
         "n_importance_samples",
     )
-    _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "decoder": [None, torch.nn.Module, callable],
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
         "n_importance_samples": [COUNT, AUTO],

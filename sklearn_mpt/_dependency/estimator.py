@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -145,7 +145,6 @@ class MPTDependencyNetwork(TableMPT):
     estimators_: list[list[BaseEstimator]]
     orders_: np.ndarray
     device = "cpu"  # predictors compute on arrays
-    _has_epochs = _takes_parts = False
 
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "classifier": [None, HasMethods(["fit", "predict_proba"])],
@@ -203,8 +202,7 @@ class MPTDependencyNetwork(TableMPT):
             "_marginal_weight": float(self.marginal_weight),
         }
 
-    def _train(self, data, context, is_refit):
-        """Return the fitted attributes: predictors are fitted at once."""
+    def _train(self, data, context):
         fitted, weight = data.fitted, data.weight
         if weight is not None and (weight == 1).all():
             weight = None  # predictors need not take weights of 1
@@ -265,12 +263,6 @@ class MPTDependencyNetwork(TableMPT):
     @property
     def _n_features_out(self):
         return self._density().n_outputs
-
-    def _solver(self, data: Any):
-        raise NotImplementedError("predictors have no epochs: `_train` fits them")
-
-    def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:
-        raise NotImplementedError("predictors have no epochs: `_train` fits them")
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "estimators_")

@@ -7,7 +7,7 @@ import torch
 from sklearn.utils import check_array
 
 from sklearn_mpt._base.density import torch_modes
-from sklearn_mpt._base.estimator import BaseMPT
+from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
 from sklearn_mpt._items import item_statistics as statistics
@@ -22,7 +22,7 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 MAX_GROUPS = 100  # more are labels of rows, not groups
 
 
-class FittedItems(LatentMixin, BaseMPT):
+class FittedItems(LatentMixin, IterativeMPT):
     """Base of the methods for people, for items and for the whole model."""
 
     model: str | Sequence[str]

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._base.estimator import BaseMPT
+from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._checks import (
     POSITIVE,
     check_real,
@@ -167,7 +167,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
     """
 
     n_iter_no_change = 1
-    _parameter_constraints: ClassVar[dict] = BaseMPT._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "objective": [StrOptions({"mpt", "lml"})],
         "rotation": [StrOptions({*ROTATIONS}), None],
         "slope_prior": [POSITIVE, None],

@@ -8,7 +8,7 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view
-from sklearn_mpt._base.estimator import BaseMPT
+from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
@@ -71,7 +71,7 @@ class FactorStarts:
 STARTS = FactorStarts()
 
 
-class GaussianLinear(LatentMixin, BaseMPT):
+class GaussianLinear(LatentMixin, IterativeMPT):
     """Base class of linear models with Gaussian noise.
 
     `noise` is "shared" or "per_feature". All objectives other than "mpt" are the log
@@ -88,7 +88,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
     noise = "shared"
     rotation: str | None = None
 
-    _parameter_constraints: ClassVar[dict] = BaseMPT._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "init": [StrOptions({"random", "pca"}), dict],
         "objective": [StrOptions({"mpt", "lml"})],
     }

@@ -17,7 +17,7 @@ from sklearn_mpt._base.density import (
     as_view,
     unit_attributes,
 )
-from sklearn_mpt._base.estimator import BaseMPT
+from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
@@ -113,7 +113,7 @@ class RandomStarts:
 STARTS = RandomStarts()
 
 
-class IntegratedLinear(LatentMixin, BaseMPT):
+class IntegratedLinear(LatentMixin, IterativeMPT):
     """Base class of linear models whose integrals over z have no closed form."""
 
     _scale: np.ndarray
@@ -127,7 +127,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     rotation: str | None = None
     slope_prior: float | None = None
 
-    _parameter_constraints: ClassVar[dict] = BaseMPT._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "init": [StrOptions({"random", "pca"}), dict],
         "objective": [StrOptions({"mpt", "elbo", "lml"})],
     }

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._base.density import Units, as_tensor, unit_attributes
+from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import UserModule
@@ -40,7 +41,7 @@ from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 MIN_FLOOR_SHARE = 0.1
 
 
-class MPTMaskedAutoencoder(TableMPT):
+class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     r"""Net that predicts hidden columns, trained by masked pre-training (MPT).
 
     A residual net takes the visible columns of a row, and which columns are visible. It
@@ -174,12 +175,12 @@ class MPTMaskedAutoencoder(TableMPT):
     orders_: np.ndarray
 
     _free_parameters = (
-        *TableMPT._free_parameters,
+        *IterativeMPT._free_parameters,
         "hidden_layer_sizes",
         "dropout",
         "mask_blocks",
     )
-    _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "net": [None, torch.nn.Module, callable],
         "dropout": [AUTO, StrictInterval(Real, 0, 1, closed="left")],
         "n_mixtures": [COUNT],

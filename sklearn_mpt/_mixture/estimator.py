@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view
+from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
     COUNT,
@@ -46,7 +47,7 @@ MIN_COMPONENT_ROWS = 1.5
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
-class MPTMixture(TableMPT):
+class MPTMixture(TableMPT, IterativeMPT):
     r"""Mixture of Gaussians, latent classes or latent profiles, with missing values.
 
     Each row belongs to one of `n_components` components, to component k with
@@ -178,7 +179,7 @@ class MPTMixture(TableMPT):
     noise_variances_: np.ndarray
 
     _free_parameters = (
-        *TableMPT._free_parameters,
+        *IterativeMPT._free_parameters,
         "n_init",
         "init_params",
         "weights_init",
@@ -188,7 +189,7 @@ class MPTMixture(TableMPT):
     )
     # components have no thresholds or dispersions of their own
     _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
-    _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "objective": [StrOptions({"mpt", "lml"})],
         "covariance_type": [StrOptions({*FORMS})],
         "init_params": [StrOptions({*INIT_PARAMS})],
