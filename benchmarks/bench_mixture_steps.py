@@ -31,7 +31,7 @@ from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._mixture import estimator
 from sklearn_mpt._mixture.covariances import Tied
 from sklearn_mpt._mixture.density import Components
-from sklearn_mpt._mixture.training import MixtureSolver
+from sklearn_mpt._mixture.training import EM
 
 warnings.simplefilter("ignore")
 
@@ -80,7 +80,7 @@ def from_roots(components, root, log_noise=None):
     return root @ root.mT, *unchanged
 
 
-class Accelerated(MixtureSolver):
+class Accelerated(EM):
     """EM whose steps are replaced by others, unless these lower the value."""
 
     def init(self, max_iter):
@@ -89,20 +89,22 @@ class Accelerated(MixtureSolver):
         self.restart()
 
     def step(self):
-        statistics = self._statistics(self.components)
-        value = float(statistics.value) / self._n_rows
+        statistics = self.rows.statistics(self.components)
+        value = float(statistics.value) / self.rows.n_rows
         if self._fallback is not None and not value >= self._value - 1e-10:
             self.loss_curve.append(self.loss_curve[-1])  # the step that is undone
             self.components = self._fallback
             self.restart()
-            statistics = self._statistics(self.components)
-            value = float(statistics.value) / self._n_rows
-        after = self._moved(self.components, statistics, 1.0, are_differences=False)
+            statistics = self.rows.statistics(self.components)
+            value = float(statistics.value) / self.rows.n_rows
+        after = self.rows.moved(self.components, statistics)
         candidate = self.accelerate(after)
         self._fallback, self._value = None, value
         self.loss_curve.append(-value)
         is_valid = candidate is not None and candidate.is_finite()
-        if is_valid and self.step_params.layout.form.is_valid(candidate.covariances):
+        if is_valid and self.rows.step_params.layout.form.is_valid(
+            candidate.covariances
+        ):
             self._fallback, after = after, candidate
         self.components = after
 
@@ -127,7 +129,7 @@ class Squarem(Accelerated):
         return unflat(point, after, roots, from_roots)
 
     def terminate(self):
-        return self._fallback is None and self._is_done()
+        return self._fallback is None and super().terminate()
 
 
 class QuasiNewtonSteps(Accelerated):
@@ -137,7 +139,7 @@ class QuasiNewtonSteps(Accelerated):
     def _covariances(self, components):
         if components.loadings.shape[2]:
             return components.loadings, components.noise.log()
-        is_tied = isinstance(self.step_params.layout.form, Tied)
+        is_tied = isinstance(self.rows.step_params.layout.form, Tied)
         return (components.covariances[: 1 if is_tied else None],)
 
     def _from_covariances(self, components, covariances, log_noise=None):
@@ -154,7 +156,7 @@ class QuasiNewtonSteps(Accelerated):
         weights, means, *others = (
             piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)
         )
-        count = self._n_rows * components.weights
+        count = self.rows.n_rows * components.weights
         spread = components.covariances
         is_full = spread.ndim == 3
         if power == 1:
@@ -201,7 +203,7 @@ class QuasiNewtonSteps(Accelerated):
         return unflat(point, after, self._covariances, self._from_covariances)
 
 
-SOLVERS = {"EM": MixtureSolver, "SQUAREM": Squarem, "quasi-Newton": QuasiNewtonSteps}
+SOLVERS = {"EM": EM, "SQUAREM": Squarem, "quasi-Newton": QuasiNewtonSteps}
 
 
 def tables():
@@ -236,7 +238,7 @@ def tables():
 
 def fitted(model, X, solver, tol):
     """Return steps, seconds and mean log-likelihood of a fit."""
-    estimator.MixtureSolver = solver
+    estimator.EM = solver
     start = time.process_time()
     model.set_params(tol=tol, max_iter=3000).fit(X)
     seconds = time.process_time() - start

@@ -1,6 +1,5 @@
 """Objectives of linear Gaussian models: of rows, or of their second moments."""
 
-import copy
 import functools
 import math
 import operator
@@ -13,12 +12,12 @@ import torch
 
 from sklearn_mpt._factors.sums import (
     LinearGaussianParts,
-    SymmetricMatrices,
     likelihood_sums,
     masked_sums,
     mean_slopes,
     moment_likelihood_sums,
     moment_sums,
+    packing_of,
 )
 from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import Objective
@@ -99,6 +98,8 @@ class GaussianObjective(Objective):
 
     masks : callable, or None for the log marginal likelihood. n_dims : number of latent
     variables. floor : smallest log noise variance. device : that of the rows.
+    exact_follows : whether the objective without masks follows. It costs less than
+    masks, so it also tests components.
 
     Attributes
     ----------
@@ -109,17 +110,16 @@ class GaussianObjective(Objective):
     max_joint_noises = 500
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
-    def __init__(self, masks, n_dims, floor, device):
+    def __init__(self, masks, n_dims, floor, device, exact_follows):
         self.masks = masks
+        self.n_dims = n_dims
         self.floor = floor
-        self.symmetric = SymmetricMatrices(n_dims, device)
+        self.symmetric = packing_of(n_dims, device)
+        self._exact_follows = exact_follows
+        self.rules = replace(
+            RULES, stops_at_noise=exact_follows, tests_at_noise=exact_follows
+        )
         self._iteration = 0
-
-    @staticmethod
-    def rules_of(masks):
-        """Return the rules of steps with masks: the sum over all sizes costs less."""
-        has_exact = masks is not None and masks.is_uniform
-        return replace(RULES, stops_at_noise=has_exact, tests_at_noise=has_exact)
 
     def batches(self, rng):
         if self._iteration % 2 == 0 or self.masks is None:
@@ -189,23 +189,16 @@ class GaussianObjective(Objective):
         """Yield the sums of parts of a batch."""
 
     def exact_objective(self):
-        """Return the objective summed over all sizes, without masks.
-
-        None if masks do not estimate that sum.
-        """
-        if self.masks is None or not self.masks.is_uniform:
+        """Return the objective summed over all sizes, without masks, if it follows."""
+        if not self._exact_follows:
             return None
-        exact = copy.copy(self)
-        exact.masks = None
-        exact.rules = replace(
-            self.rules,
-            corrects_steps=True,
-            tests_at_noise=False,
-            stop_gain=RULES.stop_gain_after_masks,
-        )
-        exact.n_pairs, exact.n_batches, exact.iterations_per_step = self.n_rows, 1, 1
-        exact.is_noisy, exact._iteration = False, 0
+        exact = self._without_masks()
+        exact.rules = replace(exact.rules, stop_gain=RULES.stop_gain_after_masks)
         return exact
+
+    @abstractmethod
+    def _without_masks(self):
+        """Return the log marginal likelihood of the same rows."""
 
 
 class GaussianRows(GaussianObjective):
@@ -221,6 +214,8 @@ class GaussianRows(GaussianObjective):
     floor : Tensor
         Smallest log noise variance.
     weight : ndarray of shape (n,), or None
+    exact_follows : bool
+        See `GaussianObjective`.
 
     Attributes
     ----------
@@ -237,9 +232,12 @@ class GaussianRows(GaussianObjective):
     max_batch = 2**17
     noise_rows = 1000
 
-    def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
-        super().__init__(masks, n_dims, floor, X.device)
+    def __init__(
+        self, X, n_dims, masks, batch_size, floor, weight=None, exact_follows=False
+    ):
+        super().__init__(masks, n_dims, floor, X.device, exact_follows)
         self.X = X
+        self._sample_weight = weight
         self.weights = SampleWeights.from_array(weight, X)
         n_rows, n_features = X.shape
         self.n_rows = n_rows
@@ -251,10 +249,14 @@ class GaussianRows(GaussianObjective):
         self.n_block = max(64, CHUNK_ENTRIES // row_entries)
         self.is_noisy = masks is not None or self.n_batches > 1
         self.rules = replace(
-            self.rules_of(masks),
+            self.rules,
             corrects_steps=not self.is_noisy,
             tries_components=bool(torch.isnan(X.min())),
         )
+
+    def _without_masks(self):
+        batch_size, weight = self.n_rows, self._sample_weight  # no noise of batches
+        return GaussianRows(self.X, self.n_dims, None, batch_size, self.floor, weight)
 
     def _shuffled(self, rng):
         order = np.arange(self.n_pairs)
@@ -310,25 +312,28 @@ class GaussianMoments(GaussianObjective):
 
     The mean of the rows must be that of the model: it maximises the objective.
 
-    masks : None for the log marginal likelihood.
+    masks : None for the log marginal likelihood. exact_follows : as in
+    `GaussianObjective`.
     """
 
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
 
-    def __init__(self, moments, n_masks, n_dims, masks, floor):
-        super().__init__(masks, n_dims, floor, moments.mean.device)
-        rules = self.rules_of(masks)
-        if rules.stops_at_noise:
-            rules = replace(rules, window=20)  # steps of low cost
+    def __init__(self, moments, n_masks, n_dims, masks, floor, exact_follows=False):
+        super().__init__(masks, n_dims, floor, moments.mean.device, exact_follows)
+        if exact_follows:
+            self.rules = replace(self.rules, window=20)  # steps of low cost
         self.is_noisy = masks is not None
         self.rules = replace(
-            rules, min_averaged_steps=20, corrects_steps=not self.is_noisy
+            self.rules, min_averaged_steps=20, corrects_steps=not self.is_noisy
         )
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
         has_pairs = self.is_noisy and masks.is_uniform and n_masks > 1
         self.iterations_per_step = 2 if has_pairs else 1
         self.n_batches = 1
+
+    def _without_masks(self):
+        return GaussianMoments(self.moments, 1, self.n_dims, None, self.floor)
 
     def slopes(self, point):
         """Return the result of `GaussianRows.slopes`, computed from the moments."""

@@ -69,10 +69,6 @@ class Ascent(Solver):
         Training ends when later epochs would gain less, in nats per row.
     n_iter_no_change : int
         Number of epochs whose gain is compared with `tol`, with noise.
-    n_before : int
-        Number of steps that led to `point`.
-    finishes : bool
-        Whether epochs of ``objective.exact_objective()`` follow.
     makes_trials : bool
         Whether to test components before the end, and to try to train another one
         instead of the weakest one.
@@ -98,8 +94,6 @@ class Ascent(Solver):
         rng,
         tol=0.0,
         n_iter_no_change=1,
-        n_before=0,
-        finishes=False,
         makes_trials=True,
     ):
         self.objective = objective
@@ -114,14 +108,13 @@ class Ascent(Solver):
         self._record = StepHistory(point)
         self._n_idle_steps = 0
         self._last = None  # point, move and size of the last step
-        self._n_steps = n_before
+        self._n_steps = self._n_epochs = 0
         self._step_share = 1.0
         self._memory = QuasiNewton()
         self._information = None
         self._next_test = RULES.first_test if makes_trials else math.inf
         # Gain of the last step without noise, and of all later steps.
         self._last_gain, self._remaining_gain = 0.0, 0.0
-        self._finishes = finishes
         self._makes_trials = makes_trials
 
     @property
@@ -137,7 +130,33 @@ class Ascent(Solver):
         return self.point
 
     def terminate(self):
-        """Return whether the ascent has converged; warn if much gain is left."""
+        return self.converged
+
+    def following(self):
+        """Return the ascent of the exact objective, from the result; None if none is.
+
+        It goes on with the information and the memory of this one, because both
+        objectives have about the same curvature.
+        """
+        objective = self.objective.exact_objective()
+        if objective is None:
+            return None
+        following = Ascent(
+            objective,
+            self.result,
+            learning_rate=self._full_rate,  # noise may have halved the last one
+            rng=self.rng,
+            tol=self._tol,
+            n_iter_no_change=self._patience,
+            makes_trials=self._makes_trials,
+        )
+        following._memory, following._information = self._memory, self._information
+        following._n_steps, following._n_epochs = self._n_steps, self._n_epochs
+        following._next_test = self._next_test
+        return following
+
+    def close(self):
+        """Warn if the ascent has converged and much gain is left."""
         least = RULES.warn_gain_factor * self._tol
         if self.converged and least < self._remaining_gain < math.inf:
             warn_caller(
@@ -146,7 +165,6 @@ class Ascent(Solver):
                 "nats per row in all. Set a smaller tol.",
                 ConvergenceWarning,
             )
-        return self.converged
 
     def recover(self):
         """Go back to the last point whose value and step are finite."""
@@ -156,35 +174,21 @@ class Ascent(Solver):
     def step(self):
         """Take one pass over the batches."""
         batches = list(self.objective.batches(self.rng))
-        n_epochs = len(self.loss_curve)
-        may_test = self._average is None and not self._tests_later
+        rules, n_epochs = self.objective.rules, self._n_epochs
+        self._n_epochs += 1
+        may_test = self._average is None and not rules.tests_at_noise
         if n_epochs >= self._next_test and may_test:
             has_replaced = self._replace_weak_components(self.point, batches[0])
             self._next_test = n_epochs + 2 if has_replaced else 2 * n_epochs
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
-        if not self.converged:
+        if not self.converged or rules.tests_at_noise:
             return
-        if not self._tests_later:
-            if self._replace_weak_components(self.result, batches[0]):
-                return
-        may_try = self._makes_trials and self.objective.rules.tries_components
+        if self._replace_weak_components(self.result, batches[0]):
+            return
+        may_try = self._makes_trials and rules.tries_components
         if may_try and not self.objective.is_noisy:
-            if self._replace_weak_components(self.point, batches[0], is_trial=True):
-                return
-        objective = self.objective.exact_objective() if self._finishes else None
-        if objective is not None:
-            memory = self._memory
-            self._start_again(self.result)
-            self.objective = objective
-            self._n_idle_steps, self._step_share = 0, 1.0
-            self.learning_rate = self._full_rate  # noise may have halved it
-            self._memory = memory  # the curvature of both is about the same
-
-    @property
-    def _tests_later(self):
-        """Whether the exact objective follows, and tests components."""
-        return self._finishes and self.objective.rules.tests_at_noise
+            self._replace_weak_components(self.point, batches[0], is_trial=True)
 
     def _replace_weak_components(self, point, batch, is_trial=False):
         """Replace weak components by missing ones; return whether any was replaced.
@@ -312,8 +316,7 @@ class Ascent(Solver):
             is_idle = move.gain < RULES.stop_gain * self._tol
             self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
             self.converged = self._n_idle_steps > 1
-            rules = self.objective.rules
-            stops = self._finishes and rules.stops_at_noise
+            rules, stops = self.objective.rules, self.objective.rules.stops_at_noise
             limits = (rules.window, rules.min_signal) if stops else (RULES.window,)
             if not self.converged and self._record.is_noise(*limits):
                 self.converged = stops

@@ -44,6 +44,13 @@ class Solver(ABC):
     def terminate(self):
         """Return whether training is over; called after each epoch."""
 
+    def following(self):
+        """Return the solver that goes on after this one terminated, or None.
+
+        `Phases` calls it.
+        """
+        return None
+
     @property
     @abstractmethod
     def result(self):

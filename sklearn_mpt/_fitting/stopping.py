@@ -18,6 +18,13 @@ class Trend(NamedTuple):
     fall: float
     noise: float
 
+    def is_flat(self, tol=0.0, n_errors=1.0):
+        """Return whether the fall is no more than noise, or than `tol`.
+
+        n_errors : standard errors of the fall that count as noise.
+        """
+        return self.fall <= max(tol, n_errors * self.noise)
+
 
 def trend(losses, window):
     """Return the trend of the last `window` losses, against as many before.
@@ -68,8 +75,7 @@ def is_flat(losses, window, tol, n_errors=1.0):
     losses : with noise. window : number of losses that are compared with as many
     before. n_errors : standard errors of the fall that count as noise.
     """
-    fall, noise = trend(losses, window)
-    return fall <= max(tol, n_errors * noise)
+    return trend(losses, window).is_flat(tol, n_errors)
 
 
 def gains_are_below(tol, last_gain, remaining_gain, patience=1.0):

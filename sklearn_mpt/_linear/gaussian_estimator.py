@@ -24,6 +24,7 @@ from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_short_runs
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.natural_gradient import Point
+from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import Information, information_by_hessian
 from sklearn_mpt._likelihoods import Columns
@@ -175,10 +176,7 @@ class GaussianLinear(LatentMixin, IterativeMPT):
         is_whole = data.is_all and not np.isnan(data.X).any()
         if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(data, self.n_components)
-        objective, point = self._objective_and_start(data, is_whole)
-        return natural_ascent(
-            self, data, objective, point, finishes=self.n_masks == "auto"
-        )
+        return natural_ascent(self, data, *self._objective_and_start(data, is_whole))
 
     def _objective_and_start(self, data, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.
@@ -194,14 +192,18 @@ class GaussianLinear(LatentMixin, IterativeMPT):
             masks = UniformMasks()
         elif self.objective == "mpt":
             masks = FixedMasks(fixed_size(self.mask_rate, n_features))
+        exact_follows = masks is not None and ends_without_masks(
+            self.mask_rate, self.n_masks
+        )
         if not by_moments:
-            params = masks, self.batch_size, floor, data.weight
+            params = masks, self.batch_size, floor, data.weight, exact_follows
             return GaussianRows(as_view(data.X, data.device), n_dims, *params), point
         moments = _moments(data.X, data.device, data.weight)
         n_masks = self.n_masks
         if n_masks == "auto":
-            n_masks = MASKS_BEFORE_EXACT if masks.is_uniform else AUTO_MASKS
-        objective = GaussianMoments(moments, n_masks, n_dims, masks, floor)
+            n_masks = MASKS_BEFORE_EXACT if exact_follows else AUTO_MASKS
+        params = n_masks, n_dims, masks, floor, exact_follows
+        objective = GaussianMoments(moments, *params)
         # the mean of the rows maximises the score of every mask
         coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
         return objective, point._replace(coefs=coefs)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.objective import Objective
+from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
@@ -506,16 +507,17 @@ class EnumeratedRows(IntegratedRows):
 def objective_of(X, likelihood, params, n_dims, context=NO_CONTEXT):
     """Return the objective for these rows."""
     arguments = X, likelihood, params, n_dims, context
-    is_auto = params.n_masks == "auto"
     if params.objective != "mpt":
         return LikelihoodRows(*arguments)
+    # Nodes for the posterior given some entries are too coarse for an entry that
+    # determines z more closely. So steps with masks end near the optimum, and steps by
+    # the sum of the scores of all sizes lead to it.
+    exact_follows = ends_without_masks(params.mask_rate, params.n_masks)
+    if exact_follows and context.is_all:
+        return InitialMaskedRows(*arguments)
     has_numbers = likelihood.values_of_each(X.shape[1]) is None
-    if params.mask_rate == "uniform" and (is_auto or has_numbers):
-        # Nodes for the posterior given some entries are too coarse for an entry that
-        # determines z more closely. So steps with masks end near the optimum, and steps
-        # by the sum of the scores of all sizes lead to it.
-        kind = InitialMaskedRows if is_auto and context.is_all else LikelihoodRows
-        return kind(*arguments)
+    if exact_follows or (params.mask_rate == "uniform" and has_numbers):
+        return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_GRID_DIMS
     if may_enumerate and X.shape[1] <= 8:
         n_masks = len(all_masks(params.mask_rate, X.shape[1])[0])

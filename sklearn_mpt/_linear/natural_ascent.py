@@ -1,20 +1,15 @@
 """The solver of linear models."""
 
 from sklearn_mpt._fitting.ascent import Ascent
+from sklearn_mpt._fitting.phases import Phases
 from sklearn_mpt._fitting.stream import StreamAscent
 
 
-def natural_ascent(estimator, data, objective, point, finishes=True):
-    """Return the solver for all rows, or for a part of a stream.
-
-    finishes : whether the exact objective follows; see `Ascent`.
-    """
-    params = {
-        "learning_rate": estimator.learning_rate,
-        "rng": data.rng,
-        "n_before": data.fitted["n_iter_"],
-    }
+def natural_ascent(estimator, data, objective, point):
+    """Return the solver for all rows, or for a part of a stream."""
+    params = {"learning_rate": estimator.learning_rate, "rng": data.rng}
     if not data.is_all:
-        return StreamAscent(objective, point, **params)
+        n_before = data.fitted["n_iter_"]
+        return StreamAscent(objective, point, n_before=n_before, **params)
     params |= {"tol": estimator.tol, "n_iter_no_change": estimator.n_iter_no_change}
-    return Ascent(objective, point, finishes=finishes, **params)
+    return Phases(Ascent(objective, point, **params))

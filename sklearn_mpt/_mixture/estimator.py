@@ -21,6 +21,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
@@ -29,11 +30,14 @@ from sklearn_mpt._measure.masks import draw_masks, training_sizes
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
+from sklearn_mpt._mixture.em import MStepParams
 from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._mixture.start import features_of, fitted_to_shares, given_array
 from sklearn_mpt._mixture.training import (
-    MixtureSolver,
-    MStepParams,
+    EM,
+    AveragedMaskedEM,
+    InitialMaskedEM,
+    MixtureRows,
 )
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, TINY
 from sklearn_mpt._seeds import RandomState, seed_from
@@ -101,7 +105,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         Training ends when the last epoch gained less than this, and all epochs to come
         are expected to gain less together; in nats per row.
     n_iter_no_change : int, default=5
-        Length of the windows of epochs whose mean losses are compared.
+        Length of the windows of epochs whose mean losses are compared, at least 5.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
@@ -506,27 +510,22 @@ class MPTMixture(TableMPT, IterativeMPT):
             more = (self._first_components(*start_args) for _ in range(self.n_init - 1))
             more = (self._given(start, cpu_layout) for start in more)
             starts += [Components(*(p.to(data.device) for p in m)) for m in more]
-        masks = None
-        if self.objective == "mpt" and data.is_all:
-            masks = self._draw_masks
-        return MixtureSolver(
-            rows,
-            as_tensor(weight, data.device),
-            starts,
-            self._step_params(layout),
-            rng=data.rng,
-            masks=masks,
-            finishes=self._finishes,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            learning_rate=self.learning_rate,
-            n_before=data.fitted["n_iter_"],
+        weight = as_tensor(weight, data.device)
+        training_rows = MixtureRows(rows, weight, self._step_params(layout))
+        params = {"tol": self.tol, "learning_rate": self.learning_rate}
+        if self.objective == "lml" or not data.is_all:
+            n_before = data.fitted["n_iter_"]
+            return EM(training_rows, starts, n_before=n_before, **params)
+        masked = training_rows, starts, self._draw_masks, data.rng
+        if self._ends_without_masks:
+            return Phases(InitialMaskedEM(*masked, **params))
+        return AveragedMaskedEM(
+            *masked, n_iter_no_change=self.n_iter_no_change, **params
         )
 
     @property
-    def _finishes(self):
-        """Whether epochs on whole rows follow those with masks."""
-        return self.n_masks == "auto" and self.mask_rate == "uniform"
+    def _ends_without_masks(self):
+        return ends_without_masks(self.mask_rate, self.n_masks)
 
     def _draw_masks(self, X, rng):
         """Draw masks, each shared by many rows.
@@ -540,7 +539,9 @@ class MPTMixture(TableMPT, IterativeMPT):
         n_pairs = MIN_PAIRS
         if bool(X.isnan().any()):  # each pair needs (d, d) matrices of its own
             n_pairs = min(n_pairs, MIN_PAIRS * CHEAP_FEATURES**2 // n_features**2)
-        n_copies = 1 if self._finishes else max(1, math.ceil(n_pairs / n_rows))
+        n_copies = (
+            1 if self._ends_without_masks else max(1, math.ceil(n_pairs / n_rows))
+        )
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
         sizes = training_sizes(
             self.mask_rate, n_masks, n_features, rng, is_systematic=True

@@ -8,7 +8,7 @@ import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._mixture.density import MixtureDensity
-from sklearn_mpt._mixture.training import (
+from sklearn_mpt._mixture.em import (
     entry_shares_of,
     location_slopes,
     m_step,

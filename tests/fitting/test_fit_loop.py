@@ -1,10 +1,13 @@
 """What the fit loop asks of a solver, and when."""
 
+from contextlib import nullcontext
+
 import pytest
 from epochs import SILENCE, Silence
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
+from sklearn_mpt._fitting.phases import Phases
 
 
 class Scripted(Solver):
@@ -116,3 +119,33 @@ def test_a_part_that_diverges_is_undone():
     with pytest.warns(ConvergenceWarning, match="diverged after 0 epochs"):
         fit_part(solver)
     assert solver.asked == ["step", "recover"]
+
+
+class Followed(Scripted):
+    """Another solver goes on where it terminates."""
+
+    def __init__(self, n_epochs, next_solver):
+        super().__init__(n_epochs)
+        self.next_solver = next_solver
+
+    def following(self):
+        return self.next_solver
+
+
+@pytest.mark.parametrize("max_iter", [2, 4, 9])
+def test_phases_follow_each_other_until_none_follows(max_iter):
+    last = Scripted(3)
+    first = Followed(2, last)
+    phases = Phases(first)
+    is_over = max_iter > 5
+    with nullcontext() if is_over else pytest.warns(ConvergenceWarning):
+        fit_loop(phases, max_iter, SILENCE)
+    n_last = min(3, max_iter - 2)
+    assert len(phases.loss_curve) == 2 + n_last
+    assert first.asked.count("step") == 2
+    assert last.asked.count("step") == n_last
+    assert phases.result == n_last
+    # only the solver of the last epoch, or one that would follow, sets the result
+    assert "close" in last.asked
+    assert "close" not in first.asked
+    assert "init 3" not in last.asked

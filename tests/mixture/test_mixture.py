@@ -14,13 +14,13 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 from sklearn_mpt._mixture.density import MixtureDensity  # noqa: E402
+from sklearn_mpt._mixture.em import (  # noqa: E402
+    statistics_of_masks,
+    statistics_of_rows,
+)
 from sklearn_mpt._mixture.gaussians import (  # noqa: E402
     DenseGaussians,
     DiagonalGaussians,
-)
-from sklearn_mpt._mixture.training import (  # noqa: E402
-    statistics_of_masks,
-    statistics_of_rows,
 )
 
 KINDS = ["full", "tied", "diag", "spherical"]

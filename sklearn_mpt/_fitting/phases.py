@@ -1,0 +1,70 @@
+"""Training in phases: by masks first, and then without them.
+
+With a uniform mask rate, the masked scores of all sizes add up to the log marginal
+likelihood of a row. So a few steps with masks, which cost less or escape from a poor
+start, may be followed by steps on that sum, which has no noise of masks.
+"""
+
+from sklearn_mpt._fitting.fit_loop import Solver
+
+
+def ends_without_masks(mask_rate, n_masks):
+    """Return whether the last epochs draw no masks, given parameters of an estimator.
+
+    They do with a number of masks, because the user asks for it, and with a fixed rate,
+    because the sum over all sizes is another objective.
+    """
+    return n_masks == "auto" and mask_rate == "uniform"
+
+
+class Phases(Solver):
+    """Solvers in turn: where one terminates, the next one goes on.
+
+    Parameters
+    ----------
+    first : Solver
+        Its method `following` returns the next one, and so on, until one returns None.
+    """
+
+    def __init__(self, first):
+        self._solver = first
+        self._losses_before = []
+
+    @property
+    def loss_curve(self):
+        return self._losses_before + self._solver.loss_curve
+
+    @property
+    def result(self):
+        return self._solver.result
+
+    def init(self, max_iter):
+        self._solver.init(max_iter)
+
+    def step(self):
+        self._solver.step()
+
+    def terminate(self):
+        if not self._solver.terminate():
+            return False
+        following = self._solver.following()
+        if following is None:
+            return True
+        self._losses_before = self.loss_curve
+        self._solver = following
+        return False
+
+    def check(self):
+        self._solver.check()
+
+    def recover(self):
+        self._solver.recover()
+
+    def interrupt(self):
+        self._solver.interrupt()
+
+    def close(self):
+        self._solver.close()
+
+    def state(self):
+        return self._solver.state()
