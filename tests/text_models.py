@@ -149,22 +149,30 @@ class JointModel(PreTrainedModel):
 
     def forward(self, input_ids):
         logits = torch.full((*input_ids.shape, len(LETTERS)), -1e4).to(self.dtype)
-        for row, ids in enumerate(input_ids.tolist()):
-            ids = ids[: self.log_joint.ndim]
-            for place in range(len(ids)):
-                logits[row, place, 1:] = self.log_marginal(ids, place)
+        ids = input_ids[:, : self.log_joint.ndim].cpu()
+        hidden = ids == LETTERS.index("[MASK]")
+        for pattern in hidden.unique(dim=0):
+            rows = (hidden == pattern).all(dim=1).nonzero()[:, 0]
+            letters, are_hidden = ids[rows].T - 1, pattern.tolist()
+            for place in range(len(are_hidden)):
+                marginal = self.log_marginal(letters, are_hidden, place)
+                logits[rows, place, 1:] = marginal
         return MaskedLMOutput(logits=logits.to(input_ids.device))
 
-    def log_marginal(self, ids, place):
-        """Log-probabilities of the letters at a place, unnormalised."""
-        seen = [
-            slice(None) if token == 0 or i == place else token - 1
-            for i, token in enumerate(ids)
-        ]
-        table = self.log_joint[tuple(seen)]
-        axis = sum(isinstance(index, slice) for index in seen[:place])
-        others = [other for other in range(table.ndim) if other != axis]
-        return table.logsumexp(others) if others else table
+    def log_marginal(self, letters, are_hidden, place):
+        """Log-probabilities of the letters at a place, unnormalised.
+
+        For texts that hide the same places, with one row of `letters` for each place:
+        (n_texts, 3), or (3,) if every other place is hidden.
+        """
+        n_more = self.log_joint.ndim - len(are_hidden)  # letters that would follow
+        unseen = [*are_hidden, *[True] * n_more]
+        others = [i for i in range(len(unseen)) if i != place]
+        table, summed = self.log_joint, [i for i in others if unseen[i]]
+        if summed:
+            table = table.logsumexp(summed, keepdim=True)
+        seen = tuple(0 if unseen[i] else letters[i] for i in others)
+        return table.movedim(place, -1)[seen]
 
 
 def random_joint(n_letters, seed=0):

@@ -74,7 +74,7 @@ def test_few_masks_estimate_the_log_probability(n_masks):
         joint_scorer(
             log_joint, n_masks=n_masks, design="independent", random_state=seed
         )
-        .fit(texts)
+        .fit()
         .score_samples(texts)
         for seed in range(60)
     ]
