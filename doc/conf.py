@@ -61,6 +61,10 @@ autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say more
 numpydoc_show_class_members = False  # the class template lists them
 numpydoc_class_members_toctree = False
+# Sections that may be missing, and results that have a name beside their type.
+numpydoc_validation_checks = {"all", "ES01", "EX01", "RT02", "SA01"}
+# Called by scikit-learn and transformers, whose arguments they take.
+numpydoc_validation_exclude = {r"LMLMonitor\.", r"LMLTrainerCallback\.on_"}
 
 # The second entry is a local copy of the entries that are used, for offline builds.
 intersphinx_timeout = 5

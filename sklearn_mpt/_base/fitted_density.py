@@ -277,6 +277,7 @@ class FittedDensityMixin(DensityMixin):
         Returns
         -------
         X : ndarray of shape (n_samples, n_features)
+            Independent rows, without missing entries.
         """
         self._check_is_fitted()
         check_int(n_samples, "n_samples")

@@ -86,6 +86,8 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         Returns
         -------
         X : ndarray of shape (n_samples, n_features)
+            Expected values, in the units of the training rows; of categories, the most
+            probable one.
         """
         self._check_is_fitted()
         Z = check_array(readable_numbers(Z), dtype=[np.float64, np.float32])

@@ -492,6 +492,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         Returns
         -------
         names : ndarray of str
+            Those of columns that are left out because they are empty are not among
+            them; those of indicators come last.
         """
         self._check_is_fitted()
         names = _check_feature_names_in(self, input_features)

@@ -14,9 +14,9 @@ from sklearn_mpt._measure.standard_errors import student_quantile
 class PooledEstimate(NamedTuple):
     """Result of `pool_estimates`: an estimate pooled over several imputed tables.
 
-    All attributes are floats, or arrays of the shape of one estimate.
+    All fields are floats, or arrays of the shape of one estimate.
 
-    Attributes
+    Parameters
     ----------
     estimate : float or ndarray
         Mean of the estimates.

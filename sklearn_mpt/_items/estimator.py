@@ -464,7 +464,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         factor_correlation : array-like of shape (n_components, n_components), \
                 default=None
             Correlations of several abilities; None is no correlation.
-        device, random_state
+        device : str or torch.device, default="auto"
+            As in the class.
+        random_state : int, RandomState instance or None, default=None
             As in the class.
 
         Returns

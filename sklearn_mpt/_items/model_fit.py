@@ -141,8 +141,12 @@ class ModelFitMixin(FittedItems):
 
         Parameters
         ----------
-        X, sample_weight, groups
-            As in `log_likelihood`.
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
 
         Returns
         -------
@@ -163,8 +167,12 @@ class ModelFitMixin(FittedItems):
 
         Parameters
         ----------
-        X, sample_weight, groups
-            As in `log_likelihood`.
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
 
         Returns
         -------
@@ -191,8 +199,12 @@ class ModelFitMixin(FittedItems):
         nested : MPTItemResponse
             Fitted to the same rows, with fewer parameters: "rasch" in "2pl", for
             instance, or fewer abilities.
-        X, sample_weight, groups
-            As in `log_likelihood`.
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
 
         Returns
         -------

@@ -254,6 +254,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         Returns
         -------
         hidden : ndarray of shape (n_samples, n_units)
+            The units of that layer, which are inputs for other estimators.
         """
         X, density = self._validate_rows(X), self._density()
         return self._map_rows(density, density.last_hidden, X, dtype=X.dtype)

@@ -88,8 +88,18 @@ class MPTCurveDisplay(Display):
             with these arguments.
         X : array-like of shape (n_samples, n_features)
             Rows to score; NaN marks missing entries.
-        mask_sizes, n_masks, design, allocation, random_state, n_jobs
-            As in :func:`mpt_curve`.
+        mask_sizes : array-like of int, default=None
+            Sizes to measure, as in :func:`mpt_curve`. None measures all.
+        n_masks : int, default=None
+            Number of masks of each size. None is 10, or the `n_masks` of `MPTScorer`.
+        design : {"auto", "all", "chain", "balanced", "independent"}, default="auto"
+            How masks are drawn, as in :func:`mpt_curve`.
+        allocation : {"equal", "neyman"}, default="equal"
+            How the masks are divided among the sizes, as in :func:`mpt_curve`.
+        random_state : int, RandomState instance or None, default=None
+            Determines the masks. None takes the `random_state` of the estimator.
+        n_jobs : int, default=None
+            Number of joblib workers. None takes the `n_jobs` of the estimator.
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes a figure.
         fill : bool, default=True

@@ -103,7 +103,8 @@ class ConditionalMasker:
 
         Returns
         -------
-        n_samples, n_features : int
+        shape : tuple of int
+            `n_samples`, and the number of features of `x`.
         """
         return self.n_samples, np.size(x)
 

@@ -262,6 +262,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         Returns
         -------
         proba : ndarray of shape (n_samples, n_components)
+            Probabilities, which add up to 1 in each row.
         """
         X, density = self._validate_rows(X), self._density()
         return self._map_rows(density, lambda x: density.log_responsibility(x).exp(), X)
@@ -277,6 +278,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         Returns
         -------
         labels : ndarray of int, of shape (n_samples,)
+            Numbers of components, from 0 on.
         """
         return self.predict_proba(X).argmax(axis=1)
 
@@ -297,6 +299,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         Returns
         -------
         labels : ndarray of int, of shape (n_samples,)
+            Numbers of components, from 0 on.
         """
         return self.fit(X, y, sample_weight).predict(X)
 
@@ -311,6 +314,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         Returns
         -------
         proba : ndarray of shape (n_samples, n_components)
+            Probabilities, which add up to 1 in each row.
         """
         X, density = self._validate_rows(X), self._density()
         return self._map_rows(

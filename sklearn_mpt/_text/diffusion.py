@@ -95,6 +95,21 @@ class MaskedDiffusionLM(torch.nn.Module):
         self.config = config or SimpleNamespace(vocab_size=n_tokens)
 
     def forward(self, input_ids, attention_mask=None):
+        """Return logits of tokens, as masked language models of transformers do.
+
+        Parameters
+        ----------
+        input_ids : tensor of shape (n_texts, n_tokens)
+            Tokens; those to predict are the mask token.
+        attention_mask : tensor of shape (n_texts, n_tokens), default=None
+            1 for tokens, 0 for padding. None: there is no padding.
+
+        Returns
+        -------
+        output : transformers.modeling_outputs.MaskedLMOutput
+            Its `logits` have the shape (n_texts, n_tokens, n_vocabulary), and are minus
+            infinity for the mask token.
+        """
         from transformers.modeling_outputs import MaskedLMOutput
 
         is_masked = input_ids == self.mask_token_id

@@ -130,8 +130,13 @@ class FillingMixin:
             Number of texts.
         n_tokens : int, default=10
             Number of tokens of each text, without those that the tokenizer adds.
-        order, temperature, random_state
-            As for `fill`.
+        order : {"random", "left_to_right", "confident"}, default="random"
+            The order in which tokens are drawn, as in `fill`.
+        temperature : float, default=1.0
+            Divisor of log-probabilities before a token is drawn. 0 takes the most
+            probable token.
+        random_state : int, RandomState instance or None, default=None
+            Determines the draws. None takes the `random_state` of the scorer.
 
         Returns
         -------

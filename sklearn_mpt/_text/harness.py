@@ -41,16 +41,16 @@ class MPTHarnessLM(LM):
     max_gen_toks : int, default=32
         Number of tokens to write if a task does not give one.
 
+    Raises
+    ------
+    ImportError
+        If lm-eval is not installed.
+
     Notes
     -----
     A context that leaves no room for its continuation is cut from the left. A
     continuation is greedy if the most probable token is taken in each step, in `order`,
     and all are those of the continuation.
-
-    Raises
-    ------
-    ImportError
-        If lm-eval is not installed.
 
     Examples
     --------
@@ -147,6 +147,7 @@ class MPTHarnessLM(LM):
         Returns
         -------
         list of str
+            The text for each request, in the order of the requests.
         """
         equal = defaultdict(list)  # indices of equal requests
         for index, request in enumerate(requests):

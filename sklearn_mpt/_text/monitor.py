@@ -113,6 +113,7 @@ class LMLTrainerCallback(TrainerCallback):
         self._scorer._validate_params()
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
+        """Measure the model before training, unless a checkpoint has done so."""
         if args is not None and args.label_smoothing_factor:
             warn_caller(
                 f"label_smoothing_factor={args.label_smoothing_factor} of Trainer does "
@@ -124,6 +125,7 @@ class LMLTrainerCallback(TrainerCallback):
             self._measure(state, model)
 
     def on_epoch_end(self, args, state, control, model=None, **kwargs):
+        """Measure the model after every `every`-th epoch."""
         if round(state.epoch) % self.every == 0:
             self._measure(state, model)
 

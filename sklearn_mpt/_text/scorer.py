@@ -291,6 +291,7 @@ class MPTScorer(
         Returns
         -------
         self : MPTScorer
+            The scorer itself.
 
         Raises
         ------
@@ -421,6 +422,7 @@ class MPTScorer(
         Returns
         -------
         names : ndarray of str of shape (n_rates,)
+            Such as "mask_rate_0.15".
         """
         self._check_is_fitted()
         return np.array([f"mask_rate_{rate:g}" for rate in self._rates], dtype=object)

@@ -68,7 +68,7 @@ class StreamingMixin:
         cache: str | os.PathLike | None = None,
         length_log_prob: LengthLogProb | None = None,
     ) -> Iterator[TextScore]:
-        """Score texts block after block, and yield their scores in order.
+        """Score texts block after block, and return an iterator over their scores.
 
         Each block of texts is read when it is needed, so a corpus need not fit into
         memory. If reading raises an error, the texts read before are scored and yielded
@@ -91,12 +91,12 @@ class StreamingMixin:
         length_log_prob : callable or array-like of int, default=None
             As in `score_samples`.
 
-        Yields
-        ------
-        score : TextScore
-            A named tuple of `text`, `log_prob`, `std_error` and `n_tokens`, as
-            `score_samples` computes them; ``pandas.DataFrame(scorer.iter_scores(X))``
-            makes a table of them.
+        Returns
+        -------
+        scores : iterator of TextScore
+            In the order of the texts: named tuples of `text`, `log_prob`, `std_error`
+            and `n_tokens`, as `score_samples` computes them;
+            ``pandas.DataFrame(scorer.iter_scores(X))`` makes a table of them.
 
         Raises
         ------
