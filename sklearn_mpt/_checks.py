@@ -236,15 +236,20 @@ def check_sample_weight(sample_weight, X):
     return weight
 
 
-def rows_that_count(X, sample_weight):
-    """Return the rows whose weight is not 0, and their weights; None means all 1.
+def counted_rows(weight):
+    """Return the indices of rows whose weight is not 0.
 
     Weights below `MIN_WEIGHT` of the largest are taken as 0.
     """
+    return np.flatnonzero(weight > MIN_WEIGHT * weight.max())
+
+
+def rows_that_count(X, sample_weight):
+    """Return the rows whose weight is not 0, and their weights; None means all 1."""
     if sample_weight is None:
         return X, None
     weight = check_sample_weight(sample_weight, X)
-    counts = np.flatnonzero(weight > MIN_WEIGHT * weight.max())
+    counts = counted_rows(weight)
     if len(counts) < len(weight):
         X = _safe_indexing(X, counts)
     return X, weight[counts]

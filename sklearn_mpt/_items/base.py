@@ -9,7 +9,12 @@ from sklearn.utils import check_array
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
-from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
+from sklearn_mpt._checks import (
+    check_choice,
+    check_device,
+    check_sample_weight,
+    counted_rows,
+)
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import merged_answers
@@ -73,6 +78,18 @@ class FittedItems(LatentMixin, IterativeMPT):
         return ItemModel.from_attributes(
             fitted, self._names(len(fitted["n_categories_"]))
         )
+
+    def _coded_rows_that_count(self, groups, X, sample_weight):
+        """Labels of groups and codes of the rows whose weight is not 0.
+
+        A group without such rows has no label.
+        """
+        labels, codes = self._coded(groups, X)
+        if codes is None or sample_weight is None:
+            return labels, codes
+        counts = counted_rows(check_sample_weight(sample_weight, X))
+        kept, codes = np.unique(codes[counts], return_inverse=True)
+        return labels[kept], codes
 
     def _coded(self, groups, X, known=None):
         """Labels of groups, and the code of each row; None if there are none."""

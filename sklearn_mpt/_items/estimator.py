@@ -17,7 +17,6 @@ from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._checks import (
     POSITIVE,
     check_real,
-    check_sample_weight,
     warn_caller,
 )
 from sklearn_mpt._factors.rotation import ROTATIONS
@@ -253,10 +252,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             If `max_iter` was reached; if a slope has no finite maximum likelihood; or
             if nobody gave one of the answers.
         """
-        labels, codes = self._coded(groups, X)
-        if sample_weight is not None and codes is not None:
-            weight = check_sample_weight(sample_weight, X)
-            codes = codes[weight > 0]
+        labels, codes = self._coded_rows_that_count(groups, X, sample_weight)
         self._group_codes, self._group_labels = codes, labels
         try:
             super().fit(X, y, sample_weight)

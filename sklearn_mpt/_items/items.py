@@ -16,6 +16,7 @@ from sklearn_mpt._checks import (
     check_device,
     check_floats,
     check_sample_weight,
+    rows_that_count,
     warn_caller,
 )
 from sklearn_mpt._information.louis import covariance_of
@@ -457,10 +458,12 @@ class ItemsMixin(FittedItems):
                 "dif is for one ability, but the model has "
                 f"n_components={self._n_features_out}."
             )
-        labels, codes = self._coded(group, X)
+        labels, codes = self._coded_rows_that_count(group, X, sample_weight)
+        rows, weight = rows_that_count(rows, weight)
         if len(labels) < 2:
             raise ValueError(
-                f"group must have at least two labels, got {labels.tolist()}."
+                "group must have at least two labels in rows with a weight above 0, "
+                f"got {labels.tolist()}."
             )
         if anchors is not None:
             anchors = _anchors(anchors, rows.shape[1])

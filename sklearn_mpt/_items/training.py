@@ -415,6 +415,8 @@ class ItemSolver(Solver):
             direction = solve_metric(self.objective, now, now.gradient)
             direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
+            if not math.isfinite(slope):
+                raise FloatingPointError
 
         def gaining(size):
             evaluation = self.objective(self.point + size * direction)
