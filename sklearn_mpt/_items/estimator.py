@@ -456,7 +456,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         latent_mean, latent_variance : float or array-like of shape (n_groups,), \
                 default=0.0 and 1.0
             Mean and variance of z in the population. Several values define as many
-            groups, with equal shares.
+            groups, with equal shares. For more than three abilities they must be 0 and
+            1.
         factor_correlation : array-like of shape (n_components, n_components), \
                 default=None
             Correlations of several abilities; None is no correlation.
@@ -497,6 +498,12 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         population = given_population(
             latent_mean, latent_variance, factor_correlation, n_dims
         )
+        if n_dims > MAX_GRID_DIMS and not _is_standard(population):
+            raise ValueError(
+                "latent_mean must be 0 and latent_variance 1 for more than "
+                f"{MAX_GRID_DIMS} abilities, got {latent_mean} and {latent_variance} "
+                f"for {n_dims}."
+            )
         fitted = reshape_attributes(items.describe(point), items) | population
         fitted |= {
             "lml_method_": _lml_method(n_dims),
@@ -507,6 +514,12 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         }
         made.__dict__.update(made._new_state() | fitted)
         return made
+
+
+def _is_standard(population):
+    """Return whether there is one group, with mean 0 and variance 1."""
+    mean, variance = population["latent_mean_"], population["latent_variance_"]
+    return len(mean) == 1 and (mean == 0).all() and (variance == 1).all()
 
 
 def _lml_method(n_dims):

@@ -174,3 +174,14 @@ def test_the_fit_is_that_of_the_linear_model():
 def test_no_more_abilities_than_items():
     with pytest.raises(ValueError, match="n_components=7 must be at most n_items=6"):
         MPTItemResponse(n_components=7).fit(answers())
+
+
+@pytest.mark.parametrize(
+    "population",
+    [{"latent_mean": 2.0}, {"latent_variance": 4.0}, {"latent_mean": [0.0, 0.0]}],
+)
+def test_another_population_of_many_abilities_is_refused(population):
+    with pytest.raises(ValueError, match="for more than 3 abilities"):
+        MPTItemResponse.from_items(
+            discrimination=np.ones((6, K)), intercept=np.zeros(6), **population
+        )
