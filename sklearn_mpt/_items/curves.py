@@ -430,16 +430,12 @@ class Items:
             slopes[block.items] = block.split(point)[0]
         return slopes
 
-    def information_of_z(self, curves, point):
-        """Return the diagonal of the Fisher information of items about z; (d, k, s)."""
+    def eta_information(self, curves):
+        """Return the Fisher information of items about their locations; (d, s)."""
         like = curves[0].log_prob
-        information = like.new_zeros(len(self), self.n_dims, like.shape[2])
+        information = like.new_zeros(len(self), like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
-            slopes, _ = block.split(point)
-            eta_information = (curve.log_prob.exp() * curve.eta**2).sum(1)
-            information[block.items] = (
-                slopes[:, :, None] ** 2 * eta_information[:, None]
-            )
+            information[block.items] = (curve.log_prob.exp() * curve.eta**2).sum(1)
         return information
 
     def is_valid(self, point):

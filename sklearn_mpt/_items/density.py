@@ -102,6 +102,19 @@ class ItemDensity(LatentDensity):
         """Return posterior weights of the nodes; (n, s)."""
         return self.log_joint(X, observed, log_weight).softmax(1)
 
+    def marginal_reliability(self):
+        """Return the reliability of each ability in the population; (k,)."""
+        z, weights = self.grid.z, self.log_weight.exp()
+        centred = z - weights @ z
+        prior = torch.einsum("s,sk,sl->kl", weights, centred, centred)
+        curves = self.items.curves(self.point, z)
+        slopes = self.items.slopes(self.point)
+        information = self.items.eta_information(curves)
+        information = torch.einsum("jk,jl,js->skl", slopes, slopes, information)
+        posterior = torch.linalg.inv(information + torch.linalg.inv(prior))
+        error = self.root.T @ torch.einsum("s,skl->kl", weights, posterior) @ self.root
+        return 1 - error.diagonal() / (self.root.T @ prior @ self.root).diagonal()
+
     def answer_probs(self, weights):
         """Return probabilities of all answers, given weights of nodes; (n, d, c)."""
         flat = weights @ self.prob.flatten(0, 1).T

@@ -106,13 +106,10 @@ class ItemsMixin(FittedItems):
         with torch_modes():
             z = density.z_of_abilities(self._tensor(theta))
             curves = density.items.curves(density.point, z)
-            by_item = np.zeros((len(theta), self.n_features_in_))
-            inverse = torch.linalg.inv(density.root)
-            for block, curve in zip(density.items.blocks, curves, strict=True):
-                slopes = block.split(density.point)[0] @ inverse.T
-                information = (curve.log_prob.exp() * curve.eta**2).sum(1)
-                information = (slopes**2).sum(1)[:, None] * information
-                by_item[:, block.items.numpy()] = information.T.cpu().numpy()
+            slopes = density.items.slopes(density.point)
+            slopes = slopes @ torch.linalg.inv(density.root).T
+            information = density.items.eta_information(curves)
+            by_item = (information.T * (slopes**2).sum(1)).cpu().numpy()
         return TestInformation(by_item, by_item.sum(axis=1))
 
     def item_probabilities(self, theta: ArrayLike) -> np.ndarray:

@@ -112,9 +112,9 @@ def steps_for(items, point, population, rules):
     widest = rules.max_spacing * ratio * population.deviation.amin(0)
     coarse = grid_of(widest.tolist(), population).z
     curves = items.curves(point, coarse)
-    information = items.information_of_z(curves, point).sum(0).amax(1)
-    precision = information + population.deviation.amax(0) ** -2
     slopes = items.slopes(point)
+    information = (slopes**2).T @ items.eta_information(curves)
+    precision = information.amax(1) + population.deviation.amax(0) ** -2
     for block in items.blocks:
         if block.kind.n_shape_slopes:
             shape_slopes = block.split(point)[1][:, : block.kind.n_shape_slopes]

@@ -27,7 +27,9 @@ class Reliability(NamedTuple):
         Variance of the abilities of the rows, divided by the sum of this variance and
         the mean of their squared standard errors.
     marginal : ndarray
-        Mean of :math:`I(z) / (I(z) + 1 / \\sigma^2)` over the population.
+        1 less the mean variance of an ability given its answers, as a share of its
+        variance :math:`\\sigma^2` in the population. For one ability this is the mean
+        of :math:`I(z) / (I(z) + 1 / \\sigma^2)`.
     """
 
     empirical: np.ndarray
@@ -146,21 +148,17 @@ class PeopleMixin(FittedItems):
         -------
         reliability : named tuple
             `empirical`, the variance of the abilities divided by the sum of this
-            variance and the mean of their squared standard errors; and `marginal`, the
-            mean of :math:`I(z) / (I(z) + 1 / \sigma^2)` over the population, which does
-            not depend on X.
+            variance and the mean of their squared standard errors; and `marginal`, 1
+            less the mean of the diagonal of :math:`(I(\theta) + \Sigma^{-1})^{-1}` over
+            the population, divided by the variances of the abilities. :math:`I` is the
+            Fisher information of the test and :math:`\Sigma` the covariance of the
+            abilities. `marginal` does not depend on X.
         """
         theta, error = self.abilities(X)
         weight = check_sample_weight(sample_weight, theta)
         mean = np.average(theta, axis=0, weights=weight)
         spread = weight @ (theta - mean) ** 2 / (weight.sum() - 1)
         noise = np.average(error**2, axis=0, weights=weight)
-        density = self._density()
         with torch_modes():
-            weights = density.log_weight.exp()
-            curves = density.items.curves(density.point, density.grid.z)
-            information = density.items.information_of_z(curves, density.point).sum(0)
-            mean_z = weights @ density.grid.z
-            variance = weights @ density.grid.z**2 - mean_z**2
-            marginal = (information / (information + 1 / variance[:, None])) @ weights
+            marginal = self._density().marginal_reliability()
         return Reliability(spread / (spread + noise), marginal.cpu().numpy())

@@ -741,3 +741,48 @@ def test_layout_of_groups_is_empty_without_them():
         Items(["2pl"], [2], 1), np.array([False]), np.array([False])
     )
     assert layout.n_parameters == 2
+
+
+@pytest.fixture(scope="module")
+def answers_of_groups():
+    """Answers to six items, and labels of two groups."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(200, 1))
+    X = (rng.random((200, 6)) < expit(z + np.linspace(-1, 1, 6))).astype(float)
+    return X, np.where(np.arange(200) < 100, "b", "c")
+
+
+@pytest.mark.parametrize("light", [0.0, 1e-12])
+def test_rows_without_weight_are_left_out_with_their_groups(answers_of_groups, light):
+    X, groups = answers_of_groups
+    more = np.r_[X, X[:5], X[:20]]
+    more_groups = np.r_[groups, groups[:5], np.repeat("a", 20)]
+    weight = np.r_[np.ones(200), np.full(25, light)]
+    without = MPTItemResponse("rasch").fit(X, groups=groups)
+    model = MPTItemResponse("rasch").fit(more, groups=more_groups, sample_weight=weight)
+    assert model.groups_.tolist() == ["b", "c"]
+    assert_allclose(model.intercept_, without.intercept_, atol=1e-6)
+    assert_allclose(model.latent_mean_, without.latent_mean_, atol=1e-6)
+    anchors = [0, 1, 2, 3, 4]
+    found = model.dif(more, more_groups, anchors=anchors, sample_weight=weight)
+    expected = model.dif(X, groups, anchors=anchors)
+    assert_allclose(found.p_value, expected.p_value, atol=1e-6)
+    assert found.df.tolist() == expected.df.tolist()
+    with pytest.raises(ValueError, match="group must have at least two labels in rows"):
+        model.dif(X, groups, sample_weight=np.where(groups == "b", 1.0, light))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_marginal_reliability_is_the_share_of_variance_that_abilities_keep(correlation):
+    matrix = np.array([[1, correlation], [correlation, 1]])
+    slopes = np.repeat([[1.2, 0.0], [0.4, 0.9]], 8, axis=0)
+    intercept = np.tile(np.linspace(-1.5, 1.5, 8), 2)
+    model = MPTItemResponse.from_items(
+        discrimination=slopes, intercept=intercept, factor_correlation=matrix
+    )
+    rng = np.random.default_rng(0)
+    theta = rng.multivariate_normal(np.zeros(2), matrix, 4000)
+    X = (rng.random((4000, 16)) < expit(theta @ slopes.T + intercept)).astype(float)
+    kept = 1 - ((model.transform(X) - theta) ** 2).mean(axis=0)
+    # standard errors of the shares are about 0.01; the posterior is nearly normal
+    assert_allclose(model.reliability(X[:10]).marginal, kept, atol=0.03)
