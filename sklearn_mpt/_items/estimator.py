@@ -501,8 +501,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         if n_dims > MAX_GRID_DIMS and not _is_standard(population):
             raise ValueError(
                 "latent_mean must be 0 and latent_variance 1 for more than "
-                f"{MAX_GRID_DIMS} abilities, got {latent_mean!r} and {latent_variance!r} "
-                f"for {n_dims}."
+                f"{MAX_GRID_DIMS} abilities, got {latent_mean!r} and "
+                f"{latent_variance!r} for {n_dims}."
             )
         fitted = reshape_attributes(items.describe(point), items) | population
         fitted |= {
