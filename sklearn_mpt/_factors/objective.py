@@ -20,8 +20,7 @@ from sklearn_mpt._factors.sums import (
     packing_of,
 )
 from sklearn_mpt._fitting.natural_gradient import axes_of
-from sklearn_mpt._fitting.objective import Objective
-from sklearn_mpt._fitting.stopping import RULES
+from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._matrices import explained_shares, identity, inverse_product
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
@@ -105,9 +104,13 @@ class GaussianObjective(Objective):
     ----------
     max_joint_noises : int
         Largest number of noise variances whose information is inverted as a matrix.
+    stop_gain_after_masks : float
+        Share of `tol` below which a step gains when training ends, for the objective
+        that follows masks: near the maximum, gains fall fast.
     """
 
     max_joint_noises = 500
+    stop_gain_after_masks = 0.1
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
     def __init__(self, masks, n_dims, floor, device, exact_follows):
@@ -116,8 +119,8 @@ class GaussianObjective(Objective):
         self.floor = floor
         self.symmetric = packing_of(n_dims, device)
         self._exact_follows = exact_follows
-        self.rules = replace(
-            RULES, stops_at_noise=exact_follows, tests_at_noise=exact_follows
+        self.rules = AscentRules(
+            stops_at_noise=exact_follows, tests_at_noise=exact_follows
         )
         self._iteration = 0
 
@@ -193,7 +196,7 @@ class GaussianObjective(Objective):
         if not self._exact_follows:
             return None
         exact = self._without_masks()
-        exact.rules = replace(exact.rules, stop_gain=RULES.stop_gain_after_masks)
+        exact.rules = replace(exact.rules, stop_gain=self.stop_gain_after_masks)
         return exact
 
     @abstractmethod

@@ -22,7 +22,8 @@ from sklearn_mpt._fitting.natural_gradient import (
 )
 from sklearn_mpt._fitting.saddles import with_missing_components
 from sklearn_mpt._fitting.schedules import falling_size
-from sklearn_mpt._fitting.stopping import RULES, gain_to_come, gains_are_below
+from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below
+from sklearn_mpt._numbers import ROUNDING
 
 
 def best_of_short_runs(objective, points, n_epochs):
@@ -78,12 +79,58 @@ class Ascent(Solver):
     loss_curve : list of float
         Minus the mean value of each epoch.
     converged : bool
+    remaining_gain_share : float
+        Steps without noise end when all later ones gain a smaller share of `tol`.
+    warn_gain_factor : float
+        A warning is given if later steps gain more, in units of `tol`.
+    min_size : float
+        A step is halved until its size, 1 for a full step, is smaller.
+    overshoot_in_noise : float
+        A step is halved if the value after it is so many standard errors below the one
+        before.
+    corrected_step_factor : float
+        Bound on corrected steps, as a multiple of that on full steps.
+    min_signal : float
+        Steps with masks that the exact objective follows end if a smaller share of
+        their expected gains is not noise.
+    resolution : float
+        Averages end when they lose a smaller share of what sampling rows loses, which
+        is (number of parameters) / (2 n_rows).
+    min_points : int
+        An average of fewer points is not used.
+    points_between_checks : int
+        Number of points of an average between checks whether values rise.
+    drift_ratio : float
+        Full steps start again if the drift of an average is larger than so many times
+        its noise.
+    first_test : int
+        Number of epochs before components are tested for saddles, and then as many
+        again after each test.
+    trial_share : float
+        A component is tried if its approximate gain is a larger share of the loss by
+        removing the one that it replaces.
+    trial_epochs : int
+        Number of epochs of such a trial.
 
     References
     ----------
     .. [1] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation
        by averaging", SIAM Journal on Control and Optimization 30, 1992.
     """
+
+    remaining_gain_share = 0.005
+    warn_gain_factor = 30.0
+    min_size = 1e-6
+    overshoot_in_noise = 4.0
+    corrected_step_factor = 5.0
+    min_signal = 0.5
+    resolution = 5e-4
+    min_points = 4
+    points_between_checks = 12
+    drift_ratio = 10.0
+    first_test = 2
+    trial_share = 0.25
+    trial_epochs = 16
 
     def __init__(
         self,
@@ -112,7 +159,7 @@ class Ascent(Solver):
         self._step_share = 1.0
         self._memory = QuasiNewton()
         self._information = None
-        self._next_test = RULES.first_test if makes_trials else math.inf
+        self._next_test = self.first_test if makes_trials else math.inf
         # Gain of the last step without noise, and of all later steps.
         self._last_gain, self._remaining_gain = 0.0, 0.0
         self._makes_trials = makes_trials
@@ -121,7 +168,7 @@ class Ascent(Solver):
     def result(self):
         """The best point so far."""
         average = self._average
-        if average is not None and average.count > RULES.min_points:
+        if average is not None and average.count > self.min_points:
             return average.point
         if self.objective.rules.corrects_steps and self._last is not None:
             before, move, size = self._last
@@ -157,7 +204,7 @@ class Ascent(Solver):
 
     def close(self):
         """Warn if the ascent has converged and much gain is left."""
-        least = RULES.warn_gain_factor * self._tol
+        least = self.warn_gain_factor * self._tol
         if self.converged and least < self._remaining_gain < math.inf:
             warn_caller(
                 f"tol={self._tol} ended a fit whose objective still climbs, ever more "
@@ -197,12 +244,12 @@ class Ascent(Solver):
         less, and to take a few epochs before the gain is measured. With gaps, two
         directions that explain about as much can each be part of a local maximum.
         """
-        share = RULES.trial_share if is_trial else 1.0
+        share = self.trial_share if is_trial else 1.0
         slopes = self.objective.slopes(point)
         candidate = with_missing_components(point, *slopes, self._tol, share=share)
         if candidate is not None and is_trial:
             candidate = best_of_short_runs(
-                self.objective, [candidate], RULES.trial_epochs
+                self.objective, [candidate], self.trial_epochs
             )
         if (
             candidate is None
@@ -264,7 +311,7 @@ class Ascent(Solver):
                 return with_rescaling(gradient, before, move.information).flat()
 
             step = self._memory.direction(move.gradient.flat(), divided)
-            max_step = RULES.corrected_step_factor * self.objective.rules.max_step
+            max_step = self.corrected_step_factor * self.objective.rules.max_step
             step = corrected(move, before.with_flat(step), max_step)
             self.point = apply(before, step, 1.0, floor)
             self._last = before, move, 2.0  # half of it is the full step
@@ -278,9 +325,9 @@ class Ascent(Solver):
             return True
         before = self._last[1]
         noise = math.hypot(before.error, move.error) if self.objective.is_noisy else 0.0
-        rounding = RULES.rounding * (1 + abs(before.value))
+        rounding = ROUNDING * (1 + abs(before.value))
         least = max(rounding, self.objective.rules.node_noise * self._tol)
-        least += RULES.overshoot_in_noise * noise
+        least += self.overshoot_in_noise * noise
         return move.value < before.value - least
 
     def _halve_step(self, overshot):
@@ -291,7 +338,7 @@ class Ascent(Solver):
         is_error = (
             size <= 1 and self.objective.rules.node_noise > 0 and fall < self._tol
         )
-        if size < RULES.min_size or is_error:
+        if size < self.min_size or is_error:
             if self.objective.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
             # no step gains: the value before was high by chance, or is the maximum
@@ -313,12 +360,12 @@ class Ascent(Solver):
             self._check_average(move)
         else:
             self._record.add(move)
-            is_idle = move.gain < RULES.stop_gain * self._tol
+            is_idle = move.gain < self.objective.rules.stop_gain * self._tol
             self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
             self.converged = self._n_idle_steps > 1
             rules, stops = self.objective.rules, self.objective.rules.stops_at_noise
-            limits = (rules.window, rules.min_signal) if stops else (RULES.window,)
-            if not self.converged and self._record.is_noise(*limits):
+            min_signal = self.min_signal if stops else 0.0
+            if not self.converged and self._record.is_noise(rules.window, min_signal):
                 self.converged = stops
                 self._average = None if stops else PointAverage()
 
@@ -331,10 +378,10 @@ class Ascent(Solver):
         if self._last is None:
             return
         before, self._last_gain = self._last_gain, move.value - self._last[1].value
-        rounding = RULES.rounding * (1 + abs(move.value))
+        rounding = ROUNDING * (1 + abs(move.value))
         # if gains fell by less, rounding may be all of it
         self._remaining_gain = gain_to_come(before, self._last_gain, 0.01 * rounding)
-        limit = max(RULES.remaining_gain_share * self._tol, rounding)
+        limit = max(self.remaining_gain_share * self._tol, rounding)
         is_idle = gains_are_below(limit, self._last_gain, self._remaining_gain)
         stop_gain = max(self.objective.rules.stop_gain * self._tol, 0.1 * rounding)
         is_idle = is_idle or self._last_gain < stop_gain
@@ -344,17 +391,17 @@ class Ascent(Solver):
     def _check_average(self, move):
         average, n_more = self._average, self._patience * self.objective.n_batches
         average.add(self.point, move)
-        is_time = average.count % RULES.points_between_checks == 0
-        if is_time and self._record.rise(RULES.points_between_checks // 2) > move.gain:
+        is_time = average.count % self.points_between_checks == 0
+        if is_time and self._record.rise(self.points_between_checks // 2) > move.gain:
             self._forget_average()
         elif average.count >= max(n_more, self.objective.rules.min_averaged_steps):
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
             n_parameters = sum(part.numel() for part in self.point)
             # a small share of P / (2 n), the loss by estimating P parameters
-            resolution = RULES.resolution * n_parameters / (2 * self.objective.n_rows)
+            resolution = self.resolution * n_parameters / (2 * self.objective.n_rows)
             self.converged = less_noise + drift < max(self._tol, resolution)
-            if not self.converged and drift > RULES.drift_ratio * less_noise:
+            if not self.converged and drift > self.drift_ratio * less_noise:
                 self._forget_average()
 
     def _verify_average(self, move, batch):

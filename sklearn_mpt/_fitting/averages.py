@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from sklearn_mpt._fitting.natural_gradient import NaturalStep, divide, mix
-from sklearn_mpt._fitting.stopping import RULES, trend
+from sklearn_mpt._fitting.stopping import trend
 from sklearn_mpt._numbers import TINY
 
 
@@ -16,7 +16,28 @@ def agreement(before, now):
 
 
 class StepHistory:
-    """Values, expected gains, and agreement of directions, of the moves so far."""
+    """Values, expected gains, and agreement of directions, of the steps so far.
+
+    Attributes
+    ----------
+    lag : int
+        Steps so far apart have independent masks: those between are complements.
+    window : int
+        Number of steps whose mean value is compared with the best one.
+    flat_gain_ratio : float
+        Steps do not shrink if their expected gains fall to a larger share of those in
+        the window before.
+    fall_in_noise : float
+        Values have fallen if they are so many standard errors below the best.
+    rise_in_noise : float
+        Values rise if they are so many standard errors above those before.
+    """
+
+    lag = 2
+    window = 4
+    flat_gain_ratio = 0.9
+    fall_in_noise = 3.0
+    rise_in_noise = 2.0
 
     def __init__(self, point):
         self.best_point = point
@@ -31,9 +52,9 @@ class StepHistory:
         self._moves: list[NaturalStep] = []
 
     def add(self, move):
-        self._moves = [*self._moves, move][-RULES.lag - 1 :]
+        self._moves = [*self._moves, move][-self.lag - 1 :]
         self._gains.append(move.gain)
-        if len(self._moves) > RULES.lag:
+        if len(self._moves) > self.lag:
             self._agreements.append(agreement(self._moves[0], move))
 
     def is_noise(self, window, min_agreement=0.0):
@@ -46,33 +67,41 @@ class StepHistory:
         if len(recent) == n and np.mean(recent) < min_agreement:
             return True
         before, last = self._gains[-2 * n : -n], self._gains[-n:]
-        if len(before) < n or sum(last) < RULES.flat_gain_ratio * sum(before):
+        if len(before) < n or sum(last) < self.flat_gain_ratio * sum(before):
             return False
         return self.rise(n) <= 0
 
     def rise(self, window):
         """Return the rise of the last values over those before, less its noise."""
         fall, noise = trend(self._values, window)
-        return -fall - RULES.rise_in_noise * noise
+        return -fall - self.rise_in_noise * noise
 
     def has_fallen(self, move, point):
         """Return whether the last values are below the best ones, beyond noise."""
         self._values.append(move.value)
-        if len(self._values) % RULES.window:
+        if len(self._values) % self.window:
             return False
-        last = np.array(self._values[-RULES.window :])
+        last = np.array(self._values[-self.window :])
         mean = last.mean()
         # successive masks are correlated: a window underestimates their noise
-        noise = math.hypot(last.std(ddof=1) / math.sqrt(RULES.window), move.error)
+        noise = math.hypot(last.std(ddof=1) / math.sqrt(self.window), move.error)
         best, best_noise = self._best
         if mean > best:
             self._best, self.best_point = (mean, noise), point
-        fall = RULES.fall_in_noise * math.hypot(noise, best_noise)
+        fall = self.fall_in_noise * math.hypot(noise, best_noise)
         return mean < best - fall - move.gain
 
 
 class PointAverage:
-    """Means of points, gradients and gains, weighted by the number of the step."""
+    """Means of points, gradients and gains, weighted by the number of the step.
+
+    Attributes
+    ----------
+    drift_cost : float
+        Gain that slow directions promise, at least, in gains of a full step.
+    """
+
+    drift_cost = 4.0
 
     def __init__(self):
         self.count = 0
@@ -105,4 +134,4 @@ class PointAverage:
         It is the gain of one full step. Several steps gain more in slow directions.
         """
         expected_gain = 0.5 * self.gradient.dot(divide(self.gradient, information))
-        return RULES.drift_cost * max(0.0, expected_gain - self.noise)
+        return self.drift_cost * max(0.0, expected_gain - self.noise)

@@ -2,12 +2,61 @@
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
-from sklearn_mpt._fitting.stopping import RULES, AscentRules
+
+@dataclass(frozen=True)
+class AscentRules:
+    """What an objective needs of the ascent that maximises it.
+
+    Shares are of the tolerance `tol`, in nats per row.
+
+    Attributes
+    ----------
+    max_step : float
+        Bound on the step of the coefficients of a feature; see `natural_step`.
+    corrects_steps : bool
+        Whether steps without noise are corrected by the last gradients; see
+        `acceleration`.
+    tries_components : bool
+        Whether other components are tried before the end. It helps where gains of
+        components are approximate, and steps are cheap.
+    stops_at_noise : bool
+        Whether steps end when noise exceeds what they gain, for the exact objective to
+        go on from there, instead of averages of points.
+    tests_at_noise : bool
+        Whether weak components are replaced only once noise dominates the steps, for
+        the exact objective, because it costs less than steps with noise.
+    window : int
+        Number of steps in which noise is detected: more where steps cost little.
+    min_averaged_steps : int
+        Number of points in an average before convergence is tested; likewise.
+    node_noise : float
+        Values without noise may fall by this share, because nodes move with the
+        posteriors. If it is not 0, a full step that falls by less than `tol` ends the
+        ascent.
+    stop_gain : float
+        Steps end when they gain a smaller share, or promise it if there is noise. Later
+        ones may gain more together, because gains fall slowly along a ridge.
+    """
+
+    max_step: float = math.inf
+    corrects_steps: bool = False
+    tries_components: bool = False
+    stops_at_noise: bool = False
+    tests_at_noise: bool = False
+    window: int = 4
+    min_averaged_steps: int = 10
+    node_noise: float = 0.0
+    stop_gain: float = 3e-3
 
 
 class Objective(ABC):
     """A function of a `Point`, summed over rows, which `Ascent` maximises.
+
+    Its members are of three ideas: the rows of an epoch (`n_rows`, `n_batches`,
+    `batches` and `is_noisy`), the function (`sums`, `slopes` and `floor`), and how it
+    is maximised (`rules`, and `exact_objective` for a second phase).
 
     Attributes
     ----------
@@ -20,14 +69,14 @@ class Objective(ABC):
     floor : Tensor or float
         Smallest values of the shape parameters, such as the log noise variance.
     rules : AscentRules
-        How large steps are, and when they end.
+        What it needs of the ascent.
     """
 
     n_rows: float
     n_batches: int
     is_noisy: bool
     floor = -math.inf
-    rules: AscentRules = RULES
+    rules = AscentRules()
 
     @abstractmethod
     def batches(self, rng):

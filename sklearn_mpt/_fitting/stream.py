@@ -19,7 +19,6 @@ from sklearn_mpt._fitting.natural_gradient import (
 )
 from sklearn_mpt._fitting.saddles import DENSE_FEATURES, with_missing_components
 from sklearn_mpt._fitting.schedules import falling_size
-from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._matrices import identity
 
 
@@ -54,12 +53,16 @@ class StreamAscent(Solver):
         Least weight of a batch in the average of the information.
     min_gain : float
         Least gain, in nats per row, for which a component is replaced.
+    first_test : int
+        Number of steps before components are tested for saddles, and then as many again
+        after each test.
     """
 
     first_size = 0.5
     average_power = 3
     min_share = 0.05
     min_gain = 1e-3
+    first_test = 2
 
     def __init__(self, objective, point, *, learning_rate, rng, n_before=0):
         self.objective = objective
@@ -69,7 +72,7 @@ class StreamAscent(Solver):
         self.loss_curve: list[float] = []
         self._n_steps = n_before
         self._information = None
-        self._next_test = RULES.first_test
+        self._next_test = self.first_test
         self._unexplained = None  # in the parts since the last test
 
     @property
@@ -109,7 +112,7 @@ class StreamAscent(Solver):
         ):
             return
         self.point = self._average = candidate
-        self._n_steps, self._next_test = 0, RULES.first_test
+        self._n_steps, self._next_test = 0, self.first_test
 
     def _step(self, batch):
         """Take a step, whose size falls with the number of steps, and average."""

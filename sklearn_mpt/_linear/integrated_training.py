@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.objective import Objective
+from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
-from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.integrals import rows_of
 from sklearn_mpt._integration.prior_grid import (
@@ -154,7 +153,7 @@ class IntegratedRows(Objective):
     """
 
     is_noisy = True
-    rules = replace(RULES, max_step=MAX_STEP)
+    rules = AscentRules(max_step=MAX_STEP)
     ratio = SIZES.spacing
 
     def __init__(
@@ -410,8 +409,9 @@ class LikelihoodRows(IntegratedRows):
             self.rules,
             corrects_steps=not self.is_noisy,
             node_noise=0.0 if self.bounds else NODE_NOISE,
-            stop_gain=STOP_GAIN_IF_SAMPLED if is_sampled else RULES.stop_gain,
         )
+        if is_sampled and not self.is_noisy:
+            self.rules = replace(self.rules, stop_gain=STOP_GAIN_IF_SAMPLED)
         self.targets, self.representative = None, None
         if n_dims <= MAX_GRID_DIMS and not self.bounds:
             number = max(SIZES.n_representative, likelihood.n_shape_params + 2)

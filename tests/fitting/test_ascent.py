@@ -3,7 +3,6 @@
 import math
 import re
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,9 +29,8 @@ from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     natural_step,
     with_rescaling,
 )
-from sklearn_mpt._fitting.objective import Objective  # noqa: E402
+from sklearn_mpt._fitting.objective import AscentRules, Objective  # noqa: E402
 from sklearn_mpt._fitting.phases import Phases  # noqa: E402
-from sklearn_mpt._fitting.stopping import AscentRules  # noqa: E402
 from sklearn_mpt._fitting.stream import StreamAscent  # noqa: E402
 
 BEST = Point(
@@ -197,7 +195,7 @@ def test_a_finer_form_of_the_objective_comes_last():
 
 def test_small_falls_that_are_errors_of_nodes_halve_no_step():
     objective = Coarse()
-    objective.rules = replace(AscentRules(), node_noise=0.1)
+    objective.rules = AscentRules(node_noise=0.1)
     n_epochs = [len(run(each).loss_curve) for each in (Coarse(), objective)]
     assert n_epochs[1] < 0.7 * n_epochs[0]
 
@@ -310,7 +308,7 @@ class Slow(Quadratic):
 def test_an_end_that_still_climbs_warns_of_how_much():
     """With gains of 0.3 / n^2, those to come add up to 0.3 / n."""
     objective = Slow(excess=1e6)
-    objective.rules = replace(AscentRules(), stop_gain=0.1)
+    objective.rules = AscentRules(stop_gain=0.1)
     with pytest.warns(ConvergenceWarning, match="still climbs") as caught:
         run(objective, tol=1e-6)
     left = float(re.search(r"about (\S+) nats", str(caught[0].message))[1])
@@ -643,7 +641,7 @@ class Uneven(Quadratic):
 
 def test_a_full_step_that_falls_by_less_than_tol_ends_an_ascent_with_errors():
     objective = Uneven()
-    objective.rules = replace(AscentRules(), node_noise=1e-3)
+    objective.rules = AscentRules(node_noise=1e-3)
     ascent = ascent_on(objective, tol=1e-4)
     for _ in range(60):
         ascent.step()
