@@ -260,11 +260,8 @@ class _CompleteData:
         slope = likelihood.to_locations(on) * slope
         if not self.n_shape_params:
             return slope, shape_params.detach(), shape_params
-        log_prob = on * likelihood.entry_log_prob(rows.X[:, None], location)
-        (shape_slope,) = torch.autograd.grad(
-            log_prob.sum(), shape_params, create_graph=True
-        )
-        return slope, shape_slope, shape_params
+        shape_slope = likelihood.shape_scores(rows.X[:, None], location)
+        return slope, on[..., self.shape_param_features] * shape_slope, shape_params
 
     def _complete_data_information(
         self, slope, shape_slope, location, shape_params, z1, share

@@ -423,6 +423,14 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return []
 
+    def shape_scores(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
+        """Return the derivatives of `entry_log_prob` in `shape_params`; (..., g).
+
+        Each shape parameter changes the log-probability of one feature only.
+        """
+        shape = np.broadcast_shapes(X.shape[:-1], location.shape[:-1])
+        return location.new_zeros(*shape, 0)
+
     def shape_sums(
         self,
         X: torch.Tensor,
@@ -570,7 +578,10 @@ class DispersionLikelihood(ShapeLikelihood):
     def shape_derivatives(
         self, X: torch.Tensor, location: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return derivative and Fisher information in `shape_params`; (..., d) each."""
+        """Return `shape_scores` and Fisher information; (..., d) each."""
+
+    def shape_scores(self, X, location):
+        return self.shape_derivatives(X, location)[0]
 
     def shape_sums(self, X, location, share, known, z):
         slope, information = self.shape_derivatives(X, location)

@@ -296,6 +296,15 @@ class Columns(Likelihood):
     def noises(self):
         return [noise for part in self.parts for noise in part.noises()]
 
+    def shape_scores(self, X, location):
+        return torch.cat(
+            [
+                part.shape_scores(X[..., columns], location[..., places])
+                for part, columns, places in self._iter_part_slices()
+            ],
+            -1,
+        )
+
     def shape_sums(self, X, location, share, known, z):
         slopes, informations = [], []
         for part, columns, places in self._iter_part_slices():

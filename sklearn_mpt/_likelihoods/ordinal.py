@@ -107,22 +107,36 @@ class Ordinal(Levels):
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
         return below - over, below * (1 - below) + over * (1 - over)
 
+    def shape_scores(self, X, location):
+        if not self.n_shape_params:
+            return super().shape_scores(X, location)
+        above, beyond = self._around(X, location)
+        below, over = torch.sigmoid(-above)[..., None], torch.sigmoid(beyond)[..., None]
+        gaps, is_past, is_at = self._gaps(X)
+        slope = gaps * (is_past * (over - below) + is_at * over) + is_at * _at_gap(gaps)
+        return slope.flatten(-2)
+
+    def _gaps(self, X):
+        """Return the gaps, and whether codes are above and just below each of them.
+
+        They are (..., d, C - 2): the gaps, and 1.0 or 0.0 for the entries.
+        """
+        inner = torch.arange(1, self.n_shape_params + 1, device=X.device)
+        code, gaps = X[..., None], self._shape_params_by_feature().exp()
+        return gaps, (code > inner).to(X.dtype), (code == inner).to(X.dtype)
+
     def shape_sums(self, X, location, share, known, z):
         """Use second derivatives in the gaps, where the log-probability is concave."""
         if not self.n_shape_params:
             return super().shape_sums(X, location, share, known, z)
         above, beyond = self._around(X, location)
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
-        gaps = self._shape_params_by_feature().exp()
-        inner = torch.arange(1, self.n_shape_params + 1, device=X.device)
-        code = X[:, 0, :, None]
-        is_past, is_at = (code > inner).to(X.dtype), (code == inner).to(X.dtype)
+        gaps, is_past, is_at = self._gaps(X[:, 0])
         reaches = is_past + is_at  # shape: (n, d, q)
-        at_gap = gaps / torch.expm1(gaps)  # gap times derivative of log(1 - exp(-gap))
         slope = (
             is_past * (share * (over - below)).sum(1)[..., None]
             + is_at * (share * over).sum(1)[..., None]
-        ).sum(0) * gaps + (is_at * share.sum(1)[..., None]).sum(0) * at_gap
+        ).sum(0) * gaps + (is_at * share.sum(1)[..., None]).sum(0) * _at_gap(gaps)
         first, last = known * below * (1 - below), known * over * (1 - over)
         blocks = _nested(is_past, first.sum(1)) + _nested(reaches, last.sum(1))
         blocks = blocks * gaps[:, :, None] * gaps[:, None]
@@ -143,6 +157,11 @@ class Ordinal(Levels):
     def draw(self, location, uniform):
         above = torch.sigmoid(location[..., None] + self._thresholds())
         return (uniform[..., None] < above).sum(-1).to(location.dtype)
+
+
+def _at_gap(gaps):
+    """Return the derivative of log(1 - exp(-gap)) in the logarithm of the gap."""
+    return gaps / torch.expm1(gaps)
 
 
 def _nested(indicators, weight):

@@ -86,6 +86,13 @@ class PartialCredit(Levels):
         mean = prob @ codes
         return X - mean, (prob * (codes - mean[..., None]) ** 2).sum(-1)
 
+    def shape_scores(self, X, location):
+        if not self.n_shape_params:
+            return super().shape_scores(X, location)
+        inner = slice(1, -1)
+        is_level = (X[..., None] == self._codes(location)[inner]).to(location.dtype)
+        return (is_level - self._log_prob(location)[..., inner].exp()).flatten(-2)
+
     def shape_sums(self, X, location, share, known, z):
         if not self.n_shape_params:
             return super().shape_sums(X, location, share, known, z)

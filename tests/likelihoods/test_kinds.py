@@ -167,6 +167,9 @@ def test_slopes_in_own_parameters_are_those_of_autograd(kind, likelihood, locati
     total = likelihood.at(shape_params).entry_log_prob(X, places).sum()
     (expected,) = torch.autograd.grad(total, shape_params)
     assert_allclose(sums.gradient.shape_params, expected)
+    scores = likelihood.shape_scores(X[:, None], places[:, None])
+    assert scores.shape == (40, 1, len(shape_params))
+    assert_allclose(scores.sum((0, 1)), expected)
 
 
 @pytest.mark.parametrize("kind", WITH_SHAPE)
