@@ -2,7 +2,7 @@ r"""Rotation of factors to simple structure, by gradient projection [1]_.
 
 A (d, k) are the slopes for standard normal z. The rotated slopes are A inv(T)', for
 factors with the correlations T' T; T is orthogonal for "varimax" and "quartimax". The
-criterion is computed from the standardised loadings
+criterion of item slopes is computed from the standardised loadings
 :math:`A_j / \sqrt{1.702^2 + |A_j|^2}`, as in factor analysis.
 
 References
@@ -36,11 +36,11 @@ def principal_axes(components):
 def simple_axes(components, rotation):
     """Rotate components to the principal axes, then by "varimax" or "quartimax"."""
     components = principal_axes(components)
-    if rotation is None or len(components) == 1:
+    length = np.linalg.norm(components)
+    if rotation is None or len(components) == 1 or length == 0:
         return components
-    from sklearn.decomposition._factor_analysis import _ortho_rotation
-
-    return _ortho_rotation(components.T, method=rotation)
+    _, transform = _project(components.T / length, np.eye(len(components)), rotation)
+    return transform.T @ components
 
 
 def loadings_of(slopes):
