@@ -155,7 +155,7 @@ class Column(NamedTuple):
     def _is_of_numbers(self):
         if self.series is None:
             return self.values.dtype.kind in "fiub"
-        return _is_of_numbers(self.series.dtype)
+        return is_of_numbers(self.series.dtype)
 
     @property
     def _dtype(self):
@@ -274,10 +274,15 @@ def _of_series(name, series):
     if set(map(type, entries)) <= NEVER_NAN:
         missing = np.array([entry is None for entry in entries], dtype=bool)
         return Column(name, values, missing, series)
+    return Column(name, values, missing_in_series(series), series)
+
+
+def missing_in_series(series):
+    """Return where the entries of a narwhals series are NaN, None or NA."""
     missing = series.is_null()
-    if dtype.is_float():
+    if series.dtype.is_float():
         missing = missing | series.is_nan().fill_null(False)
-    return Column(name, values, missing.to_numpy().astype(bool), series)
+    return missing.to_numpy().astype(bool)
 
 
 def array_of_objects(values):
@@ -303,7 +308,7 @@ def _word(value):
     return "" if is_number else f"objects of type {type(value).__name__}"
 
 
-def _is_of_numbers(dtype):
+def is_of_numbers(dtype):
     """Return whether all values of a dtype are numbers or booleans."""
     is_number = dtype.is_numeric() and not isinstance(dtype, nw.Decimal)
     return is_number or dtype == nw.Boolean
@@ -367,7 +372,7 @@ def readable_numbers(X, of_strings=ADVICE):
             column.numbers(of_strings).tolist(),
             "float64" if column.is_pandas else nw.Float64,
         )
-        for column in columns_of(X, lambda dtype: not _is_of_numbers(dtype))
+        for column in columns_of(X, lambda dtype: not is_of_numbers(dtype))
     ]
     return with_columns(X, converted)
 

@@ -29,16 +29,13 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.orders import OrderSpread, order_spread
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, as_objects, with_value_of_row
+from sklearn_mpt._measure.rows import Rows, as_objects, with_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
 
 MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
 SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
-# Number of values whose probabilities are added up for a mask. Each costs a call of the
-# model; other masks add up those of other features.
-VALUES_PER_MASK = 12
 ROWS_TO_SUM = 10  # rows for which they are added up, and that are scored along orders
 GRID = 2001  # number of points of the grid of a density
 
@@ -149,9 +146,7 @@ def check_masked_model(
         alone = _ask(conditional, rows.slice(0, 1), mask)
         check_same(log_prob[:1], alone, mask, "without the other rows", limit)
         check_reading(partial(_ask, conditional), rows, mask, log_prob, rng, limit)
-        hidden = rng.permutation([j for j in discrete if mask[j]]).astype(int)
-        for j in _some_features(hidden.tolist(), discrete):
-            _check_sum(conditional, rows, mask, j, discrete[j])
+        _check_sums(conditional, rows, mask, discrete)
     for mask in masks:
         others = [j for j in np.flatnonzero(mask).tolist() if j not in discrete]
         if others:
@@ -210,12 +205,6 @@ def _discrete_columns(rows, measures):
     return columns
 
 
-def _some_features(features, columns):
-    """Return the first features with VALUES_PER_MASK values in all, at least one."""
-    n_values = np.cumsum([len(columns[j].values) for j in features])
-    return features[: max(1, int((n_values <= VALUES_PER_MASK).sum()))]
-
-
 def _numbers_of(values):
     """Return the values that are numbers and not booleans."""
     kinds = (bool, np.bool_)
@@ -242,12 +231,28 @@ class _DiscreteColumn(NamedTuple):
         return all(isinstance(v, bool | np.bool_) for v in self.values)
 
 
-def _check_sum(conditional, rows, mask, j, column):
-    """Check that the probabilities of a column add up to one over its values."""
-    log_prob = np.stack(
-        [_ask(conditional, _some_rows(rows, j, i), mask)[:, j] for i in column.rows]
-    )
-    total = np.exp(log_prob).sum(axis=0)
+def _check_sums(conditional, rows, mask, discrete):
+    """Check that the probabilities of discrete features add up to one over values.
+
+    All hidden ones change their values at the same time: the log-probability of a
+    feature does not depend on the hidden values of others, as `check_reading` has
+    checked.
+    """
+    hidden = [j for j in discrete if mask[j]]
+    few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
+    totals = np.zeros(few.shape)
+    for k in range(max((len(discrete[j].rows) for j in hidden), default=0)):
+        row_of = {j: discrete[j].rows[k] for j in hidden if k < len(discrete[j].rows)}
+        features, indices = list(row_of), np.full(few.shape, -1)
+        indices[:, features] = list(row_of.values())
+        moved = Rows.from_table(with_entries(few.values, rows.values, indices))
+        totals[:, features] += np.exp(_ask(conditional, moved, mask)[:, features])
+    for j in hidden:
+        _check_total(conditional, rows, mask, j, discrete[j], totals[:, j])
+
+
+def _check_total(conditional, rows, mask, j, column, total):
+    """Check the sums of the probabilities of a column over its values, (n_rows,)."""
     i = int(np.abs(total - 1).argmax())
     is_less = total[i] < 1 - SUM_TOLERANCE
     if abs(total[i] - 1) <= SUM_TOLERANCE:
@@ -275,12 +280,6 @@ def _check_integral(conditional, rows, mask, j):
             f"0 integrates to {integral:.6g}, for the mask {describe_mask(mask)}. It "
             "may be computed from the hidden value."
         )
-
-
-def _some_rows(rows, j, i):
-    """Return the first rows, where feature j has the value of row i."""
-    moved = Rows.from_table(with_value_of_row(rows.values, j, i))
-    return moved.slice(0, min(ROWS_TO_SUM, len(moved)))
 
 
 def _is_explained(conditional, rows, mask, i, j, column):

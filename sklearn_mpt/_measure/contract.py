@@ -49,7 +49,7 @@ from functools import partial
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._frames import fill_masked
+from sklearn_mpt._frames import column_names, fill_masked
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 from sklearn_mpt._messages import listed
@@ -166,6 +166,13 @@ def describe_mask(mask):
 def ragged_hook(model, name):
     """Return the named method of a model of rows of several lengths, or None."""
     return getattr(model, name, None)
+
+
+def feature_names(model, X):
+    """Return the names of the columns of a DataFrame, or of those of `fit`, or None."""
+    if is_into_dataframe(X):
+        return column_names(X)
+    return getattr(model, "feature_names_in_", None)
 
 
 def refuse_texts(model, name, advice=""):

@@ -14,13 +14,14 @@ from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
     check_rows,
+    feature_names,
     given_or_parameter,
     ragged_hook,
     wants_row_orders,
 )
 from sklearn_mpt._measure.lml_samples import terms_along
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, as_objects, column_names
+from sklearn_mpt._measure.rows import Rows, as_objects
 from sklearn_mpt._measure.workers import map_shares
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -158,10 +159,7 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     np.subtract(variance, mean**2, out=variance, where=np.isfinite(mean))
     variance /= degrees
     errors = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
-    names = column_names(X)
-    if names is None:
-        names = getattr(estimator, "feature_names_in_", None)
-    return Contributions(mean, errors, rows, names)
+    return Contributions(mean, errors, rows, feature_names(estimator, X))
 
 
 def _explain(parts):

@@ -17,6 +17,7 @@ from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     MAX_ORDER_CHANGE,
     check_rows,
+    feature_names,
     refuse_texts,
 )
 from sklearn_mpt._measure.display import OrderSpreadDisplay
@@ -28,7 +29,7 @@ from sklearn_mpt._measure.lml_samples import (
 )
 from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, column_names, copy_of, with_entries
+from sklearn_mpt._measure.rows import Rows, copy_of, with_entries
 from sklearn_mpt._measure.standard_errors import std_error_of_mean
 from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState
@@ -206,9 +207,8 @@ def _read_orders(order, model, X, n_features):
             )
         return np.arange(n_features)[None]
     given = np.atleast_2d(np.asarray(order, dtype=_dtype_of(order)))
-    names = column_names(X)
-    if names is None:
-        names = getattr(model, "feature_names_in_", np.arange(n_features))
+    names = feature_names(model, X)
+    names = np.arange(n_features) if names is None else names
     orders = given if given.dtype.kind in "iu" else _by_name(given, list(names))
     is_permutation = orders.ndim == 2 and orders.shape[1] == n_features
     if not is_permutation or not len(orders):

@@ -6,13 +6,20 @@ gets copies, never the caller's own rows: see `writable_copy` and `readonly_view
 
 import hashlib
 from dataclasses import dataclass
-from numbers import Number
 
 import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._frames import is_missing, missing_in_array
+from sklearn_mpt._frames import (
+    columns_of,
+    frame_of,
+    is_of_numbers,
+    missing_in_array,
+    missing_in_series,
+    numbers_of,
+    words_for,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +93,7 @@ def copy_of(X):
         return np.array(X, subok=True)  # a masked array stays a masked array
     if hasattr(X, "iloc"):  # pandas; narwhals refuses repeated column names
         return X.copy()
-    return _frame(X).clone().to_native() if is_into_dataframe(X) else X
+    return frame_of(X).clone().to_native() if is_into_dataframe(X) else X
 
 
 def take(X, indices):
@@ -101,52 +108,29 @@ def take(X, indices):
 def missing_entries(X):
     """Return where entries are NaN, None or NA; bool (n_samples, n_features)."""
     if is_into_dataframe(X):
-        columns = [_missing_in(series) for series in _frame(X).iter_columns()]
+        columns = [missing_in_series(series) for series in frame_of(X).iter_columns()]
         return np.stack(columns, axis=1) if columns else np.zeros(np.shape(X), bool)
     return missing_in_array(np.asarray(X))
 
 
-def _missing_in(series):
-    missing = series.is_null()
-    if series.dtype.is_float():
-        missing = missing | series.is_nan().fill_null(False)
-    return missing.to_numpy().astype(bool)
-
-
 def holds_numbers(X):
     """Return whether all columns of a DataFrame hold numbers or booleans."""
-    return all(map(_is_of_numbers, _frame(X).iter_columns()))
-
-
-def _is_of_numbers(series):
-    if series.dtype == nw.Object:
-        return all(
-            isinstance(value, Number | np.bool_) or is_missing(value)
-            for value in series.to_list()
-        )
-    is_number = series.dtype.is_numeric() or series.dtype == nw.Boolean
-    return is_number or bool(series.is_null().all())
-
-
-def column_names(X):
-    """Return the names of the columns of a DataFrame, or None."""
-    if hasattr(X, "iloc"):  # pandas allows repeated names and names of any type
-        return X.columns.tolist()
-    return _frame(X).columns if is_into_dataframe(X) else None
+    return all(
+        words_for(column.present) <= {"decimals"}
+        for column in columns_of(X, lambda dtype: not is_of_numbers(dtype))
+    )
 
 
 def as_numbers(X):
     """Return the entries of a DataFrame of numbers, NaN where they are missing."""
-    return np.column_stack([_numbers(series) for series in _frame(X).iter_columns()])
-
-
-def _numbers(series):
-    if series.dtype == nw.Object:
-        entries = [np.nan if is_missing(v) else v for v in series.to_list()]
-        return np.array(entries, dtype=np.float64)
-    if series.dtype.is_float():
-        return series.to_numpy()
-    return series.cast(nw.Float64).to_numpy()
+    arrays = {
+        j: array if array.dtype.kind == "f" else array.astype(np.float64)
+        for j, array in numbers_of(X).items()
+    }
+    others = [j for j in range(np.shape(X)[1]) if j not in arrays]
+    for j, column in zip(others, columns_of(X, places=others), strict=True):
+        arrays[j] = np.where(column.missing, np.nan, column.values).astype(np.float64)
+    return np.column_stack([arrays[j] for j in range(len(arrays))])
 
 
 def as_objects(X):
@@ -159,9 +143,9 @@ def as_objects(X):
     if holds_numbers(X):
         return as_numbers(X)
     entries = np.empty(np.shape(X), dtype=object)
-    for j, series in enumerate(_frame(X).iter_columns()):
-        entries[:, j] = series.to_list()
-    entries[missing_entries(X)] = np.nan
+    for j, column in enumerate(columns_of(X)):
+        entries[:, j] = column.values
+        entries[column.missing, j] = np.nan
     return entries
 
 
@@ -181,37 +165,6 @@ def digest_of(values):
     return hashlib.sha256(repr(shape).encode() + content).hexdigest()[:16]
 
 
-def with_moved_columns(X, columns):
-    """Return a copy of X in which the columns of these indices are moved by one row."""
-    places = np.roll(np.arange(np.shape(X)[0]), 1)
-    if not is_into_dataframe(X):
-        moved = np.array(X)
-        moved[:, columns] = moved[places][:, columns]
-        return moved
-    frame = _frame(X)
-    shifted = frame[places.tolist()]
-    names = [frame.columns[j] for j in columns]
-    moved = frame.with_columns(*(shifted[name] for name in names)).to_native()
-    if hasattr(X, "iloc"):
-        moved.columns = X.columns
-    return moved
-
-
-def with_value_of_row(X, column, row):
-    """Return a copy of X in which a column, by index, has the entry of one row."""
-    if not is_into_dataframe(X):
-        filled = np.array(X)
-        filled[:, column] = filled[row, column]
-        return filled
-    frame = _frame(X)
-    name = frame.columns[column]
-    filled = frame.with_columns(frame[name][[row] * len(frame)]).to_native()
-    if hasattr(X, "iloc"):
-        filled = filled.set_axis(X.index, axis=0)
-        filled.columns = X.columns
-    return filled
-
-
 def with_entries(X, others, indices):
     """Return a copy of X with some entries from other rows of the same columns.
 
@@ -221,11 +174,12 @@ def with_entries(X, others, indices):
     if not is_into_dataframe(X):
         entries = np.take_along_axis(np.asarray(others), np.maximum(indices, 0), axis=0)
         return np.where(indices < 0, X, entries)
-    frame, n_rows = _frame(X), len(indices)
-    joined = nw.concat([frame, _frame(others)], how="vertical")
+    frame, n_rows = _numbered(X), len(indices)
+    joined = nw.concat([frame, _numbered(others)], how="vertical")
     places = np.where(indices < 0, np.arange(n_rows)[:, None], n_rows + indices)
     columns = [
-        joined[name][places[:, j].tolist()] for j, name in enumerate(frame.columns)
+        joined[frame.columns[j]][places[:, j].tolist()]
+        for j in np.flatnonzero((indices >= 0).any(axis=0))
     ]
     filled = frame.with_columns(*columns).to_native()
     if hasattr(X, "iloc"):
@@ -234,10 +188,17 @@ def with_entries(X, others, indices):
     return filled
 
 
-def _frame(X):
+def with_moved_columns(X, columns):
+    """Return a copy of X in which the columns of these indices are moved by one row."""
+    indices = np.full(np.shape(X), -1)
+    indices[:, columns] = np.roll(np.arange(len(indices)), 1)[:, None]
+    return with_entries(X, X, indices)
+
+
+def _numbered(X):
     """Return a narwhals DataFrame; columns of a pandas DataFrame are numbered.
 
-    pandas allows repeated column names, which narwhals refuses.
+    pandas allows repeated column names and True as one, which narwhals does not take.
     """
     if hasattr(X, "iloc"):
         X = X.copy(deep=False)

@@ -18,9 +18,9 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
+from sklearn_mpt._frames import column_names
 from sklearn_mpt._measure.rows import (
     as_objects,
-    column_names,
     copy_of,
     missing_entries,
     with_moved_columns,
