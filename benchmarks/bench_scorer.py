@@ -33,6 +33,9 @@ Parts:
 - ``sample``: by how much more models trained at three rates are wrong than they expect,
   in nats per token, with all tokens hidden instead of 15%, by which
   `MPTScorer.sample` warns.
+- ``weights``: the variance over groups of orders of a score, by the constants of the
+  weight between the two estimates along orders: by four orders for the width of the
+  prior and the parameters of the curve, by one order for its weight.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -70,10 +73,11 @@ from transformers import (
 
 import sklearn_mpt
 from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
-from sklearn_mpt._text.designs import DrawGroups, count_groups
+from sklearn_mpt._text import estimates
+from sklearn_mpt._text.batches import MaskedWindow, predict, score_windows
 from sklearn_mpt._text.masks import DESIGNS, MaskDraw
 from sklearn_mpt._text.parts import windows_of
-from sklearn_mpt._text.scoring import score_windows
+from sklearn_mpt._text.variances import DrawGroups, count_groups
 
 try:
     from minicons.scorer import MaskedLMScorer
@@ -846,6 +850,62 @@ def bench_sample(quick):
     print_table(f"sample: 32 texts, {n_steps} steps of training", header, rows)
 
 
+# The two estimates along orders: half and twice each constant, and extremes.
+ESTIMATE_CONSTANTS = {
+    "PRIOR_SCALE": (0.0, 2.5, 5, 10, 1000.0),
+    "N_OF_CURVE": (1, 2, 3, 6),
+    "FIRST_WEIGHT": (0.0, 0.25, 0.5, 1.0),
+}
+
+
+def bench_weights(quick):
+    n_texts, n_groups, n_steps = (3, 3, 30) if quick else (10, 12, 300)
+    sources = {}
+    if importlib.util.find_spec("rxnmapper") is not None:
+        model, tokenizer = open_reaction_model("rxnmapper")
+        (texts,) = reactions_by_length(tokenizer, LENGTHS[:1], n_texts).values()
+        sources["reactions, at 15%"] = model, tokenizer, texts
+    for write in (sum_of_digits, noisy_steps):
+        texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
+        for rate in ("uniform", 0.15):
+            name = f"{write.__name__}, at {rate}"
+            sources[name] = *train(write, rate, n_steps), texts
+    columns = [f"{n} {v:g}" for n, values in ESTIMATE_CONSTANTS.items() for v in values]
+    rows = []
+    for name, source in sources.items():
+        rows.append([name, *variances_by_constants(*source, n_groups)])
+    header = "|".join(["texts", *columns])
+    print_table(f"weights: {n_texts} texts, {n_groups} groups of orders", header, rows)
+
+
+def variances_by_constants(model, tokenizer, texts, n_groups):
+    """Return the mean variance of a score over groups, for each constant, as text."""
+    scorer = MPTScorer(model, tokenizer, batch_tokens=2**13, device="cpu").fit()
+    language_model, tokenizer = scorer._open_again()
+    windows, _ = windows_of(tokenizer, texts, language_model.input_names)
+    draws = [MaskDraw("mpt", seed, 4, design="chain") for seed in range(n_groups)]
+    predicted = {}
+    for key in itertools.product(range(len(windows)), range(n_groups)):
+        window, draw = windows[key[0]], draws[key[1]]
+        rows = (MaskedWindow(0, *row) for row in draw.plan(window))
+        predicted[key] = predict(language_model, [window], rows)[:2]
+    cells = []
+    for name, values in ESTIMATE_CONSTANTS.items():
+        usual, n_orders = getattr(estimates, name), 1 if name == "FIRST_WEIGHT" else 4
+        for value in values:
+            setattr(estimates, name, value)
+            totals = np.zeros((len(windows), n_groups))
+            for (i, j), (log_prob, targets) in predicted.items():
+                n_rows = len(targets) * n_orders // 4
+                n_values = sum(map(len, targets[:n_rows]))
+                part = log_prob[:n_values], targets[:n_rows]
+                draw = replace(draws[j], n_masks=n_orders)
+                totals[i, j] = draw.estimate(windows[i], *part).parts.sum()
+            cells.append(f"{totals.var(axis=1, ddof=1).mean():.3g}")
+        setattr(estimates, name, usual)
+    return cells
+
+
 PARTS = {
     "pll": bench_pll,
     "memory": bench_memory,
@@ -856,6 +916,7 @@ PARTS = {
     "errors": bench_errors,
     "pretrained": bench_pretrained,
     "sample": bench_sample,
+    "weights": bench_weights,
     "dtype": bench_dtype,
 }
 

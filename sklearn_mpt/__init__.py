@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from sklearn_mpt._mixture.estimator import MPTMixture
     from sklearn_mpt._text.diffusion import MaskedDiffusionLM
     from sklearn_mpt._text.harness import MPTHarnessLM
-    from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
+    from sklearn_mpt._text.trainer_callback import LMLTrainerCallback
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
@@ -62,7 +62,7 @@ _MODULES = {
     "LMLComparison": "_measure.comparison",
     "LMLComparisonDisplay": "_measure.display",
     "LMLMonitor": "_measure.monitor",
-    "LMLTrainerCallback": "_text.monitor",
+    "LMLTrainerCallback": "_text.trainer_callback",
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",

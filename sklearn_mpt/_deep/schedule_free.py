@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sklearn_mpt._fitting.nets import flattened
 from sklearn_mpt._matrices import identity
 
 
@@ -105,7 +104,7 @@ class ScheduleFreeAdam:
     ):
         self.steps = steps
         self.parameters = list(module.parameters())
-        self.point = flattened(self.parameters)
+        self.point = parameters_to_vector(self.parameters).detach().clone()
         self.average, self.iterate = self.point.clone(), self.point.clone()
         self.squares = torch.zeros_like(self.point)
         # Buffers: allocating them in each step takes longer than the step itself.

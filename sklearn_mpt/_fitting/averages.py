@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from sklearn_mpt._fitting.natural_gradient import NaturalStep, divide, mix
-from sklearn_mpt._fitting.schedules import share_of_last
 from sklearn_mpt._fitting.stopping import trend
 from sklearn_mpt._numbers import TINY
 
@@ -114,7 +113,7 @@ class PointAverage:
             self.reference = self.point = point
             self.gradient, self.gain = move.gradient, move.gain
             return
-        share = share_of_last(self.count, power=1)
+        share = 2 / (self.count + 1)
         self.point = mix(self.point, point, share)
         self.gradient = mix(self.gradient, move.gradient, share)
         self.gain += share * (move.gain - self.gain)

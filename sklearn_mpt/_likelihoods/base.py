@@ -10,7 +10,6 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-from sklearn_mpt._matrices import sums_of_outer_products
 from sklearn_mpt._numbers import CACHE_ENTRIES, ROUNDING, TINY
 
 # A step of a net's parameter changes the log of a noise variance by so many times as
@@ -395,7 +394,8 @@ class Likelihood(torch.nn.Module, ABC):
         weight = self.to_locations(observed) * information
         if jacobian.ndim == 3:
             return (jacobian * weight[:, None]) @ jacobian.mT
-        return sums_of_outer_products(weight, jacobian)
+        outer = (jacobian[:, None] * jacobian).flatten(0, 1)
+        return (weight @ outer.T).unflatten(1, (len(jacobian),) * 2)
 
     def at(self, shape_params: torch.Tensor) -> Self:
         """Return the likelihood with these shape parameters, (..., g).

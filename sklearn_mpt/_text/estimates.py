@@ -169,7 +169,7 @@ def average_orders(window, log_prob, targets, draw):
     Parameters and result are those of `average_terms`.
     """
     orders = np.stack(list(draw.orders(window)))
-    n_orders, n_all = len(orders), count_orders(orders.shape[1])
+    n_orders, n_all = len(orders), factorial(orders.shape[1])
     steps = orders.argsort(axis=1)  # step at which each token becomes visible
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
         parts = map(_follow, np.split(log_prob, n_orders), steps)
@@ -319,8 +319,3 @@ def _between_pairs(estimates, n_all):
         return contrast_scale(n_orders, n_all) * _deviations(estimates)
     pairs = estimates.reshape(-1, 2).mean(axis=1)
     return contrast_scale(n_orders // 2, n_all / 2) * _deviations(pairs)
-
-
-def count_orders(n_places):
-    """Return the number of orders as a float; inf if too large."""
-    return float(factorial(n_places))

@@ -14,14 +14,12 @@ from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.designs import RULES
+from sklearn_mpt._text.batches import MaskedWindow, predict_by_row
 from sklearn_mpt._text.diffusion import MaskedDiffusionLM
 from sklearn_mpt._text.masked_lm import log_softmax
 from sklearn_mpt._text.moderation import MIN_TEXTS
-from sklearn_mpt._text.parts import windows_of
-from sklearn_mpt._text.scores import Texts
-from sklearn_mpt._text.scoring import MaskedWindow, predict
-from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.texts import Texts
+from sklearn_mpt._text.variances import RULES
 from sklearn_mpt._text.windows import all_special_ids, tokenize
 
 LOW_RATE = 0.15  # at which most masked language models are trained
@@ -48,8 +46,9 @@ class FillingMixin:
     """Draw tokens in the place of mask tokens."""
 
     _check_is_fitted: Callable
-    _joiner: str | None
+    _check_texts: Callable
     _open_again: Callable
+    _windows: Callable
     max_length_: int
     random_state: RandomState
     _excess: AllHiddenExcess | None
@@ -100,11 +99,7 @@ class FillingMixin:
         """
         self._check_is_fitted()
         check_int(n_samples, "n_samples")
-        texts = check_texts(X, self._joiner)
-        language_model, tokenizer = self._open_again()
-        windows, first = windows_of(tokenizer, texts, language_model.input_names)
-        by_text = {window.text: window for window in windows}
-        windows = [by_text[index] for index in first]
+        windows = self._windows(self._check_texts(X))
         for index, window in enumerate(windows):
             if len(window) > self.max_length_:
                 raise ValueError(
@@ -185,22 +180,19 @@ class FillingMixin:
 
     def _is_greedy(self, texts, order):
         """Return whether filling in the most probable tokens restores each text."""
-        texts = check_texts(texts, self._joiner)
-        language_model, tokenizer = self._open_again()
-        windows, first = windows_of(tokenizer, texts, language_model.input_names)
-        hidden = []
+        _, tokenizer = self._open_again()
+        windows, hidden = self._windows(self._check_texts(texts)), []
         for window in windows:
             ids = window.inputs["input_ids"].copy()
             ids[window.places] = tokenizer.mask_token_id
             inputs = window.inputs | {"input_ids": ids}
             hidden.append(replace(window, inputs=inputs))
-        fills = self._fill(hidden, 1, order, 0.0, None)
-        greedy_by_text = {}
+        fills, is_greedy = self._fill(hidden, 1, order, 0.0, None), []
         for window, (fill,) in zip(windows, fills, strict=True):
             ids = window.inputs["input_ids"][window.places]
             tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
-            greedy_by_text[window.text] = tokens == fill.tokens
-        return [greedy_by_text[index] for index in first]
+            is_greedy.append(tokens == fill.tokens)
+        return is_greedy
 
     def _fill(self, windows, n_samples, order, temperature, random_state):
         check_choice(order, "order", FILL_ORDERS)
@@ -259,14 +251,13 @@ def _fill_all(blanks, language_model, tokenizer, temperature):
     """Draw a token for one mask token of every text, until none is left."""
     windows = [copy.window for copy in blanks]
     forbidden = np.array(all_special_ids(tokenizer), dtype=int)
-    ask = partial(predict, language_model, windows)
+    ask = partial(predict_by_row, language_model, windows)
     pick = partial(_allowed, forbidden=forbidden, n_tokens=len(tokenizer))
     for step in range(max((len(copy.places) for copy in blanks), default=0)):
         live = [i for i, copy in enumerate(blanks) if copy.is_open.any()]
         chosen = _choose(blanks, live, step, ask, pick)
         rows = [MaskedWindow(i, blanks[i].is_open, chosen[i]) for i in live]
-        log_probs, _, _ = ask(rows, pick)
-        for i, log_prob in zip(live, log_probs, strict=True):
+        for i, (log_prob,) in zip(live, ask(rows, pick), strict=True):
             token = _draw(log_prob, blanks[i].uniform[step], temperature)
             blanks[i].put(np.flatnonzero(chosen[i])[0], token, log_prob[token])
 
@@ -283,10 +274,9 @@ def _choose(blanks, live, step, ask, pick):
         if blanks[i].order is None
     ]
     if rows:
-        largest, targets, _ = ask(rows, partial(_largest, pick=pick))
-        parts = np.split(largest, np.cumsum([len(places) for places in targets])[:-1])
-        for row, places, part in zip(rows, targets, parts, strict=True):
-            chosen[row.window][places[part.argmax()]] = True
+        largest = ask(rows, partial(_largest, pick=pick))
+        for row, values in zip(rows, largest, strict=True):
+            chosen[row.window][np.flatnonzero(row.target)[values.argmax()]] = True
     return chosen
 
 
@@ -343,9 +333,8 @@ def measure_excess(language_model, windows, seed):
         for places in (window.places, rng.permutation(window.places)[:n_hidden]):
             hidden = np.isin(np.arange(len(window)), places)
             rows.append(MaskedWindow(index, hidden, hidden))
-    values, targets, _ = predict(language_model, windows, rows, _surprise)
-    ends = np.cumsum([len(places) for places in targets])
-    means = np.array([part.mean() for part in np.split(values, ends[:-1])])
+    surprises = predict_by_row(language_model, windows, rows, _surprise)
+    means = np.array([values.mean() for values in surprises])
     with np.errstate(invalid="ignore"):  # of tokens with probability 0
         differences = means[::2] - means[1::2]
         spread = differences.std(ddof=1)

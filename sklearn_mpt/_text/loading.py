@@ -12,12 +12,14 @@ from sklearn_mpt._checks import check_device
 from sklearn_mpt._text.diffusion import adapt_module
 from sklearn_mpt._text.masked_lm import (
     MaskedLM,
-    check_finite,
+    check_finite_weights,
     check_masked_lm,
     view_of,
 )
+from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.slow_tokenizers import has_marks_of_words
 from sklearn_mpt._text.sources import UNREAD, WEIGHTS, Source
+from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.windows import all_special_ids
 
 # Heads and buffers that do not predict hidden tokens; a checkpoint may lack them.
@@ -137,7 +139,7 @@ class OpeningParams:
             checkpoint = None
             source = self.model
         check_masked_lm(model)
-        check_finite(model)
+        check_finite_weights(model)
         _check_tokenizer(tokenizer, model)
         settings = (self.batch_tokens, gathered, can_pad, checkpoint)
         language_model = MaskedLM(model, tokenizer.mask_token_id, *settings)
@@ -260,6 +262,8 @@ class OpenedModelMixin:
     A loaded model that was given as a parameter is pickled as that parameter.
     """
 
+    _joiner: str | None
+
     def _open(self):
         """Open the model and tokenizer that the parameters name."""
         *opened, self._opening_params = OpeningParams.of(self).open()
@@ -272,6 +276,16 @@ class OpenedModelMixin:
             probed = self.uses_gathered_head_, self._can_pad
             self._opened = self._opening_params.open(*probed)[:2]
         return self._opened
+
+    def _check_texts(self, texts):
+        return check_texts(texts, self._joiner)
+
+    def _windows(self, texts):
+        """Return a window of any length for each text; equal texts share one."""
+        language_model, tokenizer = self._open_again()
+        windows, first = windows_of(tokenizer, texts, language_model.input_names)
+        by_text = {window.text: window for window in windows}
+        return [by_text[index] for index in first]
 
     def __getstate__(self):
         state = super().__getstate__()

@@ -279,7 +279,7 @@ class NotFiniteError(ValueError):
     """A model has weights or predictions that are NaN or infinite."""
 
 
-def check_finite(model):
+def check_finite_weights(model):
     """Refuse weights that are NaN or infinite."""
     for name, tensor in model.named_parameters():
         if tensor.is_floating_point() and tensor.numel():

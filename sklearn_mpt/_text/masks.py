@@ -9,40 +9,21 @@ averaged and added up.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import factorial
 
 import numpy as np
-from scipy.special import binom
+from scipy.special import binom, factorial
 
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.estimates import (
     WindowLayout,
     average_orders,
     average_terms,
-    count_orders,
     sum_tokens,
 )
 from sklearn_mpt._text.moderation import Moderation
 from sklearn_mpt._text.texts import show
 
 PERCENT = np.arange(1, 100)  # mask rates of curves of texts, in percent
-
-
-@dataclass(frozen=True, eq=False)
-class Window:
-    """Tokens of one input of the model, and which of them are scored in this window."""
-
-    text: int  # index of the text
-    inputs: dict  # name -> int array of shape (n_tokens,), "input_ids" among them
-    is_fixed: np.ndarray  # bool, shape (n_tokens,): added by the tokenizer, or context
-    is_maskable: np.ndarray  # bool, shape (n_tokens,)
-    places: np.ndarray  # positions of the scored tokens, shape (n_places,)
-    words: np.ndarray  # index of the word of each token, shape (n_tokens,)
-    offsets: np.ndarray  # start and end of each token in the text, shape (n_tokens, 2)
-    key: np.ndarray | None = None  # tokens that determine masks; None: its own
-
-    def __len__(self):
-        return len(self.is_maskable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,8 +202,8 @@ def lay_out_orders(n_places, draw):
 
     The usual variance is in proportion to the number of tokens.
     """
-    counts = np.array([min(draw.n_masks, factorial(n_places))])
-    n_all = np.array([count_orders(n_places)])
+    n_all = np.array([factorial(n_places)])
+    counts = np.minimum(draw.n_masks, n_all).astype(int)
     return WindowLayout(counts, n_all, n_places, np.array([n_places]))
 
 

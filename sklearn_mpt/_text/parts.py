@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._text.texts import scored_text, whole_text
+from sklearn_mpt._text.texts import distinct_texts, scored_text, whole_text
 from sklearn_mpt._text.windows import tokenize
 
 
@@ -20,14 +20,12 @@ def windows_of(tokenizer, texts, input_names):
     if wholes == texts:
         return windows, first_whole
     by_text = {window.text: window for window in windows}
-    first = {}
-    for index, text in enumerate(texts):
-        first.setdefault(text, index)
+    distinct, first = distinct_texts(texts)
     parts = [
         _part(by_text[first_whole[index]], text, index, tokenizer)
-        for text, index in first.items()
+        for text, index in distinct.items()
     ]
-    return parts, np.array([first[text] for text in texts])
+    return parts, first
 
 
 def _part(window, part, index, tokenizer):

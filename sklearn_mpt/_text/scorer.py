@@ -22,25 +22,21 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.designs import (
-    RULES,
-    MeasuredDesign,
-    measure_designs,
-    measure_errors,
-)
 from sklearn_mpt._text.filling import FillingMixin, measure_excess
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, MaskDraw, check_rates
 from sklearn_mpt._text.moderation import MIN_TEXTS
 from sklearn_mpt._text.parts import windows_of
-from sklearn_mpt._text.scores import (
-    Texts,
-    TextScoresMixin,
-    count_masks,
-)
+from sklearn_mpt._text.scores import TextScoresMixin, resolve_n_masks
 from sklearn_mpt._text.streaming import StreamingMixin
-from sklearn_mpt._text.texts import check_texts, whole_text
+from sklearn_mpt._text.texts import Texts, whole_text
+from sklearn_mpt._text.variances import (
+    RULES,
+    MeasuredDesign,
+    measure_designs,
+    measure_errors,
+)
 from sklearn_mpt._text.variants import VariantsMixin
 from sklearn_mpt._text.windows import (
     fit_windows,
@@ -328,7 +324,7 @@ class MPTScorer(
         self._validate_params()
         self._bound = bound_parameters(self, self._free_parameters)
         self._joiner = self.joiner
-        texts = None if X is None else check_texts(X, self._joiner)
+        texts = None if X is None else self._check_texts(X)
         self._rates = check_rates(self.mask_rates)
         self._seed = draw_seed(self.random_state)
         language_model, tokenizer = self._open()
@@ -405,7 +401,7 @@ class MPTScorer(
             tokens to hide.
         """
         self._check_is_fitted()
-        n_masks = count_masks(self.n_masks, is_chain=False)
+        n_masks = resolve_n_masks(self.n_masks, is_chain=False)
         draw = MaskDraw("mpt", self._seed, n_masks, self._rates)
         n_places, sums = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):

@@ -17,6 +17,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed, seed_from
+from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import METHODS, MaskDraw
@@ -27,8 +28,7 @@ from sklearn_mpt._text.results import (
     frame_of_tokens,
     text_curve,
 )
-from sklearn_mpt._text.scoring import score_windows
-from sklearn_mpt._text.texts import check_texts, scored_text
+from sklearn_mpt._text.texts import Texts, scored_text
 from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
 
 # Orders of a text, and masks of each size, if n_masks is "auto": orders come in groups
@@ -36,17 +36,17 @@ from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 MIN_SECOND_DRAWS = 16  # windows with a second draw, for the error of a sum
 UNITS = ("token", "character", "byte")
-Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int]]
 
 
 class TextScoresMixin:
     """Score texts as a whole and by their tokens."""
 
     _check_is_fitted: Callable
+    _check_texts: Callable
     _open_again: Callable
+    _windows: Callable
     design_: str
     overflow: str
-    _joiner: str | None
     _moderations: dict
 
     def score_samples(
@@ -149,14 +149,8 @@ class TextScoresMixin:
             Numbers of tokens without special tokens, before longer texts are cut.
         """
         self._check_is_fitted()
-        language_model, tokenizer = self._open_again()
-        windows, first = windows_of(
-            tokenizer, self._check_texts(X), language_model.input_names
-        )
-        counts = np.zeros(len(first), dtype=int)
-        for window in windows:
-            counts[window.text] = len(window.places)
-        return counts[first]
+        windows = self._windows(self._check_texts(X))
+        return np.array([len(window.places) for window in windows])
 
     def token_scores(
         self, X: Texts, *, as_frame: bool = False
@@ -344,14 +338,13 @@ class TextScoresMixin:
             error = self._error_of_sum(scores, return_std) * per_nat
         return (float(bits), float(error)) if return_std else float(bits)
 
-    def _check_texts(self, X):
-        return check_texts(X, self._joiner)
-
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)
 
     def _count_draws(self, method, n_masks):
-        return count_masks(n_masks, method == "chain" or self.design != "independent")
+        return resolve_n_masks(
+            n_masks, method == "chain" or self.design != "independent"
+        )
 
     def _draw_of(self, method, seed, n_masks):
         return MaskDraw(
@@ -399,12 +392,8 @@ class TextScoresMixin:
 
     def _score_hidden(self, X, mask):
         """Score one row for each text, in which its whole mask is hidden."""
-        language_model, tokenizer = self._open_again()
-        windows, first = windows_of(
-            tokenizer, self._check_texts(X), language_model.input_names
-        )
-        by_text = {window.text: window for window in windows}
-        windows = [by_text[index] for index in first]
+        language_model, _ = self._open_again()
+        windows = self._windows(self._check_texts(X))
         masks = check_masks(mask, windows, self.max_length_)
         chosen = [
             replace(window, places=window.places[text_mask])
@@ -460,7 +449,7 @@ def _count(unit, text):
     return len(text.encode() if unit == "byte" else text)
 
 
-def count_masks(n_masks, is_chain):
+def resolve_n_masks(n_masks, is_chain):
     """Return the number of orders, or of masks of each size, to draw."""
     if n_masks == "auto":
         return AUTO_ORDERS if is_chain else AUTO_MASKS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -16,11 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from sklearn_mpt._checks import check_int
+from sklearn_mpt._text.batches import followed
 from sklearn_mpt._text.identity import HASH_BYTES, hash_of
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
-from sklearn_mpt._text.scores import Texts
-from sklearn_mpt._text.scoring import followed
-from sklearn_mpt._text.texts import check_texts, rows_of, show
+from sklearn_mpt._text.texts import Texts, check_texts, rows_of, show
 from sklearn_mpt._text.windows import all_special_ids
 from sklearn_mpt._version import __version__
 
@@ -244,7 +242,7 @@ class ScoreCache:
             for (name, dtype), column in zip(COLUMNS.items(), values, strict=True)
         }
         tensors["keys"] = np.frombuffer(keys, dtype=np.uint8).reshape(-1, HASH_BYTES)
-        name = hashlib.blake2b(keys, digest_size=HASH_BYTES).hexdigest()
+        name = hash_of(keys).hex()
         path = self.folder / f"{name}{SUFFIX}"
         part = path.with_suffix(f".{uuid4().hex}.part")  # of this thread alone
         try:
@@ -281,10 +279,7 @@ class ScoreCache:
             self.found[keys[HASH_BYTES * i : HASH_BYTES * (i + 1)]] = values
 
     def _key(self, text):
-        digest = hashlib.blake2b(self.identity, digest_size=HASH_BYTES)
-        for part in (text,) if isinstance(text, str) else map(str, text):
-            digest.update(b"%d:" % len(part.encode()) + part.encode())
-        return digest.digest()
+        return hash_of(self.identity, text)
 
 
 def _make_folder(folder):

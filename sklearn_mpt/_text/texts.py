@@ -6,7 +6,7 @@ stop) tuple, of which the characters from start to stop are scored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from reprlib import Repr
 
@@ -17,7 +17,8 @@ from sklearn_mpt._frames import frame_of
 
 SHORT = Repr()
 SHORT.maxstring = SHORT.maxother = 80  # characters of a value in a message
-KINDS = {1: "str", 2: "pair", 3: "part"}
+KINDS = {1: "str", 2: "pair", 3: "part"}  # by their numbers of entries
+Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int]]
 
 
 def check_texts(texts, joiner=None):
@@ -74,6 +75,17 @@ def rows_of(texts):
 def _join(context, joiner, text):
     whole = context + joiner + text
     return whole, len(whole) - len(text), len(whole)
+
+
+def distinct_texts(texts):
+    """Return a dict from texts to the index of the first that equals them.
+
+    Also returns these indices for all texts, as an array.
+    """
+    first = {}
+    for index, text in enumerate(texts):
+        first.setdefault(text, index)
+    return first, np.array([first[text] for text in texts])
 
 
 def whole_text(text):

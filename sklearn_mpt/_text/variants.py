@@ -11,12 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._checks import check_bool, check_choice, check_int, warn_caller
+from sklearn_mpt._text.batches import MaskedWindow, predict_by_row, score_windows
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
-from sklearn_mpt._text.masks import MaskDraw, Window
+from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.results import difference, std_error
-from sklearn_mpt._text.scoring import MaskedWindow, predict, score_windows
 from sklearn_mpt._text.texts import show
-from sklearn_mpt._text.windows import fit_windows, take, tokenize
+from sklearn_mpt._text.windows import (
+    Window,
+    centred_start,
+    fit_windows,
+    take,
+    tokenize,
+)
 
 CONVENTIONS = (
     "joint",
@@ -95,9 +101,8 @@ class Protein(NamedTuple):
 
     def _around(self, sites):
         """Return the positions of the window in whose middle the sites are."""
-        first, last = sites[0], sites[-1]
-        start = first - (self.room - (last - first + 1)) // 2
-        start = np.clip(start, 0, len(self.body) - self.room)
+        n_sites = sites[-1] + 1 - sites[0]
+        start = centred_start(sites[0], n_sites, self.room, len(self.body))
         added = np.setdiff1d(np.arange(len(self.window)), self.body)
         return np.union1d(added, self.body[start : start + self.room])
 
@@ -393,8 +398,7 @@ def _log_probs(language_model, windows):
         MaskedWindow(i, np.zeros(len(w), bool), np.isin(np.arange(len(w)), w.places))
         for i, w in enumerate(windows)
     )
-    table, targets, _ = predict(language_model, windows, rows, _log_softmax)
-    return np.split(table, np.cumsum([len(places) for places in targets])[:-1])
+    return predict_by_row(language_model, windows, rows, _log_softmax)
 
 
 def _log_softmax(logits, labels):

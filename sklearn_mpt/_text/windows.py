@@ -1,13 +1,31 @@
 """Tokenise texts, and cut them into windows that fit into the model."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._text.masks import Window
 from sklearn_mpt._text.slow_tokenizers import encode_slowly
+from sklearn_mpt._text.texts import distinct_texts
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """Tokens of one input of the model, and which of them are scored in this window."""
+
+    text: int  # index of the text
+    inputs: dict  # name -> int array of shape (n_tokens,), "input_ids" among them
+    is_fixed: np.ndarray  # bool, shape (n_tokens,): added by the tokenizer, or context
+    is_maskable: np.ndarray  # bool, shape (n_tokens,)
+    places: np.ndarray  # positions of the scored tokens, shape (n_places,)
+    words: np.ndarray  # index of the word of each token, shape (n_tokens,)
+    offsets: np.ndarray  # start and end of each token in the text, shape (n_tokens, 2)
+    key: np.ndarray | None = None  # tokens that determine masks; None: its own
+
+    def __len__(self):
+        return len(self.is_maskable)
 
 
 def longest_input(model, tokenizer, max_length):
@@ -47,17 +65,15 @@ def tokenize(tokenizer, texts, input_names):
     Unknown tokens are maskable. Also returns, for each text, the index of the first
     text that equals it.
     """
-    first = {}
-    for index, text in enumerate(texts):
-        first.setdefault(text, index)
-    encoded = _encode(tokenizer, list(first))
+    distinct, first = distinct_texts(texts)
+    encoded = _encode(tokenizer, list(distinct))
     names = [name for name in encoded if name in input_names]
     special = special_ids(tokenizer)
     windows = [
         _window(encoded, row, index, names, special)
-        for row, index in enumerate(first.values())
+        for row, index in enumerate(distinct.values())
     ]
-    return windows, np.array([first[text] for text in texts])
+    return windows, first
 
 
 def special_ids(tokenizer):
@@ -234,7 +250,7 @@ def _stride_over_context(window, room, centred):
     is_text = ~window.is_fixed[inner]
     first, n_tokens = int(is_text.argmax()), int(is_text.sum())
     if n_tokens <= room:
-        start = min(max(0, first - (room - n_tokens) // 2), len(inner) - room)
+        start = centred_start(first, n_tokens, room, len(inner))
         inner = inner[start : start + room]
     else:
         inner = inner[max(0, first - room // 2) : first + n_tokens + room // 2]
@@ -243,6 +259,15 @@ def _stride_over_context(window, room, centred):
         for start, scored in _spans(len(inner), room, centred)
     ]
     return [piece for piece in pieces if len(piece.places)] or pieces[:1]
+
+
+def centred_start(first, n_scored, room, n_tokens):
+    """Return the start of a window of `room` tokens with scored ones in its middle.
+
+    first, n_scored : place of the first scored token among `n_tokens`, and their
+    number, to the last one.
+    """
+    return int(np.clip(first - (room - n_scored) // 2, 0, n_tokens - room))
 
 
 def _is_added(window):

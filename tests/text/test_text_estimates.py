@@ -9,8 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 pytest.importorskip("transformers")
 
 from sklearn_mpt._text.estimates import weight_of_means
-from sklearn_mpt._text.masks import MaskDraw, Window
+from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.results import TextScores
+from sklearn_mpt._text.windows import Window
 
 N = 6  # tokens of a text
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._text.masks import METHODS, MaskDraw, Window
+from sklearn_mpt._text.masks import METHODS, MaskDraw
+from sklearn_mpt._text.windows import Window
 
 
 def make_window(n_tokens=7, words=None, places=None, first_token=10):

@@ -14,7 +14,6 @@ from test_text_estimates import chain, inconsistent, score_of, truth_of, window_
 from text_models import make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer, mpt_curve
-from sklearn_mpt._text.designs import DrawGroups
 from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.moderation import (
     Moderation,
@@ -26,6 +25,7 @@ from sklearn_mpt._text.moderation import (
     scale_of_ratios,
 )
 from sklearn_mpt._text.results import TextScores
+from sklearn_mpt._text.variances import DrawGroups
 
 WORDS = "the cat sat on a mat ran fast . ? dog".split()
 SENTENCES = [

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from sklearn_mpt._seeds import seed_from
+from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.masks import DESIGNS, MaskDraw
 from sklearn_mpt._text.moderation import MIN_TEXTS, Moderation, find_moderation
-from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.windows import fit_windows
 
 

@@ -13,8 +13,8 @@ from test_text_estimates import window_of
 from text_models import JointModel, all_texts, make_letter_tokenizer, random_joint
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.designs import RULES, count_groups
 from sklearn_mpt._text.masks import MaskDraw
+from sklearn_mpt._text.variances import RULES, count_groups
 
 LONG = [" ".join("a" * n_tokens) for n_tokens in range(8, 16)]
 

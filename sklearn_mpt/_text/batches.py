@@ -124,17 +124,16 @@ def _score_surest_first(language_model, windows, draw):
     hidden = [np.isin(np.arange(len(w)), w.places) for w in windows]
     log_probs = [np.zeros(len(window)) for window in windows]
     while any(mask.any() for mask in hidden):
-        rows = (
+        rows = [
             MaskedWindow(i, mask, mask) for i, mask in enumerate(hidden) if mask.any()
-        )
-        values, targets, owners = predict(language_model, windows, rows, pick_both)
-        parts = np.split(values, np.cumsum([len(places) for places in targets])[:-1])
-        for owner, places, part in zip(owners, targets, parts, strict=True):
-            log_prob, largest = part.T
+        ]
+        predictions = predict_by_row(language_model, windows, rows, pick_both)
+        for row, prediction in zip(rows, predictions, strict=True):
+            log_prob, largest = prediction.T
             surest = np.argmax(largest)
-            log_probs[owner][places[surest]] = log_prob[surest]
-            hidden[owner] = hidden[owner].copy()
-            hidden[owner][places[surest]] = False
+            place = np.flatnonzero(row.target)[surest]
+            log_probs[row.window][place] = log_prob[surest]
+            hidden[row.window] = row.hidden & (np.arange(len(row.hidden)) != place)
     return [
         exact_scores(tokens[window.places])
         for window, tokens in zip(windows, log_probs, strict=True)
@@ -157,6 +156,15 @@ def predict(language_model, windows, rows, pick=None):
     log_prob = torch.cat(log_prob).cpu().double().numpy()
     _check_numbers(log_prob, targets, owners, windows)
     return log_prob, targets, owners
+
+
+def predict_by_row(language_model, windows, rows, pick=None):
+    """Return an array of log-probabilities, of its targets, for each row.
+
+    Parameters are those of `predict`.
+    """
+    log_prob, targets, _ = predict(language_model, windows, rows, pick)
+    return np.split(log_prob, np.cumsum([len(places) for places in targets])[:-1])
 
 
 def _check_numbers(log_prob, targets, owners, windows):
