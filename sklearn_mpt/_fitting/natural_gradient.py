@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._likelihoods.base import ShapeBlocks
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import ROUNDING, TINY
 
@@ -63,21 +64,6 @@ class Point(NamedTuple):
         """Return a point of the same shapes with these values, flat."""
         coefs, shape_params = values.split([part.numel() for part in self])
         return Point(coefs.view_as(self.coefs), shape_params.view_as(self.shape_params))
-
-
-class ShapeBlocks(NamedTuple):
-    """Shape parameters that belong to one feature, solved for with its location.
-
-    slots : shape parameters of each feature that has any, (f, q); -1 for none. places :
-    first location of each of these features, (f,). is_log : whether each shape
-    parameter is the logarithm of a positive number, (g,). lengths : size of a unit step
-    in each shape parameter, in units of the location, (g,).
-    """
-
-    slots: torch.Tensor
-    places: torch.Tensor
-    is_log: torch.Tensor
-    lengths: torch.Tensor
 
 
 class Curvature(NamedTuple):

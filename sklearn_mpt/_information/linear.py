@@ -14,6 +14,7 @@ import torch
 from sklearn_mpt._information.louis import covariance_of, missing_information
 from sklearn_mpt._integration.integrals import log_joint
 from sklearn_mpt._integration.quadrature import Nodes
+from sklearn_mpt._likelihoods.base import rank_among_equals
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
 # Rules are refined until the information changes by less, relative to its diagonal.
@@ -211,9 +212,7 @@ class _CompleteData:
         self.shape_param_features = features.long()
         self.shape_params = likelihood.shape_params.detach().to(W)
         self.n_shape_params = len(features)
-        # of each location; features are no more than locations
-        numbers = torch.arange(n_locations, device=W.device)
-        self.feature = likelihood.to_locations(numbers)[:n_locations]
+        self.feature = likelihood.features_of_locations(n_locations, W.device)
         self.n_coefs = n_locations * self.width
         self.n_parameters = self.n_coefs + self.n_shape_params
 
@@ -287,7 +286,7 @@ class _CompleteData:
 
         The derivatives of the slopes of all c-th locations take one gradient.
         """
-        place = _rank_among_equals(self.feature)
+        place = rank_among_equals(self.feature)
         for c in range(int(place.max()) + 1):
             chosen = (place == c).nonzero()[:, 0]
             partner = torch.full_like(place, -1)
@@ -299,7 +298,7 @@ class _CompleteData:
     def _add_shape_params(self, result, shape_slope, location, shape_params, z1, share):
         """Add the curvatures in shape parameters, for the features in turn."""
         n_coefs, feature = self.n_coefs, self.shape_param_features
-        place = _rank_among_equals(feature)
+        place = rank_among_equals(feature)
         for rank in range(int(place.max()) + 1):
             chosen = (place == rank).nonzero()[:, 0]  # at most one for each feature
             total = shape_slope[..., chosen].sum()
@@ -313,12 +312,6 @@ class _CompleteData:
                     result[n_coefs + i, part] = cross[place_of]
                 same_feature = (feature == feature[i]).nonzero()[:, 0]
                 result[n_coefs + same_feature, n_coefs + i] = within[same_feature]
-
-
-def _rank_among_equals(numbers):
-    """Return how many equal numbers precede each number, (g,)."""
-    equal = numbers[:, None] == numbers
-    return equal.tril(-1).sum(1)
 
 
 def _gradient(total, at):

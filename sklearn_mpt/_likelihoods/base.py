@@ -128,6 +128,31 @@ class ShapeSteps(NamedTuple):
     lengths: torch.Tensor
 
 
+class ShapeBlocks(NamedTuple):
+    """Shape parameters that belong to one feature, solved for with its location.
+
+    slots : shape parameters of each feature that has any, (f, q); -1 for none. places :
+    first location of each of these features, (f,). is_log, lengths : as in
+    `ShapeSteps`, (g,).
+    """
+
+    slots: torch.Tensor
+    places: torch.Tensor
+    is_log: torch.Tensor
+    lengths: torch.Tensor
+
+
+def rank_among_equals(numbers):
+    """Return how many equal numbers precede each number of a tensor, (g,)."""
+    order = numbers.argsort(stable=True)
+    by_number = numbers[order].contiguous()
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device) - torch.searchsorted(
+        by_number, by_number
+    )
+    return rank
+
+
 class Likelihood(torch.nn.Module, ABC):
     """Distribution of features given their locations.
 
@@ -140,19 +165,31 @@ class Likelihood(torch.nn.Module, ABC):
     logarithm of a noise variance, or of the gaps between thresholds. They form one
     vector, and are trained together with the locations. `ShapeLikelihood` is the base
     class of such kinds.
+
+    Attributes
+    ----------
+    bounds, values, measure : tuple, tuple or None, str
+        The values of a feature: between which numbers they are; all of them, if they
+        are few; and whether they have a "density" or a "probability".
+    n_locations, n_shape_params, n_means : int
+        How many numbers a feature has: locations, which are neighbours; shape
+        parameters; and expectations that `mean` returns.
+    shape_param_features, has_blocks : sequence of int, bool
+        The information of shape parameters: the feature to which each belongs, and
+        whether they have cross information with its location; see `shape_blocks`.
+    has_fixed_information : bool
+        Whether the information of an entry on its location does not depend on its
+        value.
     """
 
-    bounds: tuple[float, float] = (-math.inf, math.inf)  # of the values of a feature
-    values: tuple[float, ...] | None = None  # all values of a feature, if they are few
-    n_locations = 1  # number of locations of a feature, which are neighbours
-    # The feature to which each shape parameter belongs.
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+    values: tuple[float, ...] | None = None
+    measure: str | None = None
+    n_locations = 1
+    n_shape_params = 0
+    n_means = 1
     shape_param_features: Sequence[int] = ()
-    n_shape_params = 0  # number of shape parameters of a feature
-    n_means = 1  # how many numbers `mean` returns for a feature
-    # Whether shape parameters have cross information with the location.
     has_blocks = False
-    measure: str | None = None  # whether entries have a "density" or a "probability"
-    # Whether the information of an entry does not depend on its value.
     has_fixed_information = False
 
     @classmethod
@@ -359,6 +396,14 @@ class Likelihood(torch.nn.Module, ABC):
             return entries
         return entries.repeat_interleave(self.n_locations, -1)
 
+    def features_of_locations(
+        self, n_locations: int, device: torch.device
+    ) -> torch.Tensor:
+        """Return the index of the feature of each location, int, (n_locations,)."""
+        # features are no more than locations, so these numbers are enough
+        numbers = torch.arange(n_locations, device=device)
+        return self.to_locations(numbers)[:n_locations].contiguous()
+
     def units_of_locations(self, array: Scale) -> Scale:
         """Return the shift or scale of each location from that of the columns."""
         if np.ndim(array) == 0:
@@ -414,6 +459,25 @@ class Likelihood(torch.nn.Module, ABC):
         """How far steps of the shape parameters go; tensors of shape (g,)."""
         none = self.shape_params
         return ShapeSteps(none, none.bool(), none)
+
+    def shape_blocks(self, n_locations: int) -> ShapeBlocks | None:
+        """Return which shape parameters are solved for with which locations.
+
+        None if the information of shape parameters is diagonal.
+        """
+        if not self.has_blocks:
+            return None
+        device = self.shape_params.device
+        feature = torch.as_tensor(self.shape_param_features, device=device)
+        features, number = feature.unique(return_inverse=True)
+        slots = number.new_full((len(features), self.n_shape_params), -1)
+        slots[number, rank_among_equals(number)] = torch.arange(
+            len(number), device=device
+        )
+        of_locations = self.features_of_locations(n_locations, device)
+        places = torch.searchsorted(of_locations, features)
+        steps = self.shape_steps
+        return ShapeBlocks(slots, places, steps.is_log, steps.lengths)
 
     def noises(self) -> list[torch.nn.Parameter]:
         """Return the torch parameters of noise variances and dispersions.

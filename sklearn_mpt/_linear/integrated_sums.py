@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._fitting.natural_gradient import Curvature, Point, ShapeBlocks, Sums
+from sklearn_mpt._fitting.natural_gradient import Curvature, Point, Sums
 from sklearn_mpt._integration.prior_grid import RADIUS, resolves
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._linear.linear_map import (
@@ -230,7 +230,7 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     information = likelihood.derivatives(X, location[None])[1]
     information = information * likelihood.to_locations(known)
     full = _outer_sums(information.sum(0), nodes)
-    shape_params = shape_params and (shape_slope + shape_gradient, *shape_params[1:])
+    shape_params = shape_params and (shape_slope + shape_gradient, shape_params[1])
     return sums_of(
         value, weight, location_slope.T @ nodes, full, shape_params
     ), unresolved
@@ -324,12 +324,11 @@ def _outer_sums(weight, z):
 def sums_of(value, weight, gradient, information, shape_params=None):
     """Return `Sums`.
 
-    shape_params : slope, information and blocks of the likelihood's shape parameters,
-    or None.
+    shape_params : slope and information of the likelihood's shape parameters, or None.
     """
     none = gradient.new_zeros(0)
-    slope, shape_information, blocks = shape_params or (none, none, None)
-    curvature = Curvature(information, shape_information, blocks)
+    slope, shape_information = shape_params or (none, none)
+    curvature = Curvature(information, shape_information)
     return Sums.from_rows(value, weight, Point(gradient, slope), curvature)
 
 
@@ -388,35 +387,12 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
 def _shape_sums(likelihood, X, location, share, known, z):
     """Return sums over rows and nodes for the likelihood's shape parameters.
 
-    They are slope, information and blocks. share : derivatives in the log-probabilities
-    of entries. known : weights of nodes for present entries. Both are (n, s, d).
+    They are slope and information. share : derivatives in the log-probabilities of
+    entries. known : weights of nodes for present entries. Both are (n, s, d).
     """
     if not len(likelihood.shape_param_features):
         return None
-    sums = likelihood.shape_sums(X, location, share, known, z)
-    return *sums, blocks_of(likelihood, location.shape[-1])
-
-
-def blocks_of(likelihood, n_locations):
-    """Return which shape parameters belong to which features, as `ShapeBlocks`.
-
-    None if their information is diagonal.
-    """
-    if not likelihood.has_blocks:
-        return None
-    device = likelihood.shape_params.device
-    feature = torch.as_tensor(likelihood.shape_param_features, device=device)
-    features, number = feature.unique(return_inverse=True)
-    order = number.argsort(stable=True)
-    first = torch.searchsorted(number[order].contiguous(), number[order])
-    slots = number.new_full((len(features), likelihood.n_shape_params), -1)
-    slot = torch.arange(len(order), device=device) - first
-    slots[number[order], slot] = order
-    numbers = torch.arange(n_locations, device=device)
-    feature_of_location = likelihood.to_locations(numbers)[:n_locations]
-    places = torch.searchsorted(feature_of_location.contiguous(), features)
-    _, is_log, lengths = likelihood.shape_steps
-    return ShapeBlocks(slots, places, is_log, lengths)
+    return likelihood.shape_sums(X, location, share, known, z)
 
 
 def _row_node_shares(log_prob, log_r, visible, hidden, targets):

@@ -254,8 +254,15 @@ class IntegratedRows(Objective):
         return draw_masks(sizes, self.n_features, rng)
 
     def sums(self, point, batch):
-        parts = self._parts(batch, point, self.joint(point))
-        return self._add_priors(functools.reduce(operator.add, parts), point)
+        joint = self.joint(point)
+        parts = self._parts(batch, point, joint)
+        return self._completed(functools.reduce(operator.add, parts), joint, point)
+
+    def _completed(self, sums, joint, point):
+        """Add what concerns no single row: blocks of shape parameters, and priors."""
+        sums = self._add_priors(sums, point)
+        blocks = joint.likelihood.shape_blocks(len(point.coefs))
+        return sums._replace(information=sums.information._replace(blocks=blocks))
 
     def _parts(self, batch, point, joint):
         """Return sums whose total is that of the batch."""
@@ -501,7 +508,7 @@ class EnumeratedRows(IntegratedRows):
         sums = row_node_sums(
             self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )
-        return self._add_priors(sums._replace(n_rows=self.n_rows), point)
+        return self._completed(sums._replace(n_rows=self.n_rows), joint, point)
 
 
 def objective_of(X, likelihood, params, n_dims, context=NO_CONTEXT):

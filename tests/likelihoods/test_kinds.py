@@ -22,7 +22,7 @@ from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
 from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
 from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
-from sklearn_mpt._linear.integrated_sums import blocks_of, row_node_sums  # noqa: E402
+from sklearn_mpt._linear.integrated_sums import row_node_sums  # noqa: E402
 from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
 
 N_LEVELS = {"categorical": 3, "ordinal": 4, "partial_credit": 4}
@@ -151,9 +151,11 @@ def summed(likelihood, X, z, coefs):
     """Slopes and information of rows at a node each."""
     rows = rows_of(X)
     nodes = Nodes(z[:, None], torch.zeros(len(X), 1).double())
-    return row_node_sums(
+    sums = row_node_sums(
         rows, nodes, Point(coefs, likelihood.shape_params), likelihood, None
     )
+    blocks = likelihood.shape_blocks(len(coefs))
+    return sums._replace(information=sums.information._replace(blocks=blocks))
 
 
 @pytest.mark.parametrize("kind", WITH_SHAPE)
@@ -252,7 +254,7 @@ def test_steps_solve_for_own_parameters_and_coefficients_together():
     z = torch.from_numpy(rng.normal(size=(60, 1)))
     sums = summed(likelihood, X, z, coefs)
     step = divide(sums.gradient, sums.information)
-    slots, places, *_ = blocks_of(likelihood, 4)
+    slots, places, *_ = likelihood.shape_blocks(4)
     for slot, place in zip(slots, places, strict=True):
         slot = slot[slot >= 0]
         rows = sums.information.shape_params[slot]
