@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from sklearn_mpt._fitting.masks import shared_masks, training_sets
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import (
     LogMeanExp,
@@ -37,7 +38,6 @@ from sklearn_mpt._integration.quadrature import (
     total_and_shares,
 )
 from sklearn_mpt._measure.contract import masked_score
-from sklearn_mpt._measure.masks import draw_masks, training_sets, training_sizes
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
@@ -304,9 +304,8 @@ class MaskedLoss(RowLoss):
         """Draw a mask for each of some rows; bool Tensor of shape (n, d)."""
         mask_rate, n_masks = self.masks
         n_masks = min(n_masks, len(X))
-        sizes = training_sizes(mask_rate, n_masks, X.shape[1], rng)
-        masks = draw_masks(sizes, X.shape[1], rng)[np.arange(len(X)) % n_masks]
-        return torch.from_numpy(masks).to(X.device)
+        masks = shared_masks(mask_rate, n_masks, X.shape[1], rng)
+        return torch.from_numpy(masks[np.arange(len(X)) % n_masks]).to(X.device)
 
 
 class DrawnMasksLoss(MaskedLoss):

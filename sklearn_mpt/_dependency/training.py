@@ -28,7 +28,7 @@ from sklearn_mpt._dependency.predictors import (
     named,
     prepared,
 )
-from sklearn_mpt._fitting.mask_sizes import MaskSizes
+from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._likelihoods.levels import smoothed_shares
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
 from sklearn_mpt._seeds import N_TORCH_SEEDS, seed_from
@@ -79,15 +79,15 @@ def visible_sets(present, column, n_masks, mask_rate, rng):
     others_present = torch.from_numpy(present[:, others])
     generator = torch.Generator(device="cpu")
     generator.manual_seed(seed_from(rng, N_TORCH_SEEDS))
-    size = MaskSizes(mask_rate, present.shape[1]).size
+    size = RowMasks(mask_rate, present.shape[1]).size
     # the column itself is one of the hidden columns of a fixed size
-    sizes = MaskSizes("uniform" if size is None else size - 1, len(others))
+    masks = RowMasks("uniform" if size is None else size - 1, len(others))
     visible = np.zeros((n_masks, *present.shape), dtype=bool)
     for i, copy in enumerate(visible):
         is_unmasked = i == 0 if size is None else size == 1
         is_visible = others_present
         if not is_unmasked:
-            is_visible = others_present & ~sizes.draw(others_present, generator)[0]
+            is_visible = others_present & ~masks.draw(others_present, generator)[0]
         copy[:, others] = is_visible.numpy()
     return visible.reshape(-1, present.shape[1])
 

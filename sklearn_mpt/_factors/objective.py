@@ -5,7 +5,6 @@ import math
 import operator
 from abc import abstractmethod
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,77 +18,13 @@ from sklearn_mpt._factors.sums import (
     moment_sums,
     packing_of,
 )
+from sklearn_mpt._fitting.masks import MaskedBatch
 from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._matrices import explained_shares, identity, inverse_product
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 from sklearn_mpt._seeds import N_TORCH_SEEDS
-
-# Multiples of either, less their whole part, cover an interval evenly.
-GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-
-
-class MaskedBatch(NamedTuple):
-    """Rows of a step, and what their masks are drawn from.
-
-    rows : their indices, (b,). iteration : number of masks that each row had before.
-    seed : of the random numbers of entries. shift : where the sequences of the shares
-    of visible entries start, in [0, 1).
-    """
-
-    rows: torch.Tensor
-    iteration: int
-    seed: int
-    shift: float
-
-
-class UniformMasks:
-    """Draw visible sets of uniform size; every entry is a target given them.
-
-    Each entry is visible with the probability u of its row. As u is uniform, so is the
-    size, over 0..d. From row to row and from iteration to iteration, u follows
-    sequences that cover the interval evenly. Sets of odd iterations are complements of
-    those before.
-    """
-
-    is_uniform = True
-
-    def __call__(self, present, batch, first):
-        uniform = _uniform(batch, first, present)
-        place = torch.arange(first, first + len(present), device=present.device)
-        start = batch.shift + SILVER * place[:, None].to(present.dtype)
-        visible = uniform < (start + GOLDEN * (batch.iteration // 2)) % 1
-        visible = ~visible if batch.iteration % 2 else visible
-        return present * visible, present
-
-
-class FixedMasks:
-    """Draw hidden sets of one size as targets, disjoint in successive iterations."""
-
-    is_uniform = False
-
-    def __init__(self, size):
-        self.size = size
-
-    def __call__(self, present, batch, first):
-        n_features = present.shape[1]
-        n_parts = max(1, n_features // self.size)
-        rank = _uniform(batch, first, present).argsort(1).argsort(1)
-        start = (batch.iteration % n_parts) * self.size
-        hidden = (rank >= start) & (rank < start + self.size)
-        return present * ~hidden, present * hidden * (n_features / self.size)
-
-
-def _uniform(batch, first, like):
-    """Draw uniform numbers for a block of the rows of a batch.
-
-    first : place of the first row of the block in the batch.
-    """
-    state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
-    generator = torch.Generator(like.device).manual_seed(int(state[0] >> np.uint64(1)))
-    options = {"dtype": torch.float32, "device": like.device}
-    return torch.rand(like.shape, generator=generator, **options)
 
 
 class GaussianObjective(Objective):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.line_search import backtrack
+from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import is_flat
 from sklearn_mpt._items.answers import MISSING
@@ -22,7 +23,6 @@ from sklearn_mpt._items.training import (
     block_sums,
     solve_metric,
 )
-from sklearn_mpt._measure.masks import draw_masks, training_sizes
 from sklearn_mpt._numbers import TINY
 
 AUTO_MASKS = 32  # in each step, if n_masks is "auto"
@@ -116,8 +116,8 @@ class MaskedItemSolver(ItemSolver):
         objective, point = self.objective, self.point
         items, answers = objective.layout.items, objective.answers
         d, z = len(items), objective.grid.z
-        sizes = training_sizes(self.mask_rate, self.n_masks, d, self.rng)
-        masks = torch.from_numpy(draw_masks(sizes, d, self.rng)).to(z.device)
+        masks = shared_masks(self.mask_rate, self.n_masks, d, self.rng)
+        masks = torch.from_numpy(masks).to(z.device)
         curves = items.curves(point, z)
         table, prob = items.table(curves), items.prob(curves)
         log_weight = objective.grid.log_weight(objective.layout.population(point))

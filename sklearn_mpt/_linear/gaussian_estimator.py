@@ -12,17 +12,13 @@ from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
-from sklearn_mpt._factors.objective import (
-    FixedMasks,
-    GaussianMoments,
-    GaussianRows,
-    UniformMasks,
-)
+from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form, principal_factors
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_short_runs
 from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.masks import ComplementaryMasks, DisjointMasks
 from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.weights import SampleWeights
@@ -189,9 +185,9 @@ class GaussianLinear(LatentMixin, IterativeMPT):
         floor = as_tensor(floor, data.device)
         by_moments, masks = is_whole and self.objective == "mpt", None
         if self.objective == "mpt" and self.mask_rate == "uniform":
-            masks = UniformMasks()
+            masks = ComplementaryMasks()
         elif self.objective == "mpt":
-            masks = FixedMasks(fixed_size(self.mask_rate, n_features))
+            masks = DisjointMasks(fixed_size(self.mask_rate, n_features))
         exact_follows = masks is not None and ends_without_masks(
             self.mask_rate, self.n_masks
         )

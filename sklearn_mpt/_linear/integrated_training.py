@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._fitting.masks import all_masks, shared_masks
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
@@ -46,12 +47,7 @@ from sklearn_mpt._linear.linear_map import (
     bound_grid,
     spacing,
 )
-from sklearn_mpt._measure.masks import (
-    all_masks,
-    draw_masks,
-    fixed_size,
-    training_sizes,
-)
+from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 
@@ -250,8 +246,7 @@ class IntegratedRows(Objective):
             size = fixed_size(self.mask_rate, self.n_features)
             if math.comb(self.n_features, size) <= count:
                 return rng.permutation(all_masks(self.mask_rate, self.n_features)[0])
-        sizes = training_sizes(self.mask_rate, count, self.n_features, rng, smallest=0)
-        return draw_masks(sizes, self.n_features, rng)
+        return shared_masks(self.mask_rate, count, self.n_features, rng, smallest=0)
 
     def sums(self, point, batch):
         joint = self.joint(point)

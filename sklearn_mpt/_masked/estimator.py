@@ -24,7 +24,7 @@ from sklearn_mpt._checks import (
     warn_caller,
     warn_constant,
 )
-from sklearn_mpt._fitting.mask_sizes import MaskSizes
+from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._frames import plain
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
@@ -375,7 +375,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             self._module(fitted).to(device),
             rows,
             held_out,
-            sizes=MaskSizes(self.mask_rate, X.shape[1], blocks),
+            sizes=RowMasks(self.mask_rate, X.shape[1], blocks),
             generator=generator,
             batch_size=fitted["_batch_size"] if batch_size == "auto" else batch_size,
             n_masks=None if n_masks == "auto" else int(n_masks),

@@ -130,7 +130,7 @@ class MaskedSolver(Solver):
         Trained in place.
     rows : StandardisedRows
     held_out : StandardisedRows or None
-    sizes : MaskSizes
+    sizes : RowMasks
     generator : torch.Generator
         Source of minibatches, masks and dropout, on the device of the rows.
     batch_size : int

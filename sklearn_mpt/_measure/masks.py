@@ -2,20 +2,7 @@
 
 A mask is a boolean array of shape (n_features,), True where a feature is hidden.
 
-Masks of training are drawn in three ways:
-
-- `training_sizes` and `draw_masks`, or `training_sets`: few masks, each for many rows,
-  where the cost of a step grows with the number of masks.
-- `_fitting.mask_sizes.MaskSizes`: a mask for each row, on the device of the rows, where
-  a model takes any mask at the same cost. With a uniform rate only present entries are
-  hidden.
-- `_factors.objective.UniformMasks` and `FixedMasks`: a mask for each row, whose size
-  follows an evenly spread sequence, and in the next step its complement, or a set
-  disjoint from it. So the noise of masks is small in the few natural steps of linear
-  models.
-
-The other functions here draw masks and orders of evaluation. Those of texts are in
-`_text.masks`.
+Masks of training are drawn in `_fitting.masks`, those of texts in `_text.masks`.
 """
 
 from itertools import combinations, permutations
@@ -28,68 +15,11 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
 MAX_ORDERED_FEATURES = 4  # of which all orders, 24, are listed; others are drawn
-N_RUNS = 4  # runs of features, at most, that are scored for each mask of a fixed size
 
 
 def mask_size(rate, n_features):
     """Return the number of hidden features at a mask rate."""
     return max(1, int(np.floor(rate * n_features + 0.5)))
-
-
-def training_sizes(
-    mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False
-):
-    """Draw the mask sizes of one step of training, of shape (n_masks,).
-
-    With a uniform rate, one size is drawn from each of `n_masks` equal slices of
-    smallest..n_features, so every step has small and large masks. The sizes are
-    returned in random order, so any part of them is unbiased too.
-
-    is_systematic : whether all slices share one random place, and sizes increase. Only
-    all sizes together are unbiased.
-    """
-    if mask_rate != "uniform":
-        return np.full(n_masks, fixed_size(mask_rate, n_features))
-    place = rng.random() if is_systematic else rng.random(n_masks)
-    quantiles = (np.arange(n_masks) + place) / n_masks
-    if not is_systematic:
-        quantiles = rng.permutation(quantiles)
-    n_sizes = n_features + 1 - smallest
-    return smallest + np.floor(quantiles * n_sizes).astype(int)
-
-
-def training_sets(mask_rate, n_masks, n_features, rng):
-    """Draw sets of observed features, and the weights of their bounds in the objective.
-
-    The score of feature j given the features R is the difference L(R and j) - L(R) of
-    two bounds. With a uniform rate, these differences add up to L(all features), up to
-    a constant, along any order of the features. So the objective is L(all); a random
-    set R is returned too, with weight 0, to train the posteriors on rows with gaps.
-    With a fixed size m, the objective is the score of features revealed after R. If
-    there are many features a run of them is revealed, with scores of the sizes
-    m - h..m + h, which lowers the variance.
-
-    Returns bool (n_sets, n_masks, d), and the weight of each set.
-    """
-    keys = rng.random((n_masks, n_features), dtype=np.float32)
-    if mask_rate != "uniform":
-        # argsort of random keys is a random permutation, as good as ranks
-        return _fixed_sets(fixed_size(mask_rate, n_features), keys.argsort(1))
-    n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
-    limits = np.sort(keys)[np.arange(n_masks), n_observed.astype(int)]
-    before = keys < limits[:, None]
-    return np.stack([before, np.ones_like(before)]), [0, 1]
-
-
-def _fixed_sets(size, ranks):
-    n_features = ranks.shape[1]
-    half = min(n_features // 16, size - 1, n_features - size)
-    n_observed, length = n_features - size - half, 2 * half + 1
-    n_runs = min(N_RUNS, (size + half) // length)
-    run_of = (ranks - n_observed) // length
-    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
-    weight = n_features / length
-    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs
 
 
 def fixed_size(mask_rate, n_features):
@@ -267,16 +197,3 @@ def share_out(total, weights):
     order = np.argsort(shares - ideal, kind="stable")
     shares[order[: total - shares.sum()]] += 1
     return shares
-
-
-def all_masks(mask_rate, n_features):
-    """Return all masks of the sizes of a mask rate, and their probabilities.
-
-    A uniform rate includes size 0, as `training_sizes` with ``smallest=0``.
-    """
-    sizes = range(n_features + 1)
-    if mask_rate != "uniform":
-        sizes = [fixed_size(mask_rate, n_features)]
-    masks = [enumerate_masks(n_features, size) for size in sizes]
-    weight = [np.full(len(part), 1 / (len(masks) * len(part))) for part in masks]
-    return np.concatenate(masks), np.concatenate(weight)

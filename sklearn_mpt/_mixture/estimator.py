@@ -21,12 +21,12 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
-from sklearn_mpt._measure.masks import draw_masks, training_sizes
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
@@ -547,13 +547,12 @@ class MPTMixture(TableMPT, IterativeMPT):
             1 if self._ends_without_masks else max(1, math.ceil(n_pairs / n_rows))
         )
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
-        sizes = training_sizes(
+        masks = shared_masks(
             self.mask_rate, n_masks, n_features, rng, is_systematic=True
         )
-        masks = draw_masks(sizes, n_features, rng)
         rows = np.tile(np.arange(n_rows), n_copies)
         mask_index = rng.permutation(len(rows)) % n_masks
-        inflation = n_features / sizes[:, None]
+        inflation = n_features / masks.sum(axis=1, keepdims=True)
         rows, mask_index, masks, inflation = (
             torch.from_numpy(array).to(X.device)
             for array in (rows, mask_index, masks, inflation)

@@ -19,6 +19,7 @@ from sklearn_mpt._deep.objectives import (
     shared_scores,
 )
 from sklearn_mpt._deep.posterior_modes import laplace, n_modes
+from sklearn_mpt._fitting.masks import training_sets
 from sklearn_mpt._integration.integrals import log_joint, rows_of
 from sklearn_mpt._integration.quadrature import (
     Nodes,
@@ -31,7 +32,7 @@ from sklearn_mpt._integration.quadrature import (
 )
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 from sklearn_mpt._likelihoods.columns import Columns
-from sklearn_mpt._measure.masks import enumerate_masks, training_sets
+from sklearn_mpt._measure.masks import enumerate_masks
 
 N_DIMS, N_FEATURES = 2, 5
 UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())

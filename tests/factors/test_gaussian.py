@@ -20,11 +20,9 @@ from sklearn_mpt._factors.density import (  # noqa: E402
     moments_of,
 )
 from sklearn_mpt._factors.objective import (  # noqa: E402
-    FixedMasks,
     GaussianMoments,
     GaussianRows,
     MaskedBatch,
-    UniformMasks,
 )
 from sklearn_mpt._factors.sums import (  # noqa: E402
     SymmetricMatrices,
@@ -34,6 +32,7 @@ from sklearn_mpt._factors.sums import (  # noqa: E402
     moment_likelihood_sums,
     moment_sums,
 )
+from sklearn_mpt._fitting.masks import ComplementaryMasks, DisjointMasks  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     Curvature,
     NaturalStep,
@@ -523,7 +522,7 @@ def batch_at(iteration, seed=7):
 
 
 def test_sets_of_odd_turns_are_complements():
-    masks, present = UniformMasks(), torch.ones(200, 5, dtype=torch.float64)
+    masks, present = ComplementaryMasks(), torch.ones(200, 5, dtype=torch.float64)
     for iteration in (0, 2, 6):
         seen, target = masks(present, batch_at(iteration), 0)
         other, other_target = masks(present, batch_at(iteration + 1), 0)
@@ -555,13 +554,14 @@ def test_sets_have_uniform_sizes_and_are_alike(iteration):
     """Frequencies of all 32 sets within 4.5 standard errors (p < 3e-4)."""
     size = np.array([i.bit_count() for i in range(32)])
     assert (
-        largest_z(weighted_sets(UniformMasks(), iteration), 1 / 6 / comb(5, size)) < 4.5
+        largest_z(weighted_sets(ComplementaryMasks(), iteration), 1 / 6 / comb(5, size))
+        < 4.5
     )
 
 
 def test_missing_entries_are_neither_seen_nor_targets():
     present = torch.tensor(np.random.default_rng(3).random((40, 6)) < 0.6).double()
-    for masks in (UniformMasks(), FixedMasks(2)):
+    for masks in (ComplementaryMasks(), DisjointMasks(2)):
         seen, target = masks(present, batch_at(0), 0)
         assert_array_equal(seen[present == 0], 0.0)
         assert_array_equal(target[present == 0], 0.0)
@@ -570,14 +570,14 @@ def test_missing_entries_are_neither_seen_nor_targets():
 @pytest.mark.parametrize("size", [1, 3, 5, 7])
 def test_fixed_masks_hide_as_many(size):
     present = torch.ones(100, N_FEATURES, dtype=torch.float64)
-    seen, target = FixedMasks(size)(present, batch_at(1), 0)
+    seen, target = DisjointMasks(size)(present, batch_at(1), 0)
     assert_array_equal((1 - seen).sum(1), size)
     assert_allclose(target, (1 - seen) * N_FEATURES / size)
 
 
 def test_fixed_masks_of_successive_turns_are_disjoint():
     present = torch.ones(100, N_FEATURES, dtype=torch.float64)
-    hidden = sum(1 - FixedMasks(2)(present, batch_at(t), 0)[0] for t in range(3))
+    hidden = sum(1 - DisjointMasks(2)(present, batch_at(t), 0)[0] for t in range(3))
     assert hidden.max() == 1
     assert_array_equal(hidden.sum(1), 6)
 
@@ -585,14 +585,14 @@ def test_fixed_masks_of_successive_turns_are_disjoint():
 def test_fixed_masks_are_alike():
     """All 21 pairs within 4.5 standard errors of a binomial share (p < 2e-4)."""
     n = 40_000
-    hidden = 1 - FixedMasks(2)(torch.ones(n, 7).double(), batch_at(1), 0)[0]
+    hidden = 1 - DisjointMasks(2)(torch.ones(n, 7).double(), batch_at(1), 0)[0]
     shares = (hidden.T @ hidden)[tuple(torch.triu_indices(7, 7, 1))] / n
     z = (shares - 1 / 21) / np.sqrt(20 / 21**2 / n)
     assert z.abs().max() < 4.5
 
 
 def test_seeds_and_blocks_give_other_masks():
-    masks, present = UniformMasks(), torch.ones(50, 7, dtype=torch.float64)
+    masks, present = ComplementaryMasks(), torch.ones(50, 7, dtype=torch.float64)
     draws = [
         masks(present, batch_at(0, seed), first)[0]
         for seed, first in ((7, 0), (7, 50), (8, 0))
@@ -628,7 +628,9 @@ def test_row_problem_is_the_contract(joint, point, gaps):
 
 
 def test_complement_turns_have_no_information(point, X):
-    objective = GaussianRows(torch.tensor(X), N_DIMS, UniformMasks(), "auto", -20.0)
+    objective = GaussianRows(
+        torch.tensor(X), N_DIMS, ComplementaryMasks(), "auto", -20.0
+    )
     rng, informed = np.random.default_rng(0), []
     for _ in range(4):
         (batch,) = objective.batches(rng)
@@ -639,7 +641,7 @@ def test_complement_turns_have_no_information(point, X):
 @pytest.mark.parametrize("batch_size", ["auto", 100])
 def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
     objective = GaussianRows(
-        torch.tensor(X), N_DIMS, UniformMasks(), batch_size, floor=-20.0
+        torch.tensor(X), N_DIMS, ComplementaryMasks(), batch_size, floor=-20.0
     )
     batches = list(objective.batches(np.random.default_rng(0)))
     counts = torch.cat([batch.rows for batch in batches]).bincount(minlength=25)

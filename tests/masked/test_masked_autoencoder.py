@@ -26,7 +26,7 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
-from sklearn_mpt._fitting.mask_sizes import MaskSizes
+from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.linear_start import NumberMoments, fit_linear, fit_mixture
 from sklearn_mpt._masked.recipe import recipe_for
@@ -230,14 +230,14 @@ def test_masks_have_the_weights_that_sum_to_the_log_density():
     generator = torch.Generator().manual_seed(0)
     present = torch.ones(4000, 5, dtype=torch.bool)
     present[:, 4] = False
-    hidden, weight = MaskSizes("uniform", 5).draw(present, generator)
+    hidden, weight = RowMasks("uniform", 5).draw(present, generator)
     size = (hidden & present).sum(1)
     assert not (hidden & ~present).any()
     counts = torch.bincount(size, minlength=5)[1:]
     assert (counts - 1000).abs().max() <= 1  # stratified
     assert_allclose(weight * size, 4.0)
     for rate, expected in ((0.4, 2), (3, 3), (0.01, 1)):
-        hidden, weight = MaskSizes(rate, 5).draw(present, generator)
+        hidden, weight = RowMasks(rate, 5).draw(present, generator)
         assert (hidden.sum(1) == expected).all()
         assert_allclose(weight, 5 / expected)
 
@@ -246,18 +246,18 @@ def test_masks_of_blocks_hide_whole_blocks():
     generator = torch.Generator().manual_seed(0)
     present = torch.ones(3000, 6, dtype=torch.bool)
     blocks = read_blocks([0, 0, 1, 1, 2, 2], 6)
-    hidden, weight = MaskSizes(4, 6, blocks).draw(present, generator)
+    hidden, weight = RowMasks(4, 6, blocks).draw(present, generator)
     pairs = hidden.view(-1, 3, 2)
     assert (pairs.all(2) == pairs.any(2)).all()
     assert_allclose(pairs.all(2).double().mean(0), 2 / 3, atol=0.04)
     assert_allclose(weight, 1.5)
-    hidden, weight = MaskSizes("uniform", 6, blocks).draw(present, generator)
+    hidden, weight = RowMasks("uniform", 6, blocks).draw(present, generator)
     counts = torch.bincount(hidden.sum(1), minlength=7)[1:]
     assert (counts - 500).abs().max() <= 1
     half = hidden.view(-1, 3, 2).sum(2) == 1
     assert (half.sum(1) == hidden.sum(1) % 2).all()
     present[:, 0] = False
-    hidden, _ = MaskSizes("uniform", 6, blocks).draw(present, generator)
+    hidden, _ = RowMasks("uniform", 6, blocks).draw(present, generator)
     assert not hidden[:, 0].any()
 
 
@@ -286,7 +286,7 @@ def test_a_net_that_is_trained_on_blocks_knows_no_partner_in_them():
 def test_sizes_are_stratified_over_the_rows_of_each_batch():
     present = torch.ones(40, 5, dtype=torch.bool)
     generator = torch.Generator().manual_seed(0)
-    hidden, _ = MaskSizes("uniform", 5).draw(present, generator, n_batches=4)
+    hidden, _ = RowMasks("uniform", 5).draw(present, generator, n_batches=4)
     for sizes in hidden.sum(1).split(10):
         assert_array_equal(sizes.bincount(), [0, 2, 2, 2, 2, 2])
 

@@ -11,7 +11,6 @@ from sklearn_mpt._measure.masks import (
     enumerate_masks,
     mask_size,
     read_blocks,
-    training_sizes,
 )
 
 
@@ -40,24 +39,6 @@ def test_drawn_masks_are_uniform_over_the_sets_of_a_size():
     _, counts = np.unique(masks, axis=0, return_counts=True)
     assert len(counts) == comb(5, 2)
     assert chisquare(counts).pvalue > 1e-3
-
-
-def test_uniform_training_sizes_are_stratified():
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        sizes = training_sizes("uniform", 20, 10, rng)
-        assert_array_equal(np.bincount(sizes, minlength=11)[1:], 2)
-
-
-def test_uniform_training_sizes_are_uniform_when_fewer_than_features():
-    rng = np.random.default_rng(0)
-    sizes = [training_sizes("uniform", 1, 7, rng)[0] for _ in range(7000)]
-    assert chisquare(np.bincount(sizes, minlength=8)[1:]).pvalue > 1e-3
-
-
-@pytest.mark.parametrize(("mask_rate", "size"), [(0.2, 2), (3, 3), (np.float64(1), 10)])
-def test_fixed_training_sizes(mask_rate, size):
-    assert_array_equal(training_sizes(mask_rate, 4, 10, np.random.default_rng(0)), size)
 
 
 @pytest.mark.parametrize("size", range(1, 7))

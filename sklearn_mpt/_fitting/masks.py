@@ -1,0 +1,249 @@
+"""Masks of training, by the parameter `mask_rate` of an estimator.
+
+With a uniform rate all sizes are equally likely, and spread evenly over the masks of a
+step. Designs differ in the cost of masks, and in how these depend on each other:
+
+- `shared_masks`: few masks, each for many rows, where the cost of a step grows with the
+  number of masks.
+- `RowMasks`: a mask for each row, on the device of the rows, where a model takes any
+  mask at the same cost. With a uniform rate only present entries are hidden.
+- `ComplementaryMasks` and `DisjointMasks`: a mask for each row, and in the next step
+  its complement, or a set disjoint from it. So the noise of masks is small in the few
+  natural steps of linear models.
+- `training_sets`: observed sets whose bounds, or differences of bounds, are trained.
+- `all_masks`: none is random, where they are few.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_mpt._measure.masks import (
+    block_keys,
+    draw_masks,
+    enumerate_masks,
+    fixed_size,
+)
+
+
+def shared_masks(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
+    """Draw the masks of one step, each for many rows; (n_masks, n_features).
+
+    smallest, is_systematic : as in `draw_sizes`.
+    """
+    sizes = draw_sizes(mask_rate, n_masks, n_features, rng, smallest, is_systematic)
+    return draw_masks(sizes, n_features, rng)
+
+
+def draw_sizes(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
+    """Draw the mask sizes of one step of training, of shape (n_masks,).
+
+    With a uniform rate, one size is drawn from each of `n_masks` equal slices of
+    smallest..n_features, so every step has small and large masks. The sizes are
+    returned in random order, so any part of them is unbiased too.
+
+    is_systematic : whether all slices share one random place, and sizes increase. Only
+    all sizes together are unbiased.
+    """
+    if mask_rate != "uniform":
+        return np.full(n_masks, fixed_size(mask_rate, n_features))
+    place = rng.random() if is_systematic else rng.random(n_masks)
+    quantiles = (np.arange(n_masks) + place) / n_masks
+    if not is_systematic:
+        quantiles = rng.permutation(quantiles)
+    n_sizes = n_features + 1 - smallest
+    return smallest + np.floor(quantiles * n_sizes).astype(int)
+
+
+class RowMasks:
+    """Draw a mask for each row, with the sizes that the parameter `mask_rate` defines.
+
+    For a uniform rate, sizes are drawn from 1 to the number of present entries of each
+    row, and only present entries are hidden: missing entries contribute 0.
+
+    Parameters
+    ----------
+    mask_rate : "uniform", float or int
+    n_features : int
+    blocks : MaskBlocks, default=None
+        Features that are hidden together.
+    """
+
+    def __init__(self, mask_rate, n_features, blocks=None):
+        self.size, self.blocks = None, blocks
+        if mask_rate != "uniform":
+            self.size = fixed_size(mask_rate, n_features)
+
+    def draw(self, present, generator, n_batches=1):
+        """Draw a mask for each row; return the masks and the weights of hidden entries.
+
+        Sizes are stratified over the rows of a batch. The mean over masks of minus the
+        weighted sum of hidden log-probabilities is minus the log-density, with a
+        uniform rate.
+
+        Parameters
+        ----------
+        present : bool Tensor of shape (n, d)
+        generator : torch.Generator
+        n_batches : int, default=1
+            Number of batches, each of as many neighbouring rows.
+
+        Returns
+        -------
+        hidden : bool Tensor of shape (n, d)
+        weight : Tensor of shape (n,)
+        """
+        n, d = present.shape
+        where = {
+            "generator": generator,
+            "device": present.device,
+            "dtype": torch.float32,
+        }
+        keys = self._keys(n, d, where)
+        if self.size is not None:
+            highest = keys.kthvalue(self.size, 1, keepdim=True).values
+            weight = torch.full((n,), d / self.size, device=present.device)
+            return keys <= highest, weight.to(torch.float32)
+        keys = torch.where(present, keys, math.inf)
+        count = present.sum(1).clamp(min=1)
+        n_in_batch = n // n_batches
+        places = [
+            torch.randperm(n_in_batch, generator=generator, device=present.device)
+            for _ in range(n_batches)
+        ]
+        level = (torch.cat(places) + torch.rand(n, **where)) / n_in_batch
+        size = torch.minimum((level * count).long() + 1, count)
+        highest = _sorted(keys).gather(1, size[:, None] - 1)
+        return keys <= highest, count.to(torch.float32) / size
+
+    def _keys(self, n, d, where):
+        """Draw keys (n, d); the smallest ones of each row are hidden."""
+        if self.blocks is None:
+            return torch.rand(n, d, **where)
+        # single precision has ties between the keys of a block
+        where = where | {"dtype": torch.float64}
+        numbers = torch.as_tensor(self.blocks.numbers).to(where["device"])
+        blocks = self.blocks._replace(numbers=numbers)
+        return block_keys(lambda *shape: torch.rand(shape, **where), n, blocks)
+
+
+def _sorted(keys):
+    """Sort rows; NumPy is ten times as fast as torch on the CPU."""
+    if keys.device.type == "cpu":
+        return torch.from_numpy(np.sort(keys.numpy(), axis=1))
+    return keys.sort(1).values
+
+
+# Multiples of either, less their whole part, cover an interval evenly.
+GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
+
+
+class MaskedBatch(NamedTuple):
+    """Rows of a step, and what their masks are drawn from.
+
+    rows : their indices, (b,). iteration : number of masks that each row had before.
+    seed : of the random numbers of entries. shift : where the sequences of the shares
+    of visible entries start, in [0, 1).
+    """
+
+    rows: torch.Tensor
+    iteration: int
+    seed: int
+    shift: float
+
+
+class ComplementaryMasks:
+    """Draw visible sets of uniform size; every entry is a target given them.
+
+    Each entry is visible with the probability u of its row. As u is uniform, so is the
+    size, over 0..d. From row to row and from iteration to iteration, u follows
+    sequences that cover the interval evenly. Sets of odd iterations are complements of
+    those before.
+    """
+
+    is_uniform = True
+
+    def __call__(self, present, batch, first):
+        uniform = _uniform(batch, first, present)
+        place = torch.arange(first, first + len(present), device=present.device)
+        start = batch.shift + SILVER * place[:, None].to(present.dtype)
+        visible = uniform < (start + GOLDEN * (batch.iteration // 2)) % 1
+        visible = ~visible if batch.iteration % 2 else visible
+        return present * visible, present
+
+
+class DisjointMasks:
+    """Draw hidden sets of one size as targets, disjoint in successive iterations."""
+
+    is_uniform = False
+
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, present, batch, first):
+        n_features = present.shape[1]
+        n_parts = max(1, n_features // self.size)
+        rank = _uniform(batch, first, present).argsort(1).argsort(1)
+        start = (batch.iteration % n_parts) * self.size
+        hidden = (rank >= start) & (rank < start + self.size)
+        return present * ~hidden, present * hidden * (n_features / self.size)
+
+
+def _uniform(batch, first, like):
+    """Draw uniform numbers for a block of the rows of a batch.
+
+    first : place of the first row of the block in the batch.
+    """
+    state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
+    generator = torch.Generator(like.device).manual_seed(int(state[0] >> np.uint64(1)))
+    options = {"dtype": torch.float32, "device": like.device}
+    return torch.rand(like.shape, generator=generator, **options)
+
+
+def training_sets(mask_rate, n_masks, n_features, rng):
+    """Draw sets of observed features, and the weights of their bounds in the objective.
+
+    The score of feature j given the features R is the difference L(R and j) - L(R) of
+    two bounds. With a uniform rate, these differences add up to L(all features), up to
+    a constant, along any order of the features. So the objective is L(all); a random
+    set R is returned too, with weight 0, to train the posteriors on rows with gaps.
+    With a fixed size m, the objective is the score of features revealed after R. If
+    there are many features a run of them is revealed, with scores of the sizes
+    m - h..m + h, which lowers the variance.
+
+    Returns bool (n_sets, n_masks, d), and the weight of each set.
+    """
+    keys = rng.random((n_masks, n_features), dtype=np.float32)
+    if mask_rate != "uniform":
+        # argsort of random keys is a random permutation, as good as ranks
+        return _fixed_sets(fixed_size(mask_rate, n_features), keys.argsort(1))
+    n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
+    limits = np.sort(keys)[np.arange(n_masks), n_observed.astype(int)]
+    before = keys < limits[:, None]
+    return np.stack([before, np.ones_like(before)]), [0, 1]
+
+
+def _fixed_sets(size, ranks, max_runs=4):
+    n_features = ranks.shape[1]
+    half = min(n_features // 16, size - 1, n_features - size)
+    n_observed, length = n_features - size - half, 2 * half + 1
+    n_runs = min(max_runs, (size + half) // length)
+    run_of = (ranks - n_observed) // length
+    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
+    weight = n_features / length
+    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs
+
+
+def all_masks(mask_rate, n_features):
+    """Return all masks of the sizes of a mask rate, and their probabilities.
+
+    A uniform rate includes size 0, as `draw_sizes` with ``smallest=0``.
+    """
+    sizes = range(n_features + 1)
+    if mask_rate != "uniform":
+        sizes = [fixed_size(mask_rate, n_features)]
+    masks = [enumerate_masks(n_features, size) for size in sizes]
+    weight = [np.full(len(part), 1 / (len(masks) * len(part))) for part in masks]
+    return np.concatenate(masks), np.concatenate(weight)
