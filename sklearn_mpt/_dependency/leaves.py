@@ -18,7 +18,7 @@ class LeafMoments:
     def __init__(self, forest):
         trees = [tree.tree_ for tree in forest.estimators_]
         sizes = [tree.node_count for tree in trees]
-        self.forest = forest
+        self.trees = trees
         self.first = np.cumsum([0, *sizes[:-1]])
         self.mean = np.concatenate([tree.value[:, 0, 0] for tree in trees])
         self.variance = np.concatenate([tree.impurity for tree in trees])
@@ -27,10 +27,7 @@ class LeafMoments:
         """Return the leaf of each tree, counted through all trees; (n, n_trees)."""
         Z = np.asarray(Z, dtype=np.float32)  # as trees take them without checks
         # tree by tree, since few rows take less time than the start of jobs
-        of_trees = [
-            tree.apply(Z, check_input=False) for tree in self.forest.estimators_
-        ]
-        return np.column_stack(of_trees) + self.first
+        return np.column_stack([tree.apply(Z) for tree in self.trees]) + self.first
 
     def moments(self, leaves):
         """Return means and variances of leaves, of their shape each."""
