@@ -8,11 +8,11 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
-from scipy.special import betainc, gammainc, gammaln, ndtr, ndtri, pdtr
+import torch
+from scipy.special import betainc, gammainc, ndtr, pdtr
 
+from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._likelihoods.amounts import MAX_LOG
-from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._likelihoods.negative_binomial import MIN_DISPERSION
 
 # Width of the wide component, in standard deviations of the column. It is wider than
@@ -21,10 +21,14 @@ WIDE_SCALE = 2.0
 
 
 class ResidualFamily(ABC):
-    """A family of distributions. Means and variances are those of `target` of x."""
+    """A likelihood by means and variances, which are those of `target` of x."""
 
+    kind: str  # name of the likelihood
     is_positive = False  # whether means must be positive
     has_values = False  # whether numbers that were seen may have probabilities
+
+    def __init__(self):
+        self._likelihood = LIKELIHOODS[self.kind].of_columns(1, 0)
 
     def target(self, x):
         """Return the number that a predictor learns."""
@@ -39,36 +43,55 @@ class ResidualFamily(ABC):
         return np.zeros_like(x)
 
     @abstractmethod
-    def log_prob(self, x, mean, variance):
-        """Return log-densities or log-probabilities of x."""
+    def location_and_dispersion(self, mean, variance):
+        """Return the parameters of the likelihood with these means and variances.
+
+        The dispersion is 1 if the likelihood has none.
+        """
 
     @abstractmethod
     def cdf(self, y, mean, variance):
         """Return the probabilities of targets of at most y."""
 
+    def log_prob(self, x, mean, variance):
+        """Return log-densities or log-probabilities of x."""
+        likelihood, location = self._at(mean, variance)
+        return likelihood.entry_log_prob(_tensor(x), location).numpy()
+
     def expect(self, mean, variance):
         """Return the expectation of x."""
-        return mean
+        likelihood, location = self._at(mean, variance)
+        return likelihood.mean(location).numpy()
 
-    @abstractmethod
     def draw(self, uniform, mean, variance):
         """Return the quantiles of x at uniform noise."""
+        likelihood, location = self._at(mean, variance)
+        return likelihood.draw(location, _tensor(uniform)).numpy()
+
+    def _at(self, mean, variance):
+        """Return a likelihood and its locations with these means and variances."""
+        location, dispersion = self.location_and_dispersion(mean, variance)
+        return self._likelihood.at(_tensor(np.log(dispersion))), _tensor(location)
+
+
+def _tensor(array):
+    return torch.from_numpy(np.asarray(array, dtype=np.float64))
 
 
 class NormalResiduals(ResidualFamily):
+    kind = "gaussian"
     has_values = True
 
-    def log_prob(self, x, mean, variance):
-        return -0.5 * (LOG_2PI + np.log(variance) + (x - mean) ** 2 / variance)
+    def location_and_dispersion(self, mean, variance):
+        return mean, variance
 
     def cdf(self, y, mean, variance):
         return ndtr((y - mean) / np.sqrt(variance))
 
-    def draw(self, uniform, mean, variance):
-        return mean + np.sqrt(variance) * ndtri(uniform)
-
 
 class LognormalResiduals(NormalResiduals):
+    kind = "lognormal"
+
     def target(self, x):
         return np.log(x)
 
@@ -78,79 +101,57 @@ class LognormalResiduals(NormalResiduals):
     def log_jacobian(self, x):
         return -np.log(x)
 
-    def log_prob(self, x, mean, variance):
-        return super().log_prob(np.log(x), mean, variance) - np.log(x)
-
-    def expect(self, mean, variance):
-        return self.inverse_target(mean + variance / 2)
-
-    def draw(self, uniform, mean, variance):
-        return self.inverse_target(super().draw(uniform, mean, variance))
-
 
 class GammaResiduals(ResidualFamily):
+    kind = "gamma"
     is_positive = True
 
-    def log_prob(self, x, mean, variance):
-        shape, scale = mean**2 / variance, variance / mean
-        log_power = (shape - 1) * np.log(x) - x / scale
-        return log_power - gammaln(shape) - shape * np.log(scale)
+    def location_and_dispersion(self, mean, variance):
+        return np.log(mean), variance / mean**2
 
     def cdf(self, y, mean, variance):
         return gammainc(mean**2 / variance, np.maximum(y, 0) * mean / variance)
 
-    def draw(self, uniform, mean, variance):
-        # a quantile of a small shape may be 0, which is no amount
-        drawn = stats.gamma.ppf(uniform, mean**2 / variance, scale=variance / mean)
-        return np.maximum(drawn, np.finfo(np.float64).tiny)
-
 
 class PoissonResiduals(ResidualFamily):
+    kind = "poisson"
     is_positive = True
 
-    def log_prob(self, x, mean, variance):
-        return x * np.log(mean) - mean - gammaln(x + 1)
+    def location_and_dispersion(self, mean, variance):
+        return np.log(mean), 1.0
 
     def cdf(self, y, mean, variance):
         return np.where(y < 0, 0.0, pdtr(np.maximum(np.floor(y), 0), mean))
 
-    def draw(self, uniform, mean, variance):
-        return stats.poisson.ppf(uniform, mean)
-
 
 class NegativeBinomialResiduals(ResidualFamily):
+    kind = "negative_binomial"
     is_positive = True
 
-    @staticmethod
-    def _size(mean, variance):
+    def location_and_dispersion(self, mean, variance):
         dispersion = (variance - mean) / mean**2
-        return 1 / np.maximum(dispersion, MIN_DISPERSION)
-
-    def log_prob(self, x, mean, variance):
-        size = self._size(mean, variance)
-        log_binomial = gammaln(x + size) - gammaln(size) - gammaln(x + 1)
-        return log_binomial - size * np.log1p(mean / size) - x * np.log1p(size / mean)
+        return np.log(mean), np.maximum(dispersion, MIN_DISPERSION)
 
     def cdf(self, y, mean, variance):
-        size, count = self._size(mean, variance), np.maximum(np.floor(y), 0)
+        _, dispersion = self.location_and_dispersion(mean, variance)
+        size, count = 1 / dispersion, np.maximum(np.floor(y), 0)
         return np.where(y < 0, 0.0, betainc(size, count + 1, size / (size + mean)))
-
-    def draw(self, uniform, mean, variance):
-        size = self._size(mean, variance)
-        return stats.nbinom.ppf(uniform, size, size / (size + mean))
 
 
 FAMILIES: dict[str, ResidualFamily] = {
-    "gaussian": NormalResiduals(),
-    "lognormal": LognormalResiduals(),
-    "gamma": GammaResiduals(),
-    "poisson": PoissonResiduals(),
-    "negative_binomial": NegativeBinomialResiduals(),
+    family.kind: family
+    for family in (
+        NormalResiduals(),
+        LognormalResiduals(),
+        GammaResiduals(),
+        PoissonResiduals(),
+        NegativeBinomialResiduals(),
+    )
 }
 """Families by the kinds of columns."""
 
 WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
-    "poisson": NegativeBinomialResiduals()
+    "poisson": FAMILIES["negative_binomial"]
 }
 """Families of the wide component of each kind, whose variance is free."""
 
