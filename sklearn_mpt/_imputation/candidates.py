@@ -15,11 +15,11 @@ from sklearn.base import clone
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
+from sklearn_mpt._imputation.bayes_rule import GaussianIndicators, LevelsAsNumbers
 from sklearn_mpt._imputation.coded_models import CodedModel, CodedNetwork
-from sklearn_mpt._imputation.column_codings import LevelsAsNumbers, WithoutPowers
-from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
+from sklearn_mpt._imputation.coded_rows import TableCoding
+from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.independent import IndependentColumns
-from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS, NODES
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
@@ -110,6 +110,14 @@ class TableSize(NamedTuple):
     n_indicators: int
     n_patterns: int
 
+    @classmethod
+    def from_rows(cls, rows, hidden):
+        """Return the size of coded rows, the first of which have hidden entries."""
+        gaps = rows.gaps
+        gaps[: len(hidden)] |= hidden
+        n_indicators = int(rows.coding.indicators.widths.sum())
+        return cls(*hidden.shape, n_indicators, len(np.unique(gaps, axis=0)))
+
     def em_seconds(self, n_components, n_features, n_others=0, n_steps=EM_EPOCHS):
         """Return the seconds that EM takes; `n_others` columns are not Gaussian."""
         matrix_cost = EM_PATTERN * self.n_patterns + EM_ROW * self.n_rows
@@ -125,11 +133,10 @@ class TableSize(NamedTuple):
         return overhead * wider**power + entry * more**power * n_entries
 
 
-def candidate_paths(layout, units, size, seed):
+def candidate_paths(coding, size, seed):
     """Return paths of candidates. The first has independent columns alone."""
-    settings = CandidateSettings(layout, units, size, seed)
-    independent_columns = IndependentColumns(layout, units)
-    first = Candidate("columns alone", OVERHEAD, lambda _: clone(independent_columns))
+    settings = CandidateSettings(coding, size, seed)
+    first = Candidate("columns alone", OVERHEAD, lambda _: IndependentColumns())
     paths = [
         CandidatePath(MAY_GAIN, [first]),
         CandidatePath(MAY_GAIN, _gaussians(settings)),
@@ -138,10 +145,10 @@ def candidate_paths(layout, units, size, seed):
         CandidatePath(MAY_GAIN, _mixtures(settings, kind))
         for kind in settings.covariance_types
     ]
-    if layout.values:
+    if coding.layout.values:
         coded_mixtures = _mixtures(settings, "full", levels_are_numbers=False)
         paths.append(CandidatePath(MAY_GAIN, coded_mixtures))
-    if settings.has_powers:
+    if coding.has_powers:
         without_powers = _gaussians(settings, with_powers=False)
         paths.append(CandidatePath(VARIANT_MAY_GAIN, without_powers))
     paths.append(CandidatePath(VARIANT_MAY_GAIN, _factors(settings)))
@@ -153,10 +160,13 @@ def candidate_paths(layout, units, size, seed):
 class CandidateSettings(NamedTuple):
     """Settings that all candidates share."""
 
-    layout: ColumnLayout
-    units: NumberTransform
+    coding: TableCoding
     size: TableSize
     seed: int
+
+    @property
+    def layout(self):
+        return self.coding.layout
 
     @property
     def has_categories(self):
@@ -165,18 +175,15 @@ class CandidateSettings(NamedTuple):
     @property
     def n_conditionals(self):
         """How often conditionals are computed to predict hidden entries."""
-        n_nodes = len(NODES) + 1 if self.has_powers else 0
+        n_nodes = len(NODES) + 1 if self.coding.has_powers else 0
         return 1 + self.layout.n_categories.max(initial=0) + n_nodes
-
-    @property
-    def has_powers(self):
-        return len(self.units.powers.columns) > 0
 
     @property
     def covariance_types(self):
         return ("full",) if self.has_categories else ("full", "tied")
 
     def mixture(self, n_components, layout, **params):
+        """Return a mixture of columns with the kinds of a layout."""
         common = {
             "objective": "lml",
             "max_iter": EM_EPOCHS,
@@ -185,18 +192,18 @@ class CandidateSettings(NamedTuple):
             "random_state": self.seed,
             "likelihood": layout.likelihood_among(MPTMixture._kinds_taken),
         }
-        return CodedModel(MPTMixture(n_components, **common | params))
+        return MPTMixture(n_components, **common | params)
 
-    def with_indicators(self, **params):
+    def gaussian(self, with_powers=True, **params):
         """Return a Gaussian of numbers, and of indicators for categories."""
         layout = self.layout
         wide = ColumnLayout(["gaussian"] * self.size.n_indicators, layout.n_categories)
-        model = self.mixture(1, wide, **params)
-        return GaussianIndicators(layout, model) if len(layout.coded) else model
+        as_coded = GaussianIndicators if len(layout.coded) else CodedModel
+        return as_coded(self.mixture(1, wide, **params), with_powers)
 
-    def levels_as_numbers(self, model):
-        """Return a model of coded rows, given one in which levels are numbers."""
-        return LevelsAsNumbers(self.layout, model) if self.layout.values else model
+    def numbers(self, model):
+        """Return a model of rows in which levels are numbers."""
+        return LevelsAsNumbers(model) if self.layout.values else CodedModel(model)
 
 
 def _gaussians(settings, with_powers=True):
@@ -206,8 +213,7 @@ def _gaussians(settings, with_powers=True):
     def start(before, shrinkage):
         if before is not None:
             return warm_started(before, reg_covar=shrinkage)
-        model = settings.with_indicators(reg_covar=shrinkage)
-        return model if with_powers else WithoutPowers(model, settings.units)
+        return settings.gaussian(with_powers, reg_covar=shrinkage)
 
     cost = size.em_seconds(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(SHRINKAGE * size.n_indicators / size.n_rows, MIN_SHRINKAGE)
@@ -233,7 +239,7 @@ def _factors(settings):
             Candidate(
                 f"Gaussian, {k} factors",
                 cost,
-                lambda _, params=params: settings.with_indicators(**params),
+                lambda _, params=params: settings.gaussian(**params),
             )
         )
     return path
@@ -256,7 +262,7 @@ def _mixtures(settings, kind, levels_are_numbers=True):
         shrinkage = SHRINKAGE_OF_MIXTURES * width
         params = {"covariance_type": kind, "reg_covar": shrinkage}
         model = settings.mixture(n_components, layout, **params)
-        return settings.levels_as_numbers(model) if levels_are_numbers else model
+        return settings.numbers(model) if levels_are_numbers else CodedModel(model)
 
     return [
         Candidate(
@@ -280,8 +286,7 @@ def _linear(settings):
     def start(before, n_components):
         init = "pca"
         if before is not None:
-            smaller = before if isinstance(before, CodedModel) else before.model
-            init = _with_directions(smaller.model, n_components, settings.seed)
+            init = _with_directions(before.model, n_components, settings.seed)
         model = MPTLinearVAE(
             n_components,
             likelihood=layout.likelihood,
@@ -292,8 +297,7 @@ def _linear(settings):
             tol=LINEAR_TOL,
             random_state=settings.seed,
         )
-        model = CodedModel(model)
-        return model if is_integrated else settings.levels_as_numbers(model)
+        return CodedModel(model) if is_integrated else settings.numbers(model)
 
     path = []
     for k in (1, *SIZES):
@@ -343,12 +347,14 @@ def _forests(settings):
         random_state=settings.seed,
     )
 
-    def start(_):
-        coded = CodedNetwork(clone(model))
-        return WithoutPowers(coded, settings.units) if settings.has_powers else coded
-
     column_cost = FOREST_COLUMN + FOREST_ENTRY * size.n_rows * size.n_indicators
-    return [Candidate("forests", size.n_columns * column_cost, start)]
+    return [
+        Candidate(
+            "forests",
+            size.n_columns * column_cost,
+            lambda _: CodedNetwork(clone(model), with_powers=False),
+        )
+    ]
 
 
 def _nets(settings):

@@ -1,9 +1,4 @@
-"""Kinds and units of the columns of coded rows, and probabilities of their categories.
-
-Coded rows are arrays of floats, NaN where missing. Categories are codes 0, 1, 2, ...;
-numbers of few values are codes, too, and others are power transforms where columns are
-skewed, and standardised.
-"""
+"""Kinds and units of the columns of a table, and probabilities of their categories."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -63,6 +58,15 @@ class ColumnLayout(NamedTuple):
             kinds[j], counts[j] = "gaussian", 0
         return ColumnLayout(kinds, counts)
 
+    def log_level_density(self, j):
+        """Return the log-density of a level with probability 1; 0 for categories.
+
+        It is one over the step between levels.
+        """
+        if j not in self.values:
+            return 0.0
+        return -np.log(np.diff(self.values[j]).min())
+
     @property
     def coded(self):
         """Indices of the columns that hold codes."""
@@ -111,41 +115,30 @@ def levels_of(numbers):
 
 
 class NumberTransform(NamedTuple):
-    """How numbers are coded: power transforms, less a shift, over a scale; or levels.
+    """How numbers are coded: power transforms, less a shift, over a scale.
 
-    shift, scale : of each column; 0 and 1 for columns that are not Gaussian. values :
-    those of the `ColumnLayout`.
+    shift, scale : of each column; 0 and 1 for columns of categories.
     """
 
     shift: np.ndarray
     scale: np.ndarray
     powers: PowerTransforms = NO_TRANSFORMS
-    values: Mapping[int, np.ndarray] = {}
 
     @classmethod
     def from_rows(cls, rows, layout, powers=NO_TRANSFORMS, weight=None):
         rows = powers.transform(rows)
-        is_number = np.array([kind == "gaussian" for kind in layout.kinds])
+        is_number = layout.numbers
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))
-        numbers = np.asarray(rows[:, is_number], dtype=np.float64)
-        shift[is_number], scale[is_number] = means_and_spreads(numbers, weight)
-        return cls(shift, scale, powers, layout.values)
+        shift[is_number], scale[is_number] = means_and_spreads(
+            rows[:, is_number], weight
+        )
+        return cls(shift, scale, powers)
 
     def transform(self, rows):
-        """Return coded rows. A number between two levels is coded as the nearest."""
-        coded = (self.powers.transform(rows) - self.shift) / self.scale
-        for j, values in self.values.items():
-            above = np.searchsorted((values[1:] + values[:-1]) / 2, coded[..., j])
-            coded[..., j] = np.where(np.isnan(coded[..., j]), np.nan, above)
-        return coded
+        return (self.powers.transform(rows) - self.shift) / self.scale
 
     def inverse_transform(self, rows):
-        numbers = self.powers.inverse_transform(self.shift + self.scale * rows)
-        for j, values in self.values.items():
-            code = np.nan_to_num(numbers[..., j]).clip(0, len(values) - 1)
-            number = values[np.rint(code).astype(int)]
-            numbers[..., j] = np.where(np.isnan(numbers[..., j]), np.nan, number)
-        return numbers
+        return self.powers.inverse_transform(self.shift + self.scale * rows)
 
     def inverse_power_transforms(self, numbers):
         """Restore the columns of power transforms alone, (..., m)."""
@@ -154,24 +147,24 @@ class NumberTransform(NamedTuple):
         return self.powers.inverse(transforms)
 
     def log_slope(self, rows):
-        """Return the logarithms of the derivatives of coded numbers, (n, d).
+        """Return the logarithms of the derivatives of coded numbers, (n, d)."""
+        return self.powers.log_slope(rows) - np.log(self.scale)
 
-        Probabilities of levels become densities over the step between levels.
+    def with_averages(self, mean, averages):
+        """Return expectations of numbers, given those of coded numbers, (n, d).
+
+        averages : expectations of the numbers of the columns of power transforms.
         """
-        log_slope = self.powers.log_slope(rows) - np.log(self.scale)
-        for j, values in self.values.items():
-            log_slope[..., j] = -np.log(np.diff(values).min())
-        return log_slope
+        expected = self.shift + self.scale * mean
+        expected[:, self.powers.columns] = averages
+        return expected
 
     def expected(self, mean, std):
         """Return expectations of numbers that are normal when coded, (n, d)."""
-        expected, columns = self.inverse_transform(mean), self.powers.columns
-        if len(columns):
-            points = mean[:, columns] + std[:, columns] * NODES[:, None, None]
-            expected[:, columns] = np.tensordot(
-                WEIGHTS, self.inverse_power_transforms(points), 1
-            )
-        return expected
+        columns = self.powers.columns
+        points = mean[:, columns] + std[:, columns] * NODES[:, None, None]
+        averages = np.tensordot(WEIGHTS, self.inverse_power_transforms(points), 1)
+        return self.with_averages(mean, averages)
 
 
 def means_and_spreads(numbers, weight=None):

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
+from sklearn_mpt._imputation.coded_rows import CODES, CodedRows
 from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._likelihoods.levels import smoothed_shares
 
@@ -16,10 +16,6 @@ class IndependentColumns(BaseEstimator):
 
     Parameters
     ----------
-    layout : ColumnLayout
-        Kinds of the columns of coded rows.
-    units : NumberTransform
-        Units of their numbers, whose means are filled in.
     outlier_share : float, default=0.01
         Share of a Cauchy distribution in that of each number, so that a number far
         outside of the rows costs tens of nats, not millions. Other numbers cost as many
@@ -28,15 +24,7 @@ class IndependentColumns(BaseEstimator):
         Added to the variance of each number, whose unit is the standard deviation.
     """
 
-    def __init__(
-        self,
-        layout: ColumnLayout,
-        units: NumberTransform,
-        outlier_share: float = 0.01,
-        min_variance: float = 1e-6,
-    ):
-        self.layout = layout
-        self.units = units
+    def __init__(self, outlier_share: float = 0.01, min_variance: float = 1e-6):
         self.outlier_share = outlier_share
         self.min_variance = min_variance
 
@@ -44,21 +32,22 @@ class IndependentColumns(BaseEstimator):
         """Return self, because `fit` has no starting values."""
         return self
 
-    def fit(self, X, y=None, sample_weight=None) -> Self:
-        numbers = self.units.inverse_transform(X)
-        self.means_of_numbers_, _, _ = column_moments(numbers, sample_weight)
+    def fit(self, rows: CodedRows, sample_weight=None) -> Self:
+        X, layout = rows.coded(CODES), rows.coding.layout
+        self.means_of_numbers_, _, _ = column_moments(rows.numbers, sample_weight)
         self.means_, variances, _ = column_moments(X, sample_weight)
         self.variances_ = variances + self.min_variance
         self._log_probs = {}
-        for j in self.layout.coded:
-            count = self.layout.n_categories[j]
-            (shares,) = smoothed_shares(X[:, [j]], count, sample_weight)
+        for j in layout.coded.tolist():
+            (shares,) = smoothed_shares(
+                X[:, [j]], layout.n_categories[j], sample_weight
+            )
             self._log_probs[j] = np.log(shares)
         return self
 
-    def conditional_log_prob(self, X, mask):
-        hidden = mask & ~np.isnan(X)
-        X = np.nan_to_num(X)
+    def conditional_log_prob(self, rows: CodedRows, mask):
+        hidden = mask & ~rows.gaps
+        X = np.nan_to_num(rows.coded(CODES))
         place_and_scale = self.means_, np.sqrt(self.variances_)
         log_prob = np.logaddexp(
             np.log1p(-self.outlier_share) + stats.norm.logpdf(X, *place_and_scale),
@@ -66,15 +55,16 @@ class IndependentColumns(BaseEstimator):
         )
         for j, level_log_prob in self._log_probs.items():
             log_prob[:, j] = level_log_prob[X[:, j].astype(int)]
-        return np.where(hidden, log_prob, 0.0)
+        return rows.as_densities(np.where(hidden, log_prob, 0.0), mask)
 
-    def expected(self, X, layout, columns, units):
-        log_probs = [np.tile(self._log_probs[j], (len(X), 1)) for j in columns]
-        return np.tile(self.means_of_numbers_, (len(X), 1)), log_probs
+    def expected(self, rows: CodedRows, columns):
+        n_rows = len(rows.numbers)
+        log_probs = [np.tile(self._log_probs[j], (n_rows, 1)) for j in columns]
+        return np.tile(self.means_of_numbers_, (n_rows, 1)), log_probs
 
-    def draw(self, X, random_state=None):
-        rng = np.random.default_rng(random_state)
-        drawn = self.means_ + np.sqrt(self.variances_) * rng.normal(size=X.shape)
+    def draw(self, rows: CodedRows, random_state=None):
+        rng, shape = np.random.default_rng(random_state), rows.numbers.shape
+        drawn = self.means_ + np.sqrt(self.variances_) * rng.normal(size=shape)
         for j, log_prob in self._log_probs.items():
-            drawn[:, j] = rng.choice(len(log_prob), len(X), p=np.exp(log_prob))
-        return np.where(np.isnan(X), drawn, X)
+            drawn[:, j] = rng.choice(len(log_prob), len(drawn), p=np.exp(log_prob))
+        return np.where(rows.gaps, rows.coding.decode(drawn, CODES), rows.numbers)

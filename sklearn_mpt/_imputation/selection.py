@@ -8,12 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._imputation.candidates import TableSize, candidate_paths
-from sklearn_mpt._imputation.column_layout import (
-    ColumnLayout,
-    NumberTransform,
-    codes_of,
-    means_and_spreads,
-)
+from sklearn_mpt._imputation.coded_rows import CODES, CodedRows, HiddenRows
+from sklearn_mpt._imputation.column_layout import codes_of, means_and_spreads
 from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.weights import HiddenEntries, kept_models, mixed
 from sklearn_mpt._seeds import seed_from
@@ -133,31 +129,31 @@ class Trial(NamedTuple):
 class TrialTable(NamedTuple):
     """The rows, and the entries that are hidden in turn.
 
-    numbers : the rows before they were coded, in standard deviations of the columns.
-    scale : standard deviations; 1 for categories. log_slope : logarithms of the
-    derivatives of coded numbers by these `numbers`. weight : of the rows. largest :
-    largest log-density of each column of `numbers`.
+    rows : with rows that contain every category at the end; see `with_levels`.
+    row_weight : of all of them. numbers : the first n rows, in standard deviations of
+    the columns. scale : standard deviations; 1 for categories. largest : largest
+    log-density of each column of `numbers`.
     """
 
-    rows: np.ndarray
-    layout: ColumnLayout
-    units: NumberTransform
+    rows: CodedRows
+    row_weight: np.ndarray
     masks: list[np.ndarray]
     numbers: np.ndarray
     scale: np.ndarray
-    log_slope: np.ndarray
-    weight: np.ndarray
     largest: np.ndarray
 
     @classmethod
-    def from_rows(cls, rows, layout, units, masks, weight=None):
-        numbers = units.inverse_transform(rows)
-        scale = np.where(layout.numbers, means_and_spreads(numbers, weight)[1], 1.0)
-        log_slope = units.log_slope(numbers) + np.log(scale)
-        weight = np.ones(len(rows)) if weight is None else weight
+    def from_rows(cls, rows, row_weight, masks):
+        n_rows, layout = len(masks[0]), rows.coding.layout
+        numbers = rows.numbers[:n_rows]
+        spreads = means_and_spreads(numbers, row_weight[:n_rows])[1]
+        scale = np.where(layout.numbers, spreads, 1.0)
         largest = largest_log_densities(numbers, layout) + np.log(scale)
-        number_arrays = numbers / scale, scale, log_slope
-        return cls(rows, layout, units, masks, *number_arrays, weight, largest)
+        return cls(rows, row_weight, masks, numbers / scale, scale, largest)
+
+    @property
+    def layout(self):
+        return self.rows.coding.layout
 
     @property
     def columns(self):
@@ -168,7 +164,13 @@ class TrialTable(NamedTuple):
     def entry_weight(self):
         """The weight of the row of each hidden entry."""
         rows = np.concatenate([np.nonzero(mask)[0] for mask in self.masks])
-        return self.weight[rows]
+        return self.row_weight[rows]
+
+    def training_rows(self):
+        """Return the rows with each of the masks hidden."""
+        n_others = len(self.row_weight) - len(self.numbers)
+        padding = (0, n_others), (0, 0)
+        return [HiddenRows(self.rows, np.pad(mask, padding)) for mask in self.masks]
 
     def predictions(self, model, hidden):
         """Return what a model predicts of entries that are hidden from it.
@@ -180,21 +182,21 @@ class TrialTable(NamedTuple):
         filled : ndarray of shape (n, d)
             Rows filled in; numbers in standard deviations.
         """
-        gaps = np.where(hidden, np.nan, self.rows)
-        numbers, log_probs = expectations(model, gaps, self.layout, self.units)
-        is_coded = self.layout.n_categories > 0
-        log_prob = np.zeros(self.rows.shape)
+        layout, is_coded = self.layout, self.layout.n_categories > 0
+        numbers, log_probs = expectations(model, HiddenRows(self.rows, hidden))
+        log_prob = np.zeros(hidden.shape)
         if (hidden & ~is_coded).any():
-            rows = np.where(hidden & is_coded, np.nan, self.rows)  # codes follow
+            rows = HiddenRows(self.rows, hidden & is_coded)  # codes follow
             log_prob = model.conditional_log_prob(rows, hidden)
+        codes = self.rows.coded(CODES)[: len(hidden)]
         for j, of_codes in log_probs.items():
-            code = np.where(hidden[:, j], self.rows[:, j], 0).astype(int)
+            code = np.where(hidden[:, j], codes[:, j], 0).astype(int)
             log_prob[:, j] = of_codes[np.arange(len(code)), code]
-        log_slope = np.where(self.layout.numbers, self.log_slope, 0.0)
-        log_prob = np.minimum(log_prob + log_slope, self.largest)[hidden]
+            log_prob[:, j] += layout.log_level_density(j)
+        log_prob = np.minimum(log_prob + np.log(self.scale), self.largest)[hidden]
         for j, of_codes in log_probs.items():
-            if not self.layout.numbers[j]:
-                numbers[:, j] = codes_of(np.exp(of_codes), self.layout.ordered[j])
+            if not layout.numbers[j]:
+                numbers[:, j] = codes_of(np.exp(of_codes), layout.ordered[j])
         return log_prob, numbers / self.scale
 
     def hidden(self, trials):
@@ -204,19 +206,21 @@ class TrialTable(NamedTuple):
         return HiddenEntries(self.columns, self.layout.numbers, *entry_arrays)
 
 
-def with_levels(rows, weight, layout):
-    """Add rows with very small weights that contain every category.
+def with_levels(numbers, weight, coding):
+    """Return coded rows and weights, with rows of very small weights at the end.
 
-    So all categories are known to the models.
+    They contain every category, so that all categories are known to the models.
+
+    numbers : rows of the table, (n, d). weight : (n,); None is 1.
     """
-    weight = np.ones(len(rows)) if weight is None else np.asarray(weight, float)
-    most = layout.n_categories.max(initial=0)
-    levels = np.full((most, rows.shape[1]), np.nan)
-    for j in layout.coded:
-        count = layout.n_categories[j]
-        levels[:count, j] = np.arange(count)
+    weight = np.ones(len(numbers)) if weight is None else np.asarray(weight, float)
+    counts = coding.layout.n_categories
+    most = counts.max(initial=0)
+    levels = np.full((most, len(counts)), np.nan)
+    for j in coding.layout.coded.tolist():
+        levels[: counts[j], j] = coding.numbers_of_codes(j)
     weight = np.append(weight, np.full(most, RULES.level_weight))
-    return np.vstack([rows, levels]), weight
+    return CodedRows(np.vstack([numbers, levels]), coding), weight
 
 
 def hide(rows, rng):
@@ -237,13 +241,31 @@ def hide(rows, rng):
     return allowed & (keys <= max(RULES.hidden_share, keys[allowed].min(initial=2.0)))
 
 
-def search(rows, layout, units, weight, max_seconds, max_models, rng):
+class PathState:
+    """A path of candidates, and how its last one did.
+
+    gain : what the next candidate is expected to gain, in nats per hidden entry.
+    last : the last trial, or None.
+    """
+
+    def __init__(self, path):
+        self.gain, self.last = path.may_gain, None
+        self.candidates = list(path.candidates)
+
+    @property
+    def gain_for_cost(self):
+        return self.gain / self.candidates[0].cost
+
+
+def search(rows, weight, max_seconds, max_models, rng):
     """Try candidates until `max_seconds` or `max_models` are spent.
 
     The next candidate is that with the largest expected gain for its cost. A candidate
     is expected to gain as much as the one before it in its path gained: the geometric
     mean of how much better it was than the one before it, and of how much the mixture
     of all gained, in log-probability or in expectations of numbers.
+
+    rows, weight : as `with_levels` returns them.
 
     Returns
     -------
@@ -253,81 +275,95 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     weights : ModelWeights
         Weights of these models for each column.
     """
-    if len(rows) > RULES.max_rows:
-        sample = rng.permutation(len(rows))[: RULES.max_rows]
-        rows, weight = rows[sample], None if weight is None else weight[sample]
-    masks = [hide(rows, rng)]
+    table = _hide_entries(rows, weight, rng)
+    size = TableSize.from_rows(table.rows, table.masks[0])
+    paths = candidate_paths(rows.coding, size, seed_from(rng))
+    allowance = Allowance.from_limits(
+        max_seconds,
+        max_models,
+        AUTO_SECONDS.for_table(size.n_rows, rows.coding.indicators.widths),
+        len(table.masks),
+    )
+    trials = _trials(table, [PathState(path) for path in paths], allowance)
+    hidden = table.hidden(trials)
+    kept = kept_models(hidden)
+    return trials, kept, hidden.take(kept).weights()
+
+
+def _hide_entries(rows, weight, rng):
+    """Draw the rows on which candidates are tried, and the entries that are hidden."""
+    n_levels = rows.coding.layout.n_categories.max(initial=0)
+    n_rows = len(weight) - n_levels
+    if n_rows > RULES.max_rows:
+        sample = rng.permutation(n_rows)[: RULES.max_rows]
+        rows, weight = with_levels(rows.numbers[sample], weight[sample], rows.coding)
+        n_rows = RULES.max_rows
+    numbers = rows.numbers[:n_rows]
+    masks = [hide(numbers, rng)]
     if not masks[0].any():
         raise ValueError(
             "No column of X has two present entries in the rows that count, so none "
             "can be hidden to choose models. Give MPTImputer a model as `estimator`."
         )
     n_masks = min(-(-RULES.min_hidden // masks[0].sum()), RULES.max_masks)
-    masks += [hide(rows, rng) for _ in range(n_masks - 1)]
-    table = TrialTable.from_rows(rows, layout, units, masks, weight)
-    train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
-    widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
-    widths = np.where(layout.numbers, 1, widths)
-    n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
-    size = TableSize(*rows.shape, int(widths.sum()), n_patterns)
-    paths = candidate_paths(layout, units, size, seed_from(rng))
-    auto_seconds = AUTO_SECONDS.for_table(len(rows), widths)
-    allowance = Allowance.from_limits(max_seconds, max_models, auto_seconds, n_masks)
+    masks += [hide(numbers, rng) for _ in range(n_masks - 1)]
+    return TrialTable.from_rows(rows, weight, masks)
+
+
+def _trials(table, paths, allowance):
+    """Return the trials of candidates, the most promising of all paths first.
+
+    paths : list of PathState. The first, of independent columns, comes first: others
+    are compared with it.
+    """
     trials, value = [], np.zeros(2)
-    gains, paths = map(list, zip(*paths, strict=True))
-    last = [None] * len(paths)
-    start = time.process_time()
-    while any(paths):
-        heads = [i for i, path in enumerate(paths) if path]
-        # the first path, of columns alone, comes first: others are compared with it
-        i = max(heads, key=lambda i: (i == 0, gains[i] / paths[i][0].cost))
-        candidate, before = paths[i].pop(0), last[i]
-        trial = None
+    training_rows, start = table.training_rows(), time.process_time()
+    paths = [path for path in paths if path.candidates]
+    while paths:
+        path = max(paths, key=lambda path: path.gain_for_cost) if trials else paths[0]
+        candidate, trial = path.candidates.pop(0), None
         if not trials or allowance.allows(candidate):
-            trial = _fit_candidate(candidate, before, train, table, not trials)
+            trial = _fit_candidate(
+                candidate, path.last, training_rows, table, is_first=not trials
+            )
             allowance = allowance.less(candidate)
-        if trial is None:
-            paths[i] = []
-            continue
-        now = time.process_time()
-        seconds, start = now - start, now
-        trials.append(trial._replace(seconds=seconds))
-        hidden = table.hidden(trials)
-        value_before, value = value, np.array(hidden.value(hidden.weights()))
-        gain_of_all = value - value_before
-        trials[-1] = trials[-1]._replace(gain=float(gain_of_all[0]))
-        previous = before or trials[0]
-        gain_by_entry = trial.log_prob - previous.log_prob
-        gain_on_previous = np.average(gain_by_entry, weights=table.entry_weight)
-        last[i] = trial
-        overruns = seconds > n_masks * RULES.max_seconds(candidate)
-        both_gains = gain_on_previous, gain_of_all.max()
-        if overruns or max(both_gains) <= RULES.min_gain:
-            paths[i] = []
-        gains[i] = np.sqrt(np.maximum(both_gains, RULES.min_gain).prod())
-    hidden = table.hidden(trials)
-    kept = kept_models(hidden)
-    return trials, kept, hidden.take(kept).weights()
+        if trial is not None:
+            now = time.process_time()
+            trial, start = trial._replace(seconds=now - start), now
+            hidden = table.hidden([*trials, trial])
+            value_before, value = value, np.array(hidden.value(hidden.weights()))
+            gain_of_all = value - value_before
+            trials.append(trial._replace(gain=float(gain_of_all[0])))
+            by_entry = trial.log_prob - (path.last or trials[0]).log_prob
+            gain_on_last = np.average(by_entry, weights=table.entry_weight)
+            gains = np.array([gain_on_last, gain_of_all.max()])
+            path.gain = np.sqrt(np.maximum(gains, RULES.min_gain).prod())
+            path.last = trial
+            most_seconds = len(table.masks) * RULES.max_seconds(candidate)
+            is_over = gains.max() <= RULES.min_gain or trial.seconds > most_seconds
+        if trial is None or is_over or not path.candidates:
+            paths.remove(path)
+    return trials
 
 
-def _fit_candidate(candidate, before, train, table, is_first):
+def _fit_candidate(candidate, before, training_rows, table, is_first):
     """Fit a candidate with each mask, and score the hidden entries.
 
     Returns None if it takes too long, or cannot be fitted, unless it is the first.
     """
     starts = before.models if before else [None] * len(table.masks)
     start, most = time.process_time(), RULES.max_seconds(candidate)
+    models, predictions = [], []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            models, predictions = [], []
-            starts_and_masks = zip(starts, train, table.masks, strict=True)
-            for n_before, (first, (masked, weight), mask) in enumerate(
-                starts_and_masks
+            for first, rows, mask in zip(
+                starts, training_rows, table.masks, strict=True
             ):
-                if time.process_time() > start + (n_before or np.inf) * most:
+                n_before = len(models)
+                if n_before and time.process_time() > start + n_before * most:
                     return None
-                model = candidate.start(first).fit(masked, sample_weight=weight)
+                model = candidate.start(first).fit(rows, sample_weight=table.row_weight)
                 models.append(model)
                 predictions.append(table.predictions(model, mask))
             log_prob, filled = map(np.concatenate, zip(*predictions, strict=True))
@@ -365,7 +401,7 @@ def _errors(filled, table):
     return error, rmse, wrong, mean(distance, is_coded & layout.ordered)
 
 
-def expectations(model, rows, layout, units):
+def expectations(model, rows):
     """Return what a model expects in the gaps of coded rows.
 
     Returns
@@ -376,16 +412,16 @@ def expectations(model, rows, layout, units):
     log_probs : dict of ndarrays
         Log-probabilities of the codes of each coded column with gaps, (n, n_codes).
     """
-    gaps = np.isnan(rows)
-    columns = layout.coded[gaps[:, layout.coded].any(axis=0)]
-    numbers, log_probs = model.expected(rows, layout, columns, units)
+    layout = rows.coding.layout
+    columns = layout.coded[rows.gaps[:, layout.coded].any(axis=0)]
+    numbers, log_probs = model.expected(rows, columns)
     for j, log_prob in zip(columns, log_probs, strict=True):
         if j in layout.values:
             numbers[:, j] = np.exp(log_prob) @ layout.values[j]
     return numbers, dict(zip(columns.tolist(), log_probs, strict=True))
 
 
-def expected(models, weights, rows, layout, units):
+def expected(models, weights, rows):
     """Fill gaps of coded rows in by what a mixture of models expects.
 
     The result is in the units of the table: expected numbers, medians of ordered
@@ -393,17 +429,15 @@ def expected(models, weights, rows, layout, units):
 
     weights : `ModelWeights`.
     """
-    expectations_of_models = [
-        expectations(model, rows, layout, units) for model in models
-    ]
-    gaps, filled = np.isnan(rows), units.inverse_transform(rows)
+    layout, gaps = rows.coding.layout, rows.gaps
+    expectations_of_models = [expectations(model, rows) for model in models]
     numbers_of_models = np.stack([numbers for numbers, _ in expectations_of_models])
     # a model without a weight may expect what is not finite
     has_weight = weights.mean[:, None] > 0
     numbers = (
         weights.mean[:, None] * np.where(has_weight, numbers_of_models, 0.0)
     ).sum(axis=0)
-    filled = np.where(gaps, numbers, filled)
+    filled = np.where(gaps, numbers, rows.numbers)
     for j in layout.coded[
         ~layout.numbers[layout.coded] & gaps[:, layout.coded].any(axis=0)
     ]:
@@ -412,7 +446,7 @@ def expected(models, weights, rows, layout, units):
             weights.log_prob[:, j],
         )
         codes = codes_of(np.exp(log_prob), layout.ordered[j])
-        filled[:, j] = np.where(gaps[:, j], codes, rows[:, j])
+        filled[:, j] = np.where(gaps[:, j], codes, rows.numbers[:, j])
     return filled
 
 

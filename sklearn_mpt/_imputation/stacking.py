@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.candidates import warm_started
-from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
+from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
+from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.limits import Limits, largest_log_densities
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.selection import expected, search, with_levels
@@ -115,21 +116,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         numbers, sample_weight = _sorted(self._numbers(X), sample_weight)
         if not is_refit:
             self._learn_columns(numbers, sample_weight)
-        rows = self._units.transform(numbers)
+        rows, weight = with_levels(numbers, sample_weight, self._coding)
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
             rng = np.random.default_rng(seed)
-            choice = search(
-                rows,
-                self._layout,
-                self._units,
-                sample_weight,
-                self.max_seconds,
-                self.max_models,
-                rng,
-            )
-            self._store_models(*choice)
-        rows, weight = with_levels(rows, sample_weight, self._layout)
+            limits = self.max_seconds, self.max_models
+            self._store_models(*search(rows, weight, *limits, rng))
         refit_params = WARM_START_PARAMS if is_refit else REFIT_PARAMS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -145,15 +137,15 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]
         rows = repeated(numbers, weight)
-        self._layout = ColumnLayout.from_kinds(kinds, categories).with_levels(rows)
-        is_number = np.array([kind == "gaussian" for kind in self._layout.kinds])
+        layout = ColumnLayout.from_kinds(kinds, categories).with_levels(rows)
+        is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         powers = PowerTransforms.from_rows(rows, is_number)
-        self._units = NumberTransform.from_rows(numbers, self._layout, powers, weight)
-        self._limits = Limits.from_rows(rows, self._layout.numbers)
+        self._coding = TableCoding(layout, numbers, powers, weight)
+        self._limits = Limits.from_rows(rows, layout.numbers)
         if self.bounds is not None:
             low, high = self.bounds
             self._limits = self._limits.with_bounds(low[columns], high[columns])
-        self._largest = largest_log_densities(rows, self._layout)
+        self._largest = largest_log_densities(rows, layout)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
         self.categories_ = [
@@ -170,8 +162,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self.reader.check_values(codes, column_names(X))
         return codes
 
-    def _read(self, X):
-        return self._units.transform(self._numbers(X))
+    def _coded(self, X):
+        return CodedRows(self._numbers(X), self._coding)
 
     def _store_models(self, trials, kept, weights):
         columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
@@ -201,16 +193,14 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         check_is_fitted(self)
         shape, columns = np.shape(X), self._columns
         mask = np.broadcast_to(check_mask(mask, *shape), shape)[:, columns]
-        numbers = self._numbers(X)
-        rows = self._units.transform(numbers)
+        rows = self._coded(X)
         log_probs = [
             model.conditional_log_prob(rows, mask) for model in self.estimators_
         ]
         mixture_log_prob = mixed(np.stack(log_probs), self.weights_[:, None])
-        mixture_log_prob = mixture_log_prob + self._units.log_slope(numbers)
         mixture_log_prob = np.minimum(mixture_log_prob, self._largest)
         log_prob = np.zeros(shape)
-        log_prob[:, columns] = np.where(mask & ~np.isnan(rows), mixture_log_prob, 0.0)
+        log_prob[:, columns] = np.where(mask & ~rows.gaps, mixture_log_prob, 0.0)
         return log_prob
 
     def impute(
@@ -239,29 +229,24 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         check_is_fitted(self)
         codes, columns = self._encoded(X), self._columns
         numbers = codes[:, columns]
-        rows = self._units.transform(numbers)
-        gaps = np.isnan(rows)
-        filled = numbers.copy()
+        filled, gaps = numbers.copy(), np.isnan(numbers)
         has_gaps = gaps.any(axis=1)
         if has_gaps.any():
+            rows = CodedRows(numbers[has_gaps], self._coding)
             if method == "mean":
                 weights = ModelWeights(self.weights_, self.mean_weights_)
-                numbers_to_fill = expected(
-                    self.estimators_, weights, rows[has_gaps], self._layout, self._units
-                )
-                filled[has_gaps] = self._limits.clip(numbers_to_fill)
+                expected_numbers = expected(self.estimators_, weights, rows)
+                filled[has_gaps] = self._limits.clip(expected_numbers)
             else:
                 state = self.random_state if random_state is None else random_state
                 seed = spawn_seeds(state, 1)[0]
-                drawn = self._drawn(rows[has_gaps], np.random.default_rng(seed))
-                filled[has_gaps] = self._limits.nearest_existing(
-                    self._units.inverse_transform(drawn)
-                )
+                drawn = self._drawn(rows.numbers, np.random.default_rng(seed))
+                filled[has_gaps] = self._limits.nearest_existing(drawn)
         complete = codes.copy()
         complete[:, columns] = np.where(gaps, filled, numbers)
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
 
-    def _drawn(self, rows, rng):
+    def _drawn(self, numbers, rng):
         """Draw the missing entries of rows; each from one of the models, by weights.
 
         Entries of a row that are drawn from the same model are drawn together, and
@@ -275,17 +260,16 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         shares = self.weights_.copy()
         others = shares[1:].sum(axis=0) > 0
         shares[0, others] = 0.0
-        model_of_entry = drawn_codes(shares.T, rng.random((len(rows), 1, 1)))
-        drawn = rows.copy()
-        gaps = np.isnan(rows)
+        model_of_entry = drawn_codes(shares.T, rng.random((len(numbers), 1, 1)))
+        drawn = numbers.copy()
+        gaps = np.isnan(numbers)
         for k in rng.permutation(len(self.estimators_)):
             entries = gaps & (model_of_entry == k)
             is_drawn = entries.any(axis=1)
             if is_drawn.any():
                 seed = seed_from(rng)
-                drawn_rows = self.estimators_[k].draw(
-                    drawn[is_drawn], random_state=seed
-                )
+                rows_to_draw = CodedRows(drawn[is_drawn], self._coding)
+                drawn_rows = self.estimators_[k].draw(rows_to_draw, random_state=seed)
                 drawn[is_drawn] = np.where(
                     entries[is_drawn], drawn_rows, drawn[is_drawn]
                 )

@@ -7,7 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
+from sklearn_mpt._imputation.coded_rows import CODES, CodedRows, TableCoding
+from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.limits import Limits, decimal_step
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 
@@ -56,11 +57,12 @@ def test_numbers_of_few_values_are_coded_and_restored():
     layout = layout.with_levels(rows)
     assert layout.kinds == ["ordinal", "gaussian", "bernoulli", "categorical"]
     assert_array_equal(layout.n_categories, [4, 0, 2, 3])
-    units = NumberTransform.from_rows(rows, layout)
-    coded = units.transform(rows)
+    coding = TableCoding(layout, rows)
+    coded = CodedRows(rows, coding).coded(CODES)
     assert_array_equal(np.unique(coded[:, 0]), [0, 1, 2, 3])
-    assert_allclose(units.inverse_transform(coded), rows)
-    between = units.transform(np.array([[0.7, 0, 9.0, 0], [np.nan] * 4]))
+    assert_allclose(coding.decode(coded, CODES), rows)
+    between = np.array([[0.7, 0, 9.0, 0], [np.nan] * 4])
+    between = CodedRows(between, coding).coded(CODES)
     assert_array_equal(between[:, [0, 2]], [[0, 1], [np.nan, np.nan]])
 
 

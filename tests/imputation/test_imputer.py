@@ -21,11 +21,16 @@ from tables import some_table, with_gaps
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
+from sklearn_mpt._imputation.bayes_rule import GaussianIndicators
 from sklearn_mpt._imputation.candidates import TableSize, candidate_paths
-from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.coded_rows import (
+    INDICATORS,
+    CodedRows,
+    HiddenRows,
+    TableCoding,
+)
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.independent import IndependentColumns
-from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.selection import AutoSeconds, TrialTable
 from sklearn_mpt._imputation.weights import (
@@ -186,15 +191,21 @@ def test_a_column_alone_is_filled_in_and_single_entries_are_refused():
 
 
 def test_conditionals_of_a_mix_are_mixed(wine):
-    """In the units of the columns, which models do not see."""
+    """In the units of the columns, where fitted models see standardised numbers."""
     X = wine[0][:, [0, 2, 3]]  # which are not skewed
     model = MPTImputer(max_models=4, random_state=0).fit(X).estimator_
     model.weights_ = np.full_like(model.weights_, 1 / len(model.estimators_))
     mask = np.random.default_rng(1).random(X.shape) < 0.3
     hidden = mask & ~np.isnan(X)
-    rows = (X - np.nanmean(X, axis=0)) / np.nanstd(X, axis=0)
-    probs = [np.exp(m.conditional_log_prob(rows, mask)) for m in model.estimators_]
-    expected = np.log(np.mean(probs, axis=0)) - np.log(np.nanstd(X, axis=0))
+    rows = model._coded(X)
+    log_probs = [m.conditional_log_prob(rows, mask) for m in model.estimators_]
+    units = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
+    standardised = (X - units[0]) / units[1]
+    for member, log_prob in zip(model.estimators_[1:], log_probs[1:], strict=True):
+        by_model = member.model.conditional_log_prob(standardised, mask)
+        in_units = np.where(hidden, by_model - np.log(units[1]), 0.0)
+        assert_allclose(log_prob, in_units)
+    expected = np.log(np.mean(np.exp(log_probs), axis=0))
     assert_allclose(
         model.conditional_log_prob(X, mask), np.where(hidden, expected, 0.0)
     )
@@ -234,20 +245,20 @@ def test_ordered_categories_get_their_median():
     steps = np.abs(filled["score"].cat.codes - level)[gone]
     assert steps.mean() < 0.4
     model = imputer.estimator_
-    rows, layout = model._read(gaps), model._layout
-    how = layout, layout.coded, model._units
-    _, (probs, *_) = model.estimators_[-1].expected(rows, *how)
+    rows = model._coded(gaps)
+    _, (probs, *_) = model.estimators_[-1].expected(rows, rows.coding.layout.coded)
     assert probs.shape == (150, 5)
 
 
 def test_probabilities_of_categories_add_up_to_one(frame):
     model = MPTImputer(max_models=4, random_state=0).fit(frame).estimator_
-    rows, layout = model._read(frame), model._layout
-    rows[np.random.default_rng(0).random(rows.shape) < 0.4] = np.nan
+    rows = model._coded(frame)
+    rows = HiddenRows(rows, np.random.default_rng(0).random(rows.gaps.shape) < 0.4)
+    coded = rows.coding.layout.coded
     for member in model.estimators_:
-        _, log_probs = member.expected(rows, layout, layout.coded, model._units)
-        for j, log_prob in zip(layout.coded, log_probs, strict=True):
-            assert_allclose(np.exp(log_prob[np.isnan(rows[:, j])]).sum(axis=1), 1)
+        _, log_probs = member.expected(rows, coded)
+        for j, log_prob in zip(coded, log_probs, strict=True):
+            assert_allclose(np.exp(log_prob[rows.gaps[:, j]]).sum(axis=1), 1)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "poisson"])
@@ -282,27 +293,30 @@ def test_categories_beside_gaussians_follow_from_bayes_rule():
     rows = np.column_stack([z, level, group + 0.0, z > rng.normal(size=300)])
     kinds = ["gaussian", "ordinal", "categorical", "bernoulli"]
     layout = ColumnLayout(kinds, np.array([0, 3, 3, 2]))
-    gaussian = CodedModel(MPTMixture(1, objective="lml", reg_covar=0.01))
-    model = GaussianIndicators(layout, gaussian).fit(rows)
-    known = model.units_.transform(model._coded(rows))
-    score = model.model.model.score_samples
+    coding = TableCoding(layout, rows)
+    coded = CodedRows(rows, coding)
+    gaussian = MPTMixture(1, objective="lml", reg_covar=0.01)
+    model = GaussianIndicators(gaussian).fit(coded)
+    known = coded.coded(INDICATORS)
+    assert_allclose(known.std(axis=0), 1)
+    score = gaussian.score_samples
     for j, place in ((1, slice(1, 3)), (2, slice(3, 6)), (3, slice(6, 7))):
         frequency = np.bincount(rows[:, j].astype(int)) / 300
         log_joint = np.empty((300, len(frequency)))
         for c, share in enumerate(frequency):
             column = np.array([[0.0, c, c, c]])
-            codes = model.units_.transform(model._coded(column))[0, place]
+            codes = CodedRows(column, coding).coded(INDICATORS)[0, place]
             joint, alone = known.copy(), np.full_like(known[:1], np.nan)
             joint[:, place], alone[:, place] = codes, codes
             log_joint[:, c] = np.log(share) + score(joint) - score(alone)
         expected = log_joint - np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
         code = rows[:, j].astype(int)
-        found = model.conditional_log_prob(rows, np.arange(4) == j)[:, j]
+        found = model.conditional_log_prob(coded, np.arange(4) == j)[:, j]
         assert_allclose(found, expected[np.arange(300), code], atol=1e-8)
     gap = np.tile([1.0, np.nan, 1.0, np.nan], (2000, 1))
-    drawn = model.draw(gap, random_state=0)
+    drawn = model.draw(CodedRows(gap, coding), random_state=0)
     for j in (1, 3):
-        asked = np.where(np.arange(4) == j, 0.0, gap[:1])
+        asked = CodedRows(np.where(np.arange(4) == j, 0.0, gap[:1]), coding)
         share = np.exp(model.conditional_log_prob(asked, np.arange(4) == j)[0, j])
         error = np.sqrt(share * (1 - share) / 2000)
         assert_allclose((drawn[:, j] == 0).mean(), share, atol=4 * error)
@@ -320,44 +334,52 @@ def test_hidden_entries_of_trials_have_the_conditionals_of_their_models(kinds):
     hidden = rng.random(rows.shape) < 0.3
     counts = np.where(is_coded, 3, 0)
     layout = ColumnLayout(kinds, counts)
-    units = NumberTransform.from_rows(rows, layout)
-    rows = units.transform(rows)
-    table = TrialTable.from_rows(rows, layout, units, [hidden])
-    names, n_indicators = [], int(np.maximum(counts, 1).sum())
-    for path in candidate_paths(layout, units, TableSize(90, d, n_indicators, 2**d), 0):
+    rows = CodedRows(rows, TableCoding(layout, rows))
+    table = TrialTable.from_rows(rows, np.ones(90), [hidden])
+    size, names = TableSize.from_rows(rows, hidden), []
+    assert size == (90, d, np.maximum(counts, 1).sum(), 2**d)
+    for path in candidate_paths(rows.coding, size, 0):
         first = path.candidates[0] if path.candidates else None
         if first is None or first.cost > 1:  # nets
             continue
         names.append(first.name)
-        gaps = np.where(hidden, np.nan, rows)
+        (gaps,) = table.training_rows()
         model = first.start(None).fit(gaps, sample_weight=np.ones(90))
         found, filled = table.predictions(model, hidden)
-        slope = np.where(is_coded, 0.0, table.log_slope)
-        log_prob = model.conditional_log_prob(rows, hidden) + slope
+        log_prob = model.conditional_log_prob(rows, hidden) + np.log(table.scale)
         assert_allclose(found, log_prob[hidden], atol=1e-6, err_msg=first.name)
         assert np.isin(filled[hidden & is_coded], [0, 1, 2]).all()
     assert {"columns alone", "mixture of 2, full", "forests"} < {*names}
 
 
-def test_rows_are_coded_and_restored_at_most_three_times(monkeypatch):
-    """In a table of more rows than trials have, whose models have indicators."""
-    n_rows, counts = 2500, collections.Counter()
+@pytest.mark.parametrize("n_rows", [150, 2500])
+def test_rows_are_coded_once_and_never_restored(monkeypatch, n_rows):
+    """With powers and without. Trials take a sample, if there are many rows."""
+    lengths = collections.defaultdict(list)
     for name in ("transform", "inverse_transform"):
         function = getattr(NumberTransform, name)
 
-        def counted(self, rows, function=function, name=name):
-            counts[name] += len(rows) >= n_rows
+        def recorded(self, rows, function=function, name=name):
+            lengths[name].append(len(rows))
             return function(self, rows)
 
-        monkeypatch.setattr(NumberTransform, name, counted)
+        monkeypatch.setattr(NumberTransform, name, recorded)
     rng = np.random.default_rng(0)
     x = rng.normal(size=n_rows)
     label = np.where(x + rng.normal(size=n_rows) > 0, "high", "low")
     frame = pd.DataFrame({"x": np.exp(x), "label": label})
-    MPTImputer(max_models=2, random_state=0).fit(
-        frame.mask(rng.random((n_rows, 2)) < 0.2)
-    )
-    assert 1 <= sum(counts.values()) <= 3
+    frame["level"] = np.rint(x).clip(-1, 1)
+    gaps = frame.mask(rng.random((n_rows, 3)) < 0.2)
+    imputer = MPTImputer(max_models=9, random_state=0).fit(gaps)
+    assert len(imputer.selection_["name"]) == 9
+    of_all_rows = [length for length in lengths["transform"] if length >= n_rows]
+    assert 1 <= len(of_all_rows) <= 2
+    assert len(lengths["transform"]) <= (2 if n_rows < 2000 else 4)
+    assert not lengths["inverse_transform"]
+    lengths.clear()
+    imputer.transform(gaps)
+    assert 1 <= len(lengths["transform"]) <= 2
+    assert not lengths["inverse_transform"]
 
 
 def skewed_table(n_rows, rng):
@@ -416,7 +438,7 @@ def test_conditionals_of_powers_are_densities_with_the_expected_values():
     rows = skewed_table(400, np.random.default_rng(2))
     table = pd.DataFrame(rows[:, :3], columns=list("abc")).assign(yes=rows[:, 3] > 0)
     model = MPTImputer(max_models=7, random_state=0).fit(table).estimator_
-    assert_array_equal(model._units.powers.columns, [0, 1])
+    assert_array_equal(model._coding.transforms[True].powers.columns, [0, 1])
     model.mean_weights_ = model.weights_
     for j, name in enumerate("abc"):
         mask, middle = np.arange(4) == j, rows[0, j]
@@ -480,20 +502,21 @@ def test_independent_columns_are_normal_densities_and_frequencies():
     X = np.array([[1.0, 0], [2.0, 1], [4.0, 1], [np.nan, np.nan]])
     weight = np.array([1.0, 1, 2, 5])
     layout = ColumnLayout(["gaussian", "categorical"], np.array([0, 3]))
-    units = NumberTransform.from_rows(np.nan_to_num(X) * 0, layout)
-    model = IndependentColumns(layout, units).fit(X, sample_weight=weight)
+    rows = CodedRows(X, TableCoding(layout, X))
+    model = IndependentColumns().fit(rows, sample_weight=weight)
     mean, variance = 11 / 4, (1 + 4 + 32) / 4 - (11 / 4) ** 2
     frequency = np.array([1.5, 3.5, 0.5]) / 5.5
-    found = model.conditional_log_prob(X, np.ones(X.shape, bool))
+    found = model.conditional_log_prob(rows, np.ones(X.shape, bool))
     place, x = (mean, np.sqrt(variance)), np.array([1.0, 2, 4])
     density = 0.99 * stats.norm(*place).pdf(x) + 0.01 * stats.cauchy(*place).pdf(x)
     assert_allclose(found[:3, 0], np.log(density), rtol=1e-5)
     assert_allclose(found[:3, 1], np.log(frequency[[0, 1, 1]]))
     assert_array_equal(found[3], 0)
-    filled, (log_probs,) = model.expected(X, layout, [1], units)
+    filled, (log_probs,) = model.expected(rows, [1])
     assert_allclose(filled[3, 0], mean)
     assert_allclose(log_probs[3], np.log(frequency))
-    drawn = model.draw(np.full((4000, 2), np.nan), random_state=0)
+    gaps = CodedRows(np.full((4000, 2), np.nan), rows.coding)
+    drawn = model.draw(gaps, random_state=0)
     assert_allclose(drawn[:, 0].std(), np.sqrt(variance), rtol=0.05)
     assert_allclose(np.bincount(drawn[:, 1].astype(int)) / 4000, frequency, atol=0.03)
 

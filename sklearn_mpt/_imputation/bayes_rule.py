@@ -1,0 +1,249 @@
+r"""Models of numbers that predict categories, by Bayes' rule.
+
+A category c is read as one or several numbers :math:`v_c`. With the density f of the
+model, and the frequency :math:`\pi_c` of the category,
+
+.. math:: p(c \mid x_R) \propto \pi_c \, \frac{f(v_c \mid x_R)}{f(v_c)},
+
+so that columns alone have the frequencies that there are.
+"""
+
+from abc import abstractmethod
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from scipy import stats
+from scipy.special import log_softmax
+
+from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.coded_rows import CODES, INDICATORS, NUMBERS, CodedRows
+from sklearn_mpt._probabilities import drawn_codes
+from sklearn_mpt._seeds import seed_from
+
+MIN_FREQUENCY = 1e-3  # of a category, so that one that is not in the rows is possible
+
+
+class BayesRuleModel(CodedModel):
+    """Base of models that predict some columns of categories by Bayes' rule."""
+
+    # Of each of these columns, the columns of coded rows that have its numbers, and the
+    # numbers of its categories, (n_categories, w).
+    _points: dict[int, tuple[slice, np.ndarray]]
+
+    @abstractmethod
+    def _log_probs(self, X, columns):
+        """Return the log-probabilities of categories of columns; list of (n, C)."""
+
+    @abstractmethod
+    def _conditionals(self, X, mask, columns):
+        """Return log-densities of hidden numbers, (n, d), and `_log_probs`.
+
+        X : coded rows, none of whose entries is hidden.
+        """
+
+    def conditional_log_prob(self, rows: CodedRows, mask):
+        mask = np.broadcast_to(mask, rows.numbers.shape)
+        hidden = mask & ~rows.gaps
+        columns = [j for j in self._points if hidden[:, j].any()]
+        log_prob, log_probs = self._conditionals(self._coded(rows), mask, columns)
+        codes = rows.coded(CODES)
+        for j, column_log_prob in zip(columns, log_probs, strict=True):
+            code = np.where(hidden[:, j], codes[:, j], 0).astype(int)
+            log_prob[:, j] = column_log_prob[np.arange(len(code)), code]
+        log_prob = np.where(hidden, log_prob, 0.0)
+        return rows.as_densities(log_prob, mask, self.with_powers)
+
+    def draw(self, rows: CodedRows, random_state=None):
+        """Return rows without gaps; categories are drawn one column after the other."""
+        rng = np.random.default_rng(random_state)
+        numbers, X = rows.numbers.copy(), self._coded(rows).copy()
+        for j, (place, points) in self._points.items():
+            gaps = np.isnan(numbers[:, j])
+            if gaps.any():
+                probs = np.exp(self._log_probs(X[gaps], [j])[0])
+                codes = drawn_codes(probs, rng.random((len(probs), 1)))
+                X[gaps, place] = points[codes]
+                numbers[gaps, j] = rows.coding.numbers_of_codes(j)[codes]
+        return self._drawn(rows, numbers, X, np.random.default_rng(seed_from(rng)))
+
+
+class LevelsAsNumbers(BayesRuleModel):
+    """A model that reads levels of numbers as numbers, and predicts the levels."""
+
+    form = NUMBERS
+
+    def fit(self, rows: CodedRows, sample_weight=None) -> Self:
+        super().fit(rows, sample_weight)
+        codes, coding = rows.coded(CODES), rows.coding
+        levels = {
+            j: coding.level_numbers(j, self.with_powers) for j in coding.layout.values
+        }
+        self._points = {j: (slice(j, j + 1), v[:, None]) for j, v in levels.items()}
+        all_missing = np.full((1, codes.shape[1]), np.nan)
+        marginals = self._at_levels(all_missing, list(levels))
+        self._log_prior = {
+            j: np.log(frequencies(codes[:, j], len(v), sample_weight)) - marginal[0]
+            for (j, v), marginal in zip(levels.items(), marginals, strict=True)
+        }
+        return self
+
+    def _conditionals(self, X, mask, columns):
+        density = self._density
+        log_prob = self.model._map_rows(density, density.conditional_log_prob, X, mask)
+        return log_prob, self._log_probs(np.where(mask, np.nan, X), columns)
+
+    def expected(self, rows: CodedRows, columns):
+        is_level = np.isin(columns, list(self._points))
+        numbers, log_probs = super().expected(rows, columns[~is_level])
+        levels = columns[is_level].tolist()
+        level_log_probs = self._log_probs(self._coded(rows), levels)
+        by_column = dict(zip(columns[~is_level].tolist(), log_probs, strict=True))
+        by_column |= dict(zip(levels, level_log_probs, strict=True))
+        return numbers, [by_column[j] for j in columns.tolist()]
+
+    def _log_probs(self, X, columns):
+        return [
+            log_softmax(log_density + self._log_prior[j], axis=1)
+            for j, log_density in zip(columns, self._at_levels(X, columns), strict=True)
+        ]
+
+    def _at_levels(self, X, columns):
+        """Return the log-densities of the model at the levels; list of (n, C)."""
+        if not columns:
+            return []
+        points = [self._points[j][1][:, 0] for j in columns]
+        log_prob = self.map_density(
+            lambda x, density: density.log_prob_at(x, columns, points), X
+        )
+        return np.split(log_prob, np.cumsum([len(p) for p in points])[:-1], axis=1)
+
+
+class IndicatorBlock(NamedTuple):
+    """The indicators of a column of C categories.
+
+    place : slice of their columns. vertices : indicators of each category, (C, w).
+    log_prior : log-frequency of each category, less the log-density of its indicators,
+    (C,).
+    """
+
+    place: slice
+    vertices: torch.Tensor
+    log_prior: torch.Tensor
+
+    def log_prob(self, mean, given):
+        """Return log-probabilities of categories given the visible entries; (n, C).
+
+        They are linear in the expected indicators, up to a constant of each row.
+
+        mean : expected indicators, (n, g). They are arbitrary where they are visible.
+        """
+        covariance = given.covariance[0, :, self.place, self.place]
+        vertices = self.vertices.to(covariance.device)
+        log_prior = self.log_prior.to(covariance.device)
+        is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
+        root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
+        slopes = torch.cholesky_solve(vertices.T.expand(len(root), -1, -1), root)
+        level = log_prior - 0.5 * (vertices.T * slopes).sum(1)
+        patterns = given.patterns
+        products = patterns.multiply(slopes.mT[None], mean[None, :, self.place])
+        return (level[patterns.pattern_index] + products[0]).log_softmax(1)
+
+
+class GaussianIndicators(BayesRuleModel):
+    """Gaussian model with indicators in place of categories.
+
+    Bayes' rule is then linear discriminant analysis [1]_.
+
+    References
+    ----------
+    .. [1] R. A. Fisher, "The use of multiple measurements in taxonomic problems",
+       Annals of Eugenics 7, 1936.
+    """
+
+    form = INDICATORS
+
+    def fit(self, rows: CodedRows, sample_weight=None) -> Self:
+        super().fit(rows, sample_weight)
+        codes, layout = rows.coded(CODES), rows.coding.layout
+        self._is_number = layout.n_categories == 0
+        self._counts = layout.n_categories
+        self._starts = rows.coding.indicators.starts
+        self._sources = rows.coding.indicators.sources
+        self._blocks, self._points = {}, {}
+        for j in layout.coded.tolist():
+            share = None
+            if j in layout.values:
+                share = frequencies(codes[:, j], self._counts[j], sample_weight)
+            self._blocks[j] = block = self._block(j, rows.coding, share)
+            self._points[j] = block.place, block.vertices.numpy()
+        return self
+
+    def _block(self, j, coding, share):
+        """Return the block of column j.
+
+        share : frequencies of levels; those of categories are means of indicators.
+        """
+        indicators, model = coding.indicators, self.model
+        place, count = indicators.place(j), self._counts[j]
+        if share is None:
+            vertices = indicators.of_categories(j, count)
+            share = (
+                indicators.shift[place]
+                + indicators.scale[place] * model.means_[0, place]
+            )
+            if indicators.is_cumulative[j]:
+                share = -np.diff(share, prepend=1.0, append=0.0)
+        else:
+            vertices = coding.level_numbers(j, self.with_powers)[:, None]
+        prior = stats.multivariate_normal.logpdf(
+            vertices, model.means_[0, place], model.covariances_[0, place, place]
+        )
+        log_prior = np.log(np.maximum(share, MIN_FREQUENCY)) - prior
+        return IndicatorBlock(place, *map(torch.from_numpy, (vertices, log_prior)))
+
+    def _conditionals(self, X, mask, columns):
+        visible = np.where(mask[:, self._sources], np.nan, X)
+        mean, std, log_probs = self._given(visible, columns)
+        log_prob, numbers = np.zeros(mask.shape), self._is_number
+        log_prob[:, numbers] = stats.norm.logpdf(X[:, self._starts], mean, std)[
+            :, numbers
+        ]
+        return log_prob, log_probs
+
+    def expected(self, rows: CodedRows, columns):
+        mean, std, log_probs = self._given(self._coded(rows), columns.tolist())
+        return self._transform(rows).expected(mean, std), log_probs
+
+    def _log_probs(self, X, columns):
+        return self._given(X, columns)[2]
+
+    def _given(self, X, columns):
+        """Return distributions of entries given the present entries of their rows.
+
+        Means and standard deviations of numbers, both (n, d), which are arbitrary in
+        columns of categories; and log-probabilities of the categories of `columns`, a
+        list of (n, n_categories).
+        """
+        blocks = [self._blocks[j] for j in columns]
+
+        def moments(rows, density):
+            given = density.given(rows, ~rows.isnan()).gaussian
+            mean = density.components.means + given.deviation[:, 0]
+            log_probs = [block.log_prob(mean, given) for block in blocks]
+            return torch.cat([mean, given.variance[:, 0], *log_probs], dim=1)
+
+        widths = [X.shape[1], X.shape[1], *self._counts[columns]]
+        mean, variance, *log_probs = np.split(
+            self.map_density(moments, X), np.cumsum(widths)[:-1], axis=1
+        )
+        std = np.sqrt(variance)
+        return mean[:, self._starts], std[:, self._starts], log_probs
+
+
+def frequencies(codes, count, sample_weight=None):
+    """Return the shares of codes among present entries; (count,)."""
+    present = ~np.isnan(codes)
+    weight = None if sample_weight is None else sample_weight[present]
+    counts = np.bincount(codes[present].astype(int), weight, count)
+    return counts / counts.sum()
