@@ -1,4 +1,4 @@
-"""The description on a package index: README.rst, whose pictures lie elsewhere."""
+"""The description on a package index: README.rst, whose files lie elsewhere."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PICTURE = re.compile(r"^\.\. image:: (?!https?://)(\S+)\n((?:   \S.*\n)*)\n?", re.M)
+LINK = re.compile(r"`([^`<]+) <(?!https?://)([^`>]+)>`__")
 
 
 class ReadmeHook(MetadataHookInterface):
@@ -18,7 +19,11 @@ class ReadmeHook(MetadataHookInterface):
 
 
 def for_index(text, repository):
-    """Give pictures of the repository its address; leave them out if it has none."""
+    """Give pictures and links the address of the repository.
+
+    If it has none, leave pictures out, and the texts of links without links.
+    """
     if repository is None:
-        return PICTURE.sub("", text)
-    return PICTURE.sub(rf".. image:: {repository}/raw/HEAD/\1\n\2\n", text)
+        return LINK.sub(r"``\1``", PICTURE.sub("", text))
+    text = PICTURE.sub(rf".. image:: {repository}/raw/HEAD/\1\n\2\n", text)
+    return LINK.sub(rf"`\1 <{repository}/blob/HEAD/\2>`__", text)

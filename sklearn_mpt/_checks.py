@@ -324,6 +324,19 @@ def check_bound_parameters(estimator, bound):
             )
 
 
+def check_fitted_widths(sizes, fitted):
+    """Refuse to train on with other hidden layers than those of the fitted model.
+
+    sizes : the parameter `hidden_layer_sizes`; "auto" is any.
+    """
+    if not isinstance(sizes, str) and list(sizes) != list(fitted):
+        raise ValueError(
+            f"hidden_layer_sizes={plain(sizes)!r} differ from the {list(fitted)} of "
+            "the fitted model that training goes on with; set warm_start=False, or "
+            "clone the estimator, to start anew."
+        )
+
+
 def check_fitted_components(n_components, n_fitted):
     """Refuse to train on with another number of components."""
     if n_components != n_fitted:

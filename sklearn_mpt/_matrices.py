@@ -1,4 +1,4 @@
-"""Matrices as tensors: identities, inverses and determinants by factors."""
+"""Matrices as tensors: identities, sums of products, inverses by factors."""
 
 import torch
 
@@ -6,6 +6,15 @@ import torch
 def identity(n, like):
     """Return the identity of n rows, with the dtype and on the device of a tensor."""
     return torch.eye(n, dtype=like.dtype, device=like.device)
+
+
+def sums_of_outer_products(weight, V):
+    """Return sum_j c_j v_j v_j' for each row of weights c; (n, k, k).
+
+    weight : (n, d). V : the vectors as columns, (k, d).
+    """
+    products = (V[:, None] * V).flatten(0, 1)
+    return (weight @ products.T).unflatten(1, (len(V), len(V)))
 
 
 def inverse_of_lower(root):

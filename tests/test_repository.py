@@ -17,6 +17,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+import sklearn_mpt
 from sklearn_mpt import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -235,10 +236,15 @@ def test_a_package_index_shows_no_broken_picture(address, monkeypatch):
     hook.update(metadata)
     found, text = metadata["readme"]["text"], README
     (picture,) = re.findall(r"image:: (\S+)", text)
-    assert (ROOT / picture).exists()
+    links = re.findall(r"`([^`<]+) <(doc/[^`>]+)>`__", text)
+    assert links
+    assert all((ROOT / path).exists() for path in (picture, *(to for _, to in links)))
     assert re.findall(r"image:: (\S+)", found) == (
         [f"{address}/raw/HEAD/{picture}"] if address else []
     )
+    for name, path in links:
+        full = f"`{name} <{address}/blob/HEAD/{path}>`__" if address else f"``{name}``"
+        text = text.replace(f"`{name} <{path}>`__", full)
     assert found.startswith(text[: text.index(".. image::")])
     assert found.endswith(text[text.index("Handwritten digits: ") :])
     assert (":width: 480" in found) == bool(address)
@@ -266,6 +272,25 @@ def test_blocks_of_the_readme_can_be_pasted_alone(language, block):
     names = [node for node in nodes if isinstance(node, ast.Name)]
     known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
     assert {node.id for node in names} <= known | set(dir(builtins))
+
+
+def test_every_public_name_stands_in_the_reference_once():
+    page = (ROOT / "doc/api.rst").read_text("utf-8")
+    assert sorted(re.findall(r"^   (\w+)$", page, re.M)) == sorted(sklearn_mpt.__all__)
+
+
+def test_benchmarks_that_are_named_exist():
+    paths = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.*")]
+    texts = [path.read_text("utf-8") for path in paths if path.suffix in TEXTS]
+    named = {name for text in texts for name in re.findall(r"\bbench_\w+\.py", text)}
+    found = {path.name for path in (ROOT / "benchmarks").glob("bench_*.py")}
+    assert named
+    assert named <= found
+    results = (ROOT / "benchmarks/RESULTS.rst").read_text("utf-8")
+    tables = re.findall(r"^(.+)\n=+$", results, re.M)
+    titles = [t for text in texts for t in re.findall(r'RESULTS\.rst, "([^"]+)"', text)]
+    assert titles
+    assert all(any(t in title for title in tables) for t in titles), titles
 
 
 def test_the_map_of_the_house_names_every_part():

@@ -1,4 +1,4 @@
-"""Torch modules of users: made, checked on two rows, and stored as arrays."""
+"""Torch modules of users, made and checked on two rows; modules as arrays."""
 
 from __future__ import annotations
 
@@ -97,19 +97,19 @@ class UserModuleWrapper(torch.nn.Module):
         """Return the outputs; (n, n_outputs)."""
         return self.intercept + self.module(inputs)
 
-    def arrays(self):
-        """Return parameters and buffers by name, as NumPy arrays."""
-        return {
-            name: tensor.detach().cpu().numpy().copy()
-            for name, tensor in self.state_dict().items()
-        }
 
-    def load(self, arrays):
-        """Restore a result of `arrays`; return the module."""
-        self.load_state_dict(
-            {name: torch.tensor(array) for name, array in arrays.items()}
-        )
-        return self
+def arrays_of(module):
+    """Return the parameters and buffers of a module by name, as NumPy arrays."""
+    state = module.state_dict()
+    return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
+
+
+def load_arrays(module, arrays):
+    """Restore a result of `arrays_of`; return the module."""
+    module.load_state_dict(
+        {name: torch.tensor(array, device="cpu") for name, array in arrays.items()}
+    )
+    return module
 
 
 def _made(source, sizes, name):

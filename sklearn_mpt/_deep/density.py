@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._base.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
+from sklearn_mpt._base.user_modules import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
     SEARCH,
@@ -166,7 +167,7 @@ def _decoder(fitted, likelihood, device, user_module):
         arrays = fitted["_decoder"]
         n_dims = len(fitted["encoder_precision_"])
         decoder = UserDecoder(user_module, n_dims, arrays["intercept"], "decoder")
-        return decoder.load(arrays).to(device).double()
+        return load_arrays(decoder, arrays).to(device).double()
     shift, scale = (
         likelihood.units_of_locations(fitted[u]) for u in ("_shift", "_scale")
     )
@@ -198,7 +199,7 @@ def attributes_of(module, shift, scale):
         "encoder_precision_": _array(encoder.precision),
     }
     if isinstance(module.decoder, UserDecoder):
-        return fitted | {"_decoder": module.decoder.arrays()}
+        return fitted | {"_decoder": arrays_of(module.decoder)}
     coefs, intercepts = _arrays(module.decoder)
     size = likelihood.units_of_locations(scale)
     coefs[-1] *= size

@@ -12,7 +12,7 @@ from torch.nn import functional
 from sklearn_mpt._base.user_modules import UserModuleWrapper
 from sklearn_mpt._integration.quadrature import gaussian_around
 from sklearn_mpt._likelihoods.base import FormedLocations, Locations
-from sklearn_mpt._matrices import identity
+from sklearn_mpt._matrices import identity, sums_of_outer_products
 
 ACTIVATIONS = {
     "gelu": functional.gelu,
@@ -182,7 +182,9 @@ class Encoder(torch.nn.Module):
         """
         observed_float = observed.to(self.precision.dtype)
         inputs = torch.cat([inputs * observed_float, observed_float], 1)
-        root = precision_root_of(observed_float, self.precision)
+        precision = sums_of_outer_products(observed_float, self.precision)
+        precision = identity(len(self.precision), inputs) + precision
+        root = torch.linalg.cholesky(precision)
         # products with few columns are fastest where each column is contiguous
         information = functional.linear(inputs, self.information.T.contiguous())
         mean = torch.cholesky_solve(information[..., None], root)[..., 0]
@@ -192,13 +194,6 @@ class Encoder(torch.nn.Module):
         n_dims = mean.shape[1]
         factor = _triangular(change[:, n_dims:], n_dims)
         return gaussian_around(mean + change[:, :n_dims], root @ factor)
-
-
-def precision_root_of(curvature, W):
-    """Return Cholesky factors of I + sum_j c_j w_j w_j'; (n, k, k)."""
-    eye = identity(len(W), W)
-    outer = (W[:, None] * W[None]).flatten(0, 1)
-    return torch.linalg.cholesky(eye + (curvature @ outer.T).unflatten(1, eye.shape))
 
 
 def _triangular(entries, n_dims):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from sklearn_mpt._fitting.nets import flattened
 from sklearn_mpt._matrices import identity
 
 
@@ -104,7 +105,7 @@ class ScheduleFreeAdam:
     ):
         self.steps = steps
         self.parameters = list(module.parameters())
-        self.point = parameters_to_vector(self.parameters).detach().clone()
+        self.point = flattened(self.parameters)
         self.average, self.iterate = self.point.clone(), self.point.clone()
         self.squares = torch.zeros_like(self.point)
         # Buffers: allocating them in each step takes longer than the step itself.

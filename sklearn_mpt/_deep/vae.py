@@ -14,11 +14,12 @@ from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._base.user_modules import UserModule
+from sklearn_mpt._base.user_modules import UserModule, arrays_of
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     OPEN_UNIT_INTERVAL,
+    check_fitted_widths,
     check_widths,
     warn_caller,
     warn_constant,
@@ -290,17 +291,8 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         super()._check_fitted_parameters()
         if self.decoder is not None:
             return
-        widths = tuple(
-            len(intercepts) for intercepts in self.decoder_intercepts_[-2::-1]
-        )
-        recipe = self._recipe(self._likelihood(), 0, self.n_features_in_)
-        if widths != recipe.widths:
-            raise ValueError(
-                f"hidden_layer_sizes={self.hidden_layer_sizes} differ from the "
-                f"{widths} of the "
-                "fitted model that training goes on with; set warm_start=False, or "
-                "clone the estimator, to start anew."
-            )
+        widths = [len(intercepts) for intercepts in self.decoder_intercepts_[-2::-1]]
+        check_fitted_widths(self.hidden_layer_sizes, widths)
 
     def _start(self, X, rng, weight):
         likelihood = self._likelihood()
@@ -321,7 +313,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         decoder = UserDecoder(
             self.decoder, self.n_components, intercept, "decoder", seed
         )
-        return {"_decoder": decoder.arrays()}
+        return {"_decoder": arrays_of(decoder)}
 
     def _density_of(self, fitted, device):
         module = module_of(fitted, self._likelihood(), device, self.decoder)

@@ -25,7 +25,12 @@ import torch
 from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._factors.sums import double_slices, moments_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
-from sklearn_mpt._matrices import identity, inverse_of_lower, log_determinant
+from sklearn_mpt._matrices import (
+    identity,
+    inverse_of_lower,
+    log_determinant,
+    sums_of_outer_products,
+)
 from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
 
 # Largest ratio of a feature's variance to the noise for which scores have an error of
@@ -196,13 +201,12 @@ class LinearGaussian(LatentDensity):
 
         observed : shape (n, d), 1.0 where observed. F has the shape (n, k, k).
         """
-        W, noise = self.components.T, self.noise_variance
-        eye = identity(W.shape[1], W)
+        noise = self.noise_variance
         if self.signal > MAX_RATIO_BY_PRECISION:
             factor = _precision_root_by_rows(observed, self.components / noise.sqrt())
         else:
-            outer = (W[:, :, None] * W[:, None, :]).flatten(1)
-            gram = (observed @ outer).unflatten(1, eye.shape)
+            gram = sums_of_outer_products(observed, self.components)
+            eye = identity(len(self.components), noise)
             factor = torch.linalg.cholesky(eye + gram / noise)
         return inverse_of_lower(factor)
 

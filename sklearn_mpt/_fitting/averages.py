@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from sklearn_mpt._fitting.natural_gradient import NaturalStep, divide, mix
+from sklearn_mpt._fitting.schedules import share_of_last
 from sklearn_mpt._fitting.stopping import trend
 from sklearn_mpt._numbers import TINY
 
@@ -113,7 +114,7 @@ class PointAverage:
             self.reference = self.point = point
             self.gradient, self.gain = move.gradient, move.gain
             return
-        share = 2 / (self.count + 1)
+        share = share_of_last(self.count, power=1)
         self.point = mix(self.point, point, share)
         self.gradient = mix(self.gradient, move.gradient, share)
         self.gain += share * (move.gain - self.gain)

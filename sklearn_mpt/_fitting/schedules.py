@@ -1,4 +1,4 @@
-"""Sizes of steps that fall, as in stochastic approximation."""
+"""Sizes of steps that fall, and averages of points, in stochastic approximation."""
 
 
 def falling_size(n_steps, delay=10):
@@ -15,3 +15,12 @@ def falling_size(n_steps, delay=10):
        by averaging", SIAM Journal on Control and Optimization 30, 1992.
     """
     return (1 + n_steps / delay) ** -0.6
+
+
+def share_of_last(n_points, power):
+    """Return the share of the last of some points in their average, in (0, 1].
+
+    Each point has about its number to this power as weight, so that the first ones
+    count little.
+    """
+    return (power + 1) / (n_points + power)

@@ -18,7 +18,7 @@ from sklearn_mpt._fitting.natural_gradient import (
     mix,
 )
 from sklearn_mpt._fitting.saddles import DENSE_FEATURES, with_missing_components
-from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.schedules import falling_size, share_of_last
 from sklearn_mpt._matrices import identity
 
 
@@ -126,8 +126,8 @@ class StreamAscent(Solver):
         self._n_steps += 1
         size *= self.learning_rate
         self.point = apply(point, move, size, self.objective.floor)
-        share = (self.average_power + 1) / (self._n_steps + self.average_power)
-        self._average = mix(self._average, self.point, min(1, share))
+        share = share_of_last(self._n_steps, self.average_power)
+        self._average = mix(self._average, self.point, share)
         return move.value
 
     def state(self):

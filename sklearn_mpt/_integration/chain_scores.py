@@ -215,9 +215,8 @@ def _score_prefixes(rows, order, model, z, log_weight):
     joint, scores = log_weight, []
     n_features = order.shape[1]
     for first in range(0, n_features, RULES.n_prefixes):
-        sums = _cumulative(
-            log_prob_of_present[:, first : first + RULES.n_prefixes], joint
-        )
+        terms = log_prob_of_present[:, first : first + RULES.n_prefixes]
+        sums = _running_sums(joint, terms.unbind(1), terms.shape)
         joint = sums[:, -1].clone()
         total, share = _by_node(sums)
         following = total.diff(dim=1).sum(0)  # of the next feature alone
@@ -238,14 +237,17 @@ def _by_node(log_values):
     return [part.unflatten(0, log_values.shape[:2]) for part in pair]
 
 
-def _cumulative(terms, start):
-    """Return start (n, s) and its sums with the first terms (n, t, s); (n, t + 1, s).
+def _running_sums(start, terms, shape):
+    """Return `start` and its sums with the first terms; (n, t + 1, s).
 
     It is faster than `cumsum`.
+
+    start : (n, s) or (s,). terms : t tensors (n, s). shape : (n, t, s).
     """
-    sums = terms.new_empty(len(terms), terms.shape[1] + 1, terms.shape[2])
+    n_rows, n_terms, n_nodes = shape
+    sums = start.new_empty(n_rows, n_terms + 1, n_nodes)
     sums[:, 0] = start
-    for t, term in enumerate(terms.unbind(1)):
+    for t, term in enumerate(terms):
         torch.add(sums[:, t], term, out=sums[:, t + 1])
     return sums
 
@@ -288,7 +290,7 @@ def _along_orders(rows, orders, rule, model):
     for i, order in enumerate(orders.unbind(1)):
         totals, shares = zip(
             *(
-                total_and_shares(_running_sums(table, order, log_weight).flatten(0, 1))
+                total_and_shares(_joint_along(table, order, log_weight).flatten(0, 1))
                 for table, (_, log_weight) in zip(tables, rule.groups, strict=True)
             ),
             strict=True,
@@ -303,12 +305,8 @@ def _along_orders(rows, orders, rule, model):
     return value, error
 
 
-def _running_sums(table, order, log_weight):
+def _joint_along(table, order, log_weight):
     """Return log p(first t features, z) at nodes, for each t from 0; (n, d + 1, s)."""
-    n_rows, n_features, n_nodes = table.shape
-    row_index = torch.arange(n_rows, device=table.device)
-    sums = table.new_empty(n_rows, n_features + 1, n_nodes)
-    sums[:, 0] = log_weight
-    for t in range(n_features):
-        torch.add(sums[:, t], table[row_index, order[:, t]], out=sums[:, t + 1])
-    return sums
+    row_index = torch.arange(len(table), device=table.device)
+    terms = (table[row_index, feature] for feature in order.unbind(1))
+    return _running_sums(log_weight, terms, table.shape)

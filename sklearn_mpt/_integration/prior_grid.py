@@ -2,10 +2,12 @@ r"""Grids of nodes of z over its prior, which all rows share.
 
 On a grid of spacing h, the integral of a Gaussian with standard deviation s has a
 relative error of :math:`2 \exp(-2 (\pi s / h)^2)`: 5e-9 at h = s, 3e-4 at 1.5 s, 3e-3
-at 1.75 s. So the narrowest posterior of a row determines the spacing.
+at 1.75 s. So the narrowest posterior of a row determines the spacing: models give the
+ratio h / s. The radius says how much of the prior is left out.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,8 +18,98 @@ from sklearn_mpt._integration.quadrature import (
     mean_and_covariance,
     moments,
 )
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
-RADIUS = 5.5  # of a grid, in standard deviations of z: 4e-8 of the prior is beyond
+# Radius of a grid, in standard deviations of z, where rows whose posterior reaches the
+# edge get nodes of their own: 4e-8 of the prior is beyond in one dimension, 1e-6 in
+# three. And the radius where all rows use the grid: 8e-11 and 4e-9.
+RADIUS, WIDE_RADIUS = 5.5, 6.5
+# Radii of the two grids of a pair: their results differ if a posterior reaches the
+# edge.
+PAIR_RADII = (6.0, RADIUS)
+# Largest spacing h of a grid, in standard deviations of z, for which the error
+# exp(-2 pi^2 / h^2) of an integral over the prior is 4e-14.
+MAX_SPACING = 0.8
+
+
+class Population(NamedTuple):
+    """Normal distributions of z, whose components are independent, one for each group.
+
+    mean : (g, k). deviation : standard deviations, (g, k).
+    """
+
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+    @classmethod
+    def standard(cls, n_dims, like):
+        """Return one standard normal distribution."""
+        mean = like.new_zeros(1, n_dims)
+        return cls(mean, torch.ones_like(mean))
+
+    def log_density(self, z):
+        """Return the log-density of z in each group at nodes; (g, s)."""
+        unit = (z - self.mean[:, None]) / self.deviation[:, None]
+        constant = self.deviation.log().sum(1) + 0.5 * z.shape[1] * LOG_2PI
+        return -0.5 * (unit**2).sum(2) - constant[:, None]
+
+    def limits(self, radius):
+        """Return the lower and upper limits of z in all groups together; (k,) each.
+
+        radius : distance from the means, in standard deviations.
+        """
+        low = (self.mean - radius * self.deviation).amin(0)
+        return low, (self.mean + radius * self.deviation).amax(0)
+
+    def ellipsoid(self, radius):
+        """Return the centre and the half axes within these limits; lists (k,)."""
+        low, high = self.limits(radius)
+        return (0.5 * (low + high)).tolist(), (0.5 * (high - low)).tolist()
+
+
+class PriorGrid(NamedTuple):
+    """Equally spaced nodes in an ellipsoid; every other one is between the rest.
+
+    z : (s, k). is_even : True for every other node, bool (s,). steps : spacings, (k,).
+    """
+
+    z: torch.Tensor
+    is_even: torch.Tensor
+    steps: tuple[float, ...]
+
+    @classmethod
+    def over(cls, population, steps, radius, shift=0.0):
+        """Return a grid over a population.
+
+        radius : in standard deviations. shift : offset of the nodes from the centre, in
+        steps; a number or (k,).
+        """
+        z, is_even = lattice(steps, *population.ellipsoid(radius), shift)
+        like = population.mean
+        z, is_even = torch.from_numpy(z).to(like), torch.from_numpy(is_even)
+        return cls(z, is_even.to(like.device), tuple(float(h) for h in steps))
+
+    def log_weight(self, population):
+        """Return log weights of the nodes, which add up to 1 in each group; (g, s)."""
+        log_density = population.log_density(self.z)
+        return log_density - log_density.logsumexp(1, keepdim=True)
+
+    def covers(self, population, radius):
+        """Return whether the grid reaches the limits of a population, within a step."""
+        low, high = population.limits(radius)
+        step = self.z.new_tensor(self.steps)
+        is_low, is_high = self.z.amin(0) <= low + step, self.z.amax(0) >= high - step
+        return bool((is_low & is_high).all())
+
+    def log_integral(self, joint):
+        """Return logs of sums over nodes, and their errors, in nats; (n,) each.
+
+        joint : logs of the terms, (n, s).
+        """
+        even, odd = joint[:, self.is_even], joint[:, ~self.is_even]
+        difference = even.logsumexp(1) - odd.logsumexp(1)
+        # each half is a grid; the error of both is about the square of that of one
+        return joint.logsumexp(1), difference**2
 
 
 def spacings(precision, ratio, widest):
@@ -69,12 +161,10 @@ def lattice(steps, centre, radii, shift=0.0):
 
 
 def prior_grid(steps, like, radius=RADIUS, shift=0.0):
-    """Return nodes in a ball, (s, k), with log weights of the standard normal, (s,)."""
-    n_dims = len(steps)
-    z, _ = lattice(steps, [0.0] * n_dims, [radius] * n_dims, shift)
-    z = torch.from_numpy(z).to(like)
-    log_weight = -0.5 * (z**2).sum(1)
-    return z, log_weight - log_weight.logsumexp(0)
+    """Return nodes over the standard normal, (s, k), with log weights, (s,)."""
+    population = Population.standard(len(steps), like)
+    grid = PriorGrid.over(population, steps, radius, shift)
+    return grid.z, grid.log_weight(population)[0]
 
 
 def resolves(r, z, steps, radius, max_ratio=1.5, max_edge_weight=1e-3):
@@ -108,6 +198,15 @@ class PriorGrids:
     def __init__(self, grids, steps, radius):
         self.groups = grids
         self._steps, self._radius = steps, radius
+
+    @classmethod
+    def of_steps(cls, steps, like):
+        """Return the pair of grids with these spacings, (k,)."""
+        grids = [
+            prior_grid(steps, like, radius, shift)
+            for radius, shift in zip(PAIR_RADII, (0.0, 0.5), strict=True)
+        ]
+        return cls(grids, steps, PAIR_RADII[0])
 
     def unresolved(self, r):
         """Return which rows the first grid does not resolve; bool, (n,).

@@ -345,6 +345,12 @@ def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
     return np.stack([engine.random(n_points) for engine in engines])
 
 
+def normal_nodes(n_points, n_dims, seed, like):
+    """Return points of the standard normal, (n_points, k), and equal log weights."""
+    z = torch.from_numpy(normal_points(n_points, n_dims, seed, 1)[0]).to(like)
+    return z, torch.full_like(z[:, 0], -math.log(n_points))
+
+
 def digits(normal):
     """Return integers of N_BITS that stand for points of the standard normal."""
     return (norm.cdf(normal) * 2**N_BITS).astype(np.int64)

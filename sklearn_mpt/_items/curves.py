@@ -430,6 +430,16 @@ class Items:
             slopes[block.items] = block.split(point)[0]
         return slopes
 
+    def max_slopes(self, point):
+        """Return the largest size of a slope in each dimension; (k,)."""
+        slopes = []
+        for block in self.blocks:
+            of_items, shape_params = block.split(point)
+            if block.kind.n_shape_slopes:
+                of_items = shape_params[:, : block.kind.n_shape_slopes].reshape(-1, 1)
+            slopes.append(of_items)
+        return torch.cat(slopes).abs().amax(0)
+
     def eta_information(self, curves):
         """Return the Fisher information of items about their locations; (d, s)."""
         like = curves[0].log_prob

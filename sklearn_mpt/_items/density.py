@@ -8,9 +8,9 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 import torch
 
 from sklearn_mpt._base.density import LatentDensity
+from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, PriorGrid
 from sklearn_mpt._integration.quadrature import mean_and_covariance, moments
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
-from sklearn_mpt._items.nodes import grid_of
 from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY, chunk_slices
 from sklearn_mpt._probabilities import drawn_codes, median_codes
 
@@ -29,7 +29,7 @@ class ItemDensity(LatentDensity):
     items : Items
     point : Tensor
         Flat parameters of the items. With several dimensions z is standard normal.
-    grid : LatentGrid
+    grid : PriorGrid
     population : Population
     share : Tensor of shape (g,)
         Share of each group, for rows whose group is not given.
@@ -79,15 +79,8 @@ class ItemDensity(LatentDensity):
         return log_joint(answers, all_rows, self.table, none) + log_weight
 
     def lml(self, X):
-        joint = self.log_joint(X)
-        value = joint.logsumexp(1)
-        halves = [
-            joint[:, is_in_half].logsumexp(1)
-            for is_in_half in (self.grid.is_even, ~self.grid.is_even)
-        ]
-        error = (halves[0] - halves[1]).abs()
-        # the error of the full grid is about the square of that of every other node
-        error = torch.where(error**2 > TOLERANCE, error**2, 0.0)
+        value, error = self.grid.log_integral(self.log_joint(X))
+        error = torch.where(error > TOLERANCE, error, 0.0)
         is_empty = X.isnan().all(1)
         return value.masked_fill(is_empty, 0.0), error.masked_fill(is_empty, 0.0)
 
@@ -175,7 +168,8 @@ class ItemDensity(LatentDensity):
         n_dims = self.items.n_dims
         max_per_dim = (MAX_DRAWN / len(self.grid.z)) ** (1 / n_dims)
         factor = max(1.0, min(SPACING_RATIO, max_per_dim))
-        grid = grid_of([h / factor for h in self.grid.steps], self.population)
+        steps = [h / factor for h in self.grid.steps]
+        grid = PriorGrid.over(self.population, steps, WIDE_RADIUS)
         return ItemDensity(
             self.items, self.point, grid, self.population, self.share, self.root
         )

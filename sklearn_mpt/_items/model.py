@@ -6,16 +6,12 @@ import numpy as np
 import torch
 
 from sklearn_mpt._factors.rotation import rotated
+from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, Population, PriorGrid
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
-from sklearn_mpt._items.nodes import (
-    SCORING,
-    Population,
-    grid_of,
-    steps_for,
-)
 from sklearn_mpt._items.sampling import SampledItemDensity, SampledObjective
+from sklearn_mpt._items.spacing import SCORING, spacing
 from sklearn_mpt._items.training import ItemObjective, ParameterLayout
 
 
@@ -87,8 +83,8 @@ class ItemModel(NamedTuple):
             return SampledItemDensity(
                 self.items, point, population, share, root, self.seed
             )
-        steps = steps_for(self.items, point, population, SCORING)
-        grid = grid_of(steps, population)
+        steps = spacing(self.items, point, population, SCORING)
+        grid = PriorGrid.over(population, steps, WIDE_RADIUS)
         return ItemDensity(self.items, point, grid, population, share, root)
 
     def objective(self, answers, priors, unseen=None):

@@ -5,7 +5,6 @@ for linear models of many latent variables. Expectations over the population, wh
 involve no rows, are averages over quasi-random points of the prior.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -18,15 +17,13 @@ from sklearn_mpt._integration.quadrature import (
     TRAINING_POINTS,
     gaussian_around,
     mixtures,
-    normal_points,
-    standard_normal_log_prob,
+    normal_nodes,
     total_and_shares,
     widened,
 )
 from sklearn_mpt._items.abilities import covariances, modes
 from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._items.density import ItemDensity
-from sklearn_mpt._items.nodes import LatentGrid
 from sklearn_mpt._items.training import ItemObjective, block_sums
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
@@ -85,13 +82,15 @@ class ItemJoint:
         return widened(gaussian_around(z, torch.linalg.cholesky(curvature)))
 
 
-def population_grid(population):
-    """Return quasi-random points of a normal population, with equal weights."""
-    (points,) = normal_points(POPULATION_POINTS, population.mean.shape[1], [0], 1)
-    z = torch.from_numpy(points).to(population.mean)
-    log_cell = -standard_normal_log_prob(z) - math.log(len(z))
-    is_even = torch.arange(len(z), device=z.device) % 2 == 0
-    return LatentGrid(z, is_even, log_cell, ())
+class PopulationPoints:
+    """Quasi-random points of standard normal abilities, in the place of a grid."""
+
+    def __init__(self, n_dims, like):
+        self.z, self._log_weight = normal_nodes(POPULATION_POINTS, n_dims, [0], like)
+
+    def log_weight(self, population):
+        """Return the log weights, which are equal, of the only group; (1, s)."""
+        return self._log_weight[None]
 
 
 class SampledItemDensity(IntegratedDensity, ItemDensity):
@@ -106,7 +105,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
     """
 
     def __init__(self, items, point, population, share, root, seed):
-        grid = population_grid(population)
+        grid = PopulationPoints(items.n_dims, point)
         ItemDensity.__init__(self, items, point, grid, population, share, root)
         scoring = importance(IMPORTANCE_POINTS, items.n_dims, point.device, seed)
         units = Units(point.new_zeros(()), point.new_ones(()))
@@ -223,7 +222,7 @@ class SampledObjective(ItemObjective):
         if self._nodes is not None and not is_time:
             return False
         if self.grid is None:
-            self.grid = population_grid(self.layout.population(point))
+            self.grid = PopulationPoints(items.n_dims, point)
         start = point.new_zeros(n_rows, items.n_dims)
         if self._posterior is not None:
             start = self._posterior.mean

@@ -30,8 +30,9 @@ from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
+from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, Population, PriorGrid
 from sklearn_mpt._integration.quadrature import total_and_shares
-from sklearn_mpt._items.nodes import RADIUS, TRAINING, Population, grid_of, steps_for
+from sklearn_mpt._items.spacing import TRAINING, spacing
 from sklearn_mpt._numbers import TINY
 
 
@@ -60,6 +61,10 @@ class ItemSteps:
         nodes hides smaller ones.
     max_ratio, min_ratio : float
         Ratios of the grid's spacing to the needed one beyond which the grid changes.
+    radius : float
+        How far grids must reach, in standard deviations of z. If mean or variance of z
+        are free, grids reach as far as those of scores, so that the population may
+        move a little before they change.
     window : int
         Number of steps by masks whose mean loss is compared with that of the next.
     min_masked_steps, max_masked_steps : int
@@ -77,6 +82,7 @@ class ItemSteps:
     gain_over_moves: float = 1e-4
     max_ratio: float = 1.15
     min_ratio: float = 0.6
+    radius: float = 6.0
     window: int = 5
     min_masked_steps: int = 20
     max_masked_steps: int = 200
@@ -217,29 +223,19 @@ class ItemObjective:
         """Change the grid if the parameters need it; return whether it changed."""
         layout = self.layout
         population = layout.population(point)
-        steps = steps_for(layout.items, point, population, TRAINING)
+        steps = spacing(layout.items, point, population, TRAINING)
         if self.grid is not None:
             ratio = [old / new for old, new in zip(self.grid.steps, steps, strict=True)]
             if (
                 max(ratio) < STEPS.max_ratio
                 and min(ratio) > STEPS.min_ratio
-                and self._covers(population)
+                and self.grid.covers(population, STEPS.radius)
             ):
                 return False
-        self.grid = grid_of(steps, population)
+        may_move = layout.n_parameters > layout.items.n_parameters
+        radius = WIDE_RADIUS if may_move else STEPS.radius
+        self.grid = PriorGrid.over(population, steps, radius)
         return True
-
-    def _covers(self, population):
-        """Return whether the grid covers the range of z in all groups."""
-        z = self.grid.z
-        # so that not every move of the population is one of nodes
-        radius = RADIUS - 0.5
-        low = (population.mean - radius * population.deviation).amin(0)
-        high = (population.mean + radius * population.deviation).amax(0)
-        step = z.new_tensor(self.grid.steps)
-        return bool(
-            (z.amin(0) <= low + step).all() and (z.amax(0) >= high - step).all()
-        )
 
     def expect(self, point):
         """Return curves and expected numbers at given parameters."""

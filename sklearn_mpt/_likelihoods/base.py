@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
+from sklearn_mpt._matrices import sums_of_outer_products
 from sklearn_mpt._numbers import CACHE_ENTRIES, ROUNDING, TINY
 
 # A step of a net's parameter changes the log of a noise variance by so many times as
@@ -439,8 +440,7 @@ class Likelihood(torch.nn.Module, ABC):
         weight = self.to_locations(observed) * information
         if jacobian.ndim == 3:
             return (jacobian * weight[:, None]) @ jacobian.mT
-        outer = (jacobian[:, None] * jacobian).flatten(0, 1)
-        return (weight @ outer.T).unflatten(1, (len(jacobian),) * 2)
+        return sums_of_outer_products(weight, jacobian)
 
     def at(self, shape_params: torch.Tensor) -> Self:
         """Return the likelihood with these shape parameters, (..., g).

@@ -40,10 +40,11 @@ from sklearn_mpt._integration.integrals import (
     rows_of,
 )
 from sklearn_mpt._integration.prior_grid import (
+    MAX_SPACING,
+    PAIR_RADII,
     PriorGrids,
     coarsen,
     count_nodes,
-    prior_grid,
     spacings,
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
@@ -55,21 +56,17 @@ from sklearn_mpt._linear.integrated_training import (
     ObjectiveParams,
     objective_of,
 )
-from sklearn_mpt._linear.linear_map import (
-    MAX_SPACING,
-    LinearMap,
-    max_precision,
-)
+from sklearn_mpt._linear.linear_map import LinearMap, max_precision
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 
-# Shared grids over the prior: spacings in standard deviations of the narrowest
-# posterior, of which there is a bound, and the radii of the two grids of each pair.
-# With a spacing of 1.25, pairs that agree have errors of at most 3e-5 nats (see
-# benchmarks/bench_shared_grids.py); with more, some pairs agree by chance.
-SCORING_SPACINGS, SCORING_RADII = (1.25, 0.625), (6.0, 5.5)
+# Spacings of shared grids over the prior, in standard deviations of the narrowest
+# posterior, of which there is a bound. With 1.25, pairs that agree have errors of at
+# most 3e-5 nats (see benchmarks/bench_shared_grids.py); with more, some pairs agree by
+# chance.
+SCORING_SPACINGS = (1.25, 0.625)
 # Largest number of nodes x features: rows share a table of them, of 64 MiB.
 MAX_TABLE = 2 * CHUNK_ENTRIES
 # Largest number of nodes of grids that are coarser than these spacings: posteriors of
@@ -347,7 +344,7 @@ def _shared_first(joint, accuracy, precision, is_fine):
 
     precision : of `max_precision`.
     """
-    n_features, radii = joint.components.shape[1], SCORING_RADII[:1] * joint.n_dims
+    n_features, radii = joint.components.shape[1], PAIR_RADII[:1] * joint.n_dims
     max_nodes = min(MAX_GRID_NODES, MAX_TABLE // n_features)
     bounds = [
         spacings(precision, ratio, MAX_SPACING).tolist() for ratio in SCORING_SPACINGS
@@ -363,7 +360,7 @@ def _shared_first(joint, accuracy, precision, is_fine):
         for steps, fits in zip(bounds, fit, strict=True)
         if fits or steps is bounds[0]
     ]
-    pair_of = cache(partial(_interleaved, like=joint.components))
+    pair_of = cache(partial(PriorGrids.of_steps, like=joint.components))
 
     def rules():
         yield from map(pair_of, all_steps)
@@ -372,14 +369,6 @@ def _shared_first(joint, accuracy, precision, is_fine):
     # n_nodes: nodes x features
     n_shared = int(count_nodes(all_steps[-1], radii)) // n_features
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
-
-
-def _interleaved(steps, like):
-    grids = [
-        prior_grid(steps, like, radius, shift)
-        for radius, shift in zip(SCORING_RADII, (0.0, 0.5), strict=True)
-    ]
-    return PriorGrids(grids, steps, SCORING_RADII[0])
 
 
 def start_components(X, intercept, n_components, likelihood, weight=None):

@@ -20,6 +20,7 @@ from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.integrals import rows_of
 from sklearn_mpt._integration.prior_grid import (
+    MAX_SPACING,
     RADIUS,
     coarsen,
     count_nodes,
@@ -41,7 +42,6 @@ from sklearn_mpt._linear.integrated_sums import (
     varies_in_rows,
 )
 from sklearn_mpt._linear.linear_map import (
-    MAX_SPACING,
     LinearMap,
     RowNodes,
     bound_grid,

@@ -1,12 +1,10 @@
 """Joint distributions with locations linear in z: posteriors, grids."""
 
-import math
-
 import numpy as np
 import torch
 
 from sklearn_mpt._integration.modes import gaussians_at_modes, posterior_precision
-from sklearn_mpt._integration.prior_grid import spacings
+from sklearn_mpt._integration.prior_grid import MAX_SPACING, spacings
 from sklearn_mpt._integration.quadrature import (
     FINE_TRAINING_POINTS,
     MAX_GRID_DIMS,
@@ -15,15 +13,11 @@ from sklearn_mpt._integration.quadrature import (
     gaussian_around,
     grids,
     mixtures,
-    normal_points,
+    normal_nodes,
     widened,
 )
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING
-
-# Largest spacing h of the shared grid, in standard deviations of the prior, for which
-# the error exp(-2 pi^2 / h^2) is 4e-14.
-MAX_SPACING = 0.8
 
 # Number of dimensions -> nodes in each dimension. With more, fits score the same to
 # .002 nats on the tables of benchmarks/bench_row_nodes.py.
@@ -215,9 +209,7 @@ def bound_grid(joint, seed, n_nodes=7, n_points=256):
         return grids((n_nodes,), 1, device).groups[0]
     if joint.n_dims <= MAX_GRID_DIMS:
         return grids((ROW_GRID[joint.n_dims],), joint.n_dims, device).groups[0]
-    (points,) = normal_points(n_points, joint.n_dims, seed, 1)
-    z = torch.from_numpy(points).to(device)
-    return z, torch.full_like(z[:, 0], -math.log(len(z)))
+    return normal_nodes(n_points, joint.n_dims, seed, joint.components)
 
 
 def spacing(joint, ratio, values=None):

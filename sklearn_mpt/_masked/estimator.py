@@ -14,18 +14,18 @@ from sklearn_mpt._base.density import Units, as_tensor, unit_attributes
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._base.user_modules import UserModule
+from sklearn_mpt._base.user_modules import UserModule, arrays_of, load_arrays
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     OPEN_UNIT_INTERVAL,
     StrictInterval,
+    check_fitted_widths,
     check_widths,
     warn_caller,
     warn_constant,
 )
 from sklearn_mpt._fitting.masks import RowMasks
-from sklearn_mpt._frames import plain
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
@@ -267,16 +267,8 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         read_blocks(self.mask_blocks, n_features)
 
     def _check_fitted_parameters(self):
-        sizes = self.hidden_layer_sizes
-        if self.net is not None or isinstance(sizes, str):
-            return
-        if list(sizes) != self.hidden_layer_sizes_:
-            raise ValueError(
-                f"hidden_layer_sizes={plain(sizes)!r} differs from the "
-                f"{self.hidden_layer_sizes_} of the fitted model that training "
-                "goes on with; set warm_start=False, or clone the estimator, to start "
-                "anew."
-            )
+        if self.net is None:
+            check_fitted_widths(self.hidden_layer_sizes, self.hidden_layer_sizes_)
 
     @property
     def _n_features_out(self):
@@ -301,10 +293,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         shift, scale = fitted["_shift"][numbers], fitted["_scale"][numbers]
         rows = (X[:, numbers].astype(np.float64) - shift) / scale
         n_factors = count_factors(len(X), len(numbers))
-        if len(numbers):
-            fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
-        else:
-            fitted["_linear"] = [np.zeros((0, 1)), np.zeros(0)]
+        fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
         fitted["_reading"] = self._empty_module(fitted).reading(X, weight)
         if self.net is None:
             fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
@@ -318,7 +307,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         else:
             seed = seed_from(rng, N_TORCH_SEEDS)
             net = UserNet(self.net, module.n_inputs, intercept, "net", seed)
-        return fitted | {"_net": _arrays(net)}
+        return fitted | {"_net": arrays_of(net)}
 
     def _empty_module(self, fitted):
         columns = self._likelihood()
@@ -341,13 +330,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     def _module(self, fitted):
         """Return the fitted module, on the CPU and in single precision."""
         module = self._empty_module(fitted)
-        module.net = self._empty_net(module, fitted)
-        module.net.load_state_dict(
-            {
-                name: torch.tensor(array, device="cpu")
-                for name, array in fitted["_net"].items()
-            }
-        )
+        module.net = load_arrays(self._empty_net(module, fitted), fitted["_net"])
         return module
 
     def _density_of(self, fitted, device):
@@ -398,7 +381,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
 
     def _trained_attributes(self, module, fitted):
         return {
-            "_net": _arrays(module.net),
+            "_net": arrays_of(module.net),
             "_at_floor": module.share_at_floor(),
         }
 
@@ -419,8 +402,3 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
                 "values, or are functions of other columns, and their densities have "
                 "no upper bound. Values that are few may be 'categorical'."
             )
-
-
-def _arrays(module):
-    state = module.state_dict()
-    return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}

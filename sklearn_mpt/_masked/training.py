@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.nets import flat_gradient, mean_of_epoch
+from sklearn_mpt._fitting.nets import (
+    flat_gradient,
+    flattened,
+    mean_of_epoch,
+    passes_of_epoch,
+)
+from sklearn_mpt._fitting.schedules import falling_size, share_of_last
 from sklearn_mpt._fitting.stopping import trend_of_rows
 
 
@@ -24,6 +29,9 @@ class NetSteps:
         Number of steps in which the step size grows.
     averaged_steps : int
         Approximate number of steps whose weights are averaged.
+    average_power : int
+        In the first steps, weights count in the average as the number of their step to
+        this power.
     falling_share : float
         Share of the epochs in which the step size falls to 0.
     max_gradient : float
@@ -38,12 +46,13 @@ class NetSteps:
     chunk : int
         Number of pairs of a row and a mask that are computed at a time.
     decay_steps : int
-        Number of steps of `partial_fit` after which their sizes have fallen by the
-        square root of 2.
+        Number of steps of `partial_fit` in which their sizes hardly fall; see
+        `falling_size`.
     """
 
     warm_up: int = 100
     averaged_steps: int = 400
+    average_power: int = 9
     falling_share: float = 0.4
     max_gradient: float = 1.0
     weight_decay: float = 0.01
@@ -176,7 +185,7 @@ class MaskedSolver(Solver):
         self.tol, self.n_iter_no_change = tol, n_iter_no_change
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.average = copy.deepcopy(module)
-        self.point = _flattened(self.parameters)
+        self.point = flattened(self.parameters)
         self.optimizer = torch.optim.AdamW(
             [self.point],
             lr=learning_rate,
@@ -184,7 +193,7 @@ class MaskedSolver(Solver):
             betas=(0.9, 0.99),
             fused=True,
         )
-        self._mean = _flattened(
+        self._mean = flattened(
             [p for p in self.average.parameters() if p.requires_grad]
         )
         self._has_buffers = any(True for _ in module.net.buffers())
@@ -273,18 +282,21 @@ class MaskedSolver(Solver):
 
     def _batches(self, order):
         """Yield minibatches of equal size; rows left over come in other epochs."""
-        n_batches = len(order) // self.batch_size
-        return order[: n_batches * self.batch_size].split(self.batch_size)
+        return order[: self._n_batches * self.batch_size].split(self.batch_size)
 
     @property
     def _passes(self):
         if self.is_part:
             return 1
-        return max(1, round(STEPS.min_steps / (len(self.rows) // self.batch_size)))
+        return passes_of_epoch(self._n_batches, STEPS.min_steps)
+
+    @property
+    def _n_batches(self):
+        return len(self.rows) // self.batch_size
 
     @property
     def _steps_of_epoch(self):
-        return self._passes * (len(self.rows) // self.batch_size)
+        return self._passes * self._n_batches
 
     @torch.no_grad()
     def _prepared(self, order):
@@ -347,7 +359,7 @@ class MaskedSolver(Solver):
     def _step_size(self):
         size = min(1.0, (self.n_steps + 1) / STEPS.warm_up)
         if self.is_part:
-            return size / math.sqrt(1 + self.n_steps / STEPS.decay_steps)
+            return size * falling_size(self.n_steps, STEPS.decay_steps)
         if self._fall is None:
             return size
         first, length = self._fall
@@ -355,8 +367,9 @@ class MaskedSolver(Solver):
 
     @torch.no_grad()
     def _average_weights(self):
-        share = max(1 / STEPS.averaged_steps, 10 / (self.n_steps + 10))
-        self._mean.lerp_(self.point, share)
+        # the weights at the start count as a point
+        share = share_of_last(self.n_steps + 1, STEPS.average_power)
+        self._mean.lerp_(self.point, max(1 / STEPS.averaged_steps, share))
         if not self._has_buffers:
             return
         # those of nets of users, which may be moving averages already
@@ -419,10 +432,3 @@ class MaskedSolver(Solver):
             # fused steps take their number where the parameters are
             n_steps = torch.tensor(self.n_steps, dtype=torch.float32, device=device)
             self.optimizer.state[self.point] = {"step": n_steps, **tensors}
-
-
-def _flattened(parameters):
-    """Return a vector of which the parameters are views from now on."""
-    vector = parameters_to_vector(parameters).detach()
-    vector_to_parameters(vector, parameters)
-    return vector

@@ -8,7 +8,7 @@ import torch
 
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.line_search import backtrack
-from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.schedules import falling_size, share_of_last
 from sklearn_mpt._fitting.stopping import Trend, gain_to_come, gains_are_below, trend
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import m_step, statistics_of_masks, statistics_of_rows
@@ -362,7 +362,7 @@ class AveragedMaskedEM(MaskedSolver):
 
     def _add_to_average(self, n_epochs):
         """Average the components of all epochs; the weights of early epochs fade."""
-        share = 2 / (n_epochs + 1)
+        share = share_of_last(n_epochs, power=1)
         before = self._average or self.components
         mixed = (
             torch.lerp(a, b, share)

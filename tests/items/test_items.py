@@ -506,8 +506,9 @@ def test_groups_differ_in_mean_and_variance():
     expected = np.log(expected).sum() + named.score_samples(one).sum()
     assert_allclose(model.log_likelihood(rows, groups=groups), expected, rtol=1e-8)
     assert model._n_parameters == 14
-    there = model.abilities(rows[:1], groups=["b"]).theta
-    assert there > model.abilities(rows[:1], groups=["a"]).theta
+    half_right = np.array([[1.0, 0.0, 1.0, 0.0, 1.0, 0.0]])
+    there = model.abilities(half_right, groups=["b"]).theta
+    assert there > model.abilities(half_right, groups=["a"]).theta
     for group in "ab":
         mean, error = model.abilities(rows[:1], groups=[group])
         params = {"groups": [group], "n_draws": 2000, "random_state": 0}
