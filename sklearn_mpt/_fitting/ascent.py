@@ -20,32 +20,24 @@ from sklearn_mpt._fitting.natural_gradient import (
     gain_at,
     with_rescaling,
 )
+from sklearn_mpt._fitting.phases import best_of_short_runs
 from sklearn_mpt._fitting.saddles import with_missing_components
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below
 from sklearn_mpt._numbers import ROUNDING
 
 
-def best_of_short_runs(objective, points, n_epochs):
-    """Run from several points and return the end of the best run.
+def best_of_points(objective, points, n_epochs):
+    """Return the end of the best of several short runs, from points.
 
-    Several runs are needed because there are local maxima.
-
-    objective : an objective without noise. points : the starts of the runs.
+    objective : without noise.
     """
-    runs = []
-    for point in points:
-        run = Ascent(
-            objective,
-            point,
-            learning_rate=1.0,
-            rng=np.random.default_rng(0),
-            makes_trials=False,
-        )
-        for _ in range(n_epochs):
-            run.step()
-        runs.append((-run.loss_curve[-1], run.point))
-    return max(runs, key=lambda run: run[0])[1]
+    rng = np.random.default_rng(0)
+    runs = [
+        Ascent(objective, point, learning_rate=1.0, rng=rng, makes_trials=False)
+        for point in points
+    ]
+    return best_of_short_runs(runs, n_epochs).point
 
 
 class Ascent(Solver):
@@ -248,9 +240,7 @@ class Ascent(Solver):
         slopes = self.objective.slopes(point)
         candidate = with_missing_components(point, *slopes, self._tol, share=share)
         if candidate is not None and is_trial:
-            candidate = best_of_short_runs(
-                self.objective, [candidate], self.trial_epochs
-            )
+            candidate = best_of_points(self.objective, [candidate], self.trial_epochs)
         if (
             candidate is None
             or gain_at(candidate, point, self.objective, batch) <= self._tol

@@ -1,8 +1,9 @@
-"""Training in phases: by masks first, and then without them.
+"""Training in phases: short runs, masks, and steps without masks.
 
-With a uniform mask rate, the masked scores of all sizes add up to the log marginal
-likelihood of a row. So a few steps with masks, which cost less or escape from a poor
-start, may be followed by steps on that sum, which has no noise of masks.
+There are local maxima, so several starts are tried, and the best goes on. With a
+uniform mask rate, the masked scores of all sizes add up to the log marginal likelihood
+of a row. So a few steps with masks, which cost less or escape from a poor start, may be
+followed by steps on that sum, which has no noise of masks.
 """
 
 from sklearn_mpt._fitting.fit_loop import Solver
@@ -15,6 +16,17 @@ def ends_without_masks(mask_rate, n_masks):
     because the sum over all sizes is another objective.
     """
     return n_masks == "auto" and mask_rate == "uniform"
+
+
+def best_of_short_runs(solvers, n_epochs):
+    """Train each of several solvers without noise; return the one with the least loss.
+
+    The losses are those of the last epochs.
+    """
+    for solver in solvers:
+        for _ in range(n_epochs):
+            solver.step()
+    return min(solvers, key=lambda solver: solver.loss_curve[-1])
 
 
 class Phases(Solver):

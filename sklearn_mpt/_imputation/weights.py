@@ -22,9 +22,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from sklearn_mpt._fitting.mixture_weights import (
-    N_WEIGHT_STEPS,
-    WEIGHT_TOL,
     stacking_weights,
+    weights_by_em,
 )
 
 # Entries like those of all columns that are added to those of a column, for weights of
@@ -102,16 +101,13 @@ def log_prob_weights(hidden):
     """Return weights of log-probabilities for each column; (n_models, d)."""
     common = stacking_weights(hidden.log_prob, hidden.weight)[:, None]
     likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
-    weights = np.repeat(common, len(hidden.is_number), axis=1)
-    total = hidden.count + PSEUDO_ENTRIES
-    for _ in range(N_WEIGHT_STEPS):
-        before = weights
+
+    def expected_counts(weights):
         shares = weights[:, hidden.columns] * likelihood
-        count = hidden.sum_by_column(shares / shares.sum(axis=0))
-        weights = (count + PSEUDO_ENTRIES * common) / total
-        if np.abs(weights - before).max() < WEIGHT_TOL:
-            break
-    return weights
+        return hidden.sum_by_column(shares / shares.sum(axis=0))
+
+    start = np.repeat(common, len(hidden.is_number), axis=1)
+    return weights_by_em(start, expected_counts, PSEUDO_ENTRIES * common, axis=0)
 
 
 def mean_weights(hidden):

@@ -16,7 +16,7 @@ from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form, principal_factors
 from sklearn_mpt._factors.sums import moments_of
-from sklearn_mpt._fitting.ascent import best_of_short_runs
+from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.masks import ComplementaryMasks, DisjointMasks
 from sklearn_mpt._fitting.natural_gradient import Point
@@ -271,7 +271,7 @@ def _best_factors(X, fitted, rng, weight):
         weak = STARTS.noise * fitted["_scale"][:, None] * rng.normal(size=shape)
         coefs[:, :-1] = torch.from_numpy(weak)
         points.append(Point(coefs, torch.from_numpy(np.log(share * variance))))
-    best = best_of_short_runs(objective, points, STARTS.n_epochs)
+    best = best_of_points(objective, points, STARTS.n_epochs)
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),
         "mean_": best.coefs[:, -1].numpy().copy(),

@@ -23,7 +23,7 @@ from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form, slopes_at
 from sklearn_mpt._factors.sums import moments_of
-from sklearn_mpt._fitting.ascent import best_of_short_runs
+from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import (
@@ -217,7 +217,7 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
             points.append(point_of(*arrays, likelihood.shape_params))
         objective = LikelihoodRows(rows, likelihood, self._objective_params, K, given)
-        best = best_of_short_runs(objective, points, STARTS.n_steps)
+        best = best_of_points(objective, points, STARTS.n_steps)
         return best.coefs.numpy()[:, :-1].T.copy()
 
     def _density_of(self, fitted, device):

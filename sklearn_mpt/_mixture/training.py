@@ -8,6 +8,7 @@ import torch
 
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.line_search import backtrack
+from sklearn_mpt._fitting.phases import best_of_short_runs
 from sklearn_mpt._fitting.schedules import falling_size, share_of_last
 from sklearn_mpt._fitting.stopping import Trend, gain_to_come, gains_are_below, trend
 from sklearn_mpt._mixture.density import Components, MixtureDensity
@@ -173,17 +174,9 @@ class MixtureSolver(Solver):
 
     def init(self, max_iter):
         if len(self.starts) > 1:
-            n_epochs = min(self.short_epochs, max_iter)
-            runs = [self._short_run(start, n_epochs) for start in self.starts]
-            self.components = self._start = max(runs, key=lambda run: run[0])[1]
-
-    def _short_run(self, components, n_epochs):
-        value = -math.inf
-        for _ in range(n_epochs):
-            statistics = self.rows.statistics(components)
-            value = float(statistics.value)
-            components = self.rows.moved(components, statistics)
-        return value, components
+            runs = [EM(self.rows, [start], tol=self.tol) for start in self.starts]
+            best = best_of_short_runs(runs, min(self.short_epochs, max_iter))
+            self.components = self._start = best.components
 
 
 class EM(MixtureSolver):
