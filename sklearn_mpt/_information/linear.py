@@ -17,16 +17,6 @@ from sklearn_mpt._integration.quadrature import Nodes
 from sklearn_mpt._likelihoods.base import rank_among_equals
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
-# Rules are refined until the information changes by less, relative to its diagonal.
-TOLERANCE, SAMPLING_TOLERANCE = 1e-4, 1e-2
-# Largest number of possible rows that are all listed. More are drawn from the model:
-# the cost grows with the number of rows, and drawn rows may miss rare ones.
-MAX_PATTERNS = 1024
-# Rows that are drawn, and four more for each parameter: the information expected of
-# them has full rank if the model determines all parameters.
-DRAWN_ROWS = 200
-FINE_NODES = 50**2  # largest rule with which undetermined directions are found
-
 
 class Information(NamedTuple):
     """Observed information of the standardised parameters.
@@ -116,14 +106,16 @@ def information_by_hessian(log_prob, *parameters):
     return -torch.autograd.functional.hessian(flat, theta)
 
 
-def information_by_nodes(rows, weight, joint, accuracy):
+def information_by_nodes(rows, weight, joint, accuracy, *, tol=1e-4, sampling_tol=1e-2):
     """Return the observed information by Louis' identity, with sums over nodes.
 
     rows : `ObservedRows`. weight : (n,). joint : joint distribution of z and rows, with
-    locations that are linear in z. Rules are refined until the information agrees.
+    locations that are linear in z. tol, sampling_tol : rules of quadrature, or of
+    importance sampling, are refined until the information changes by less, relative to
+    its diagonal.
     """
     is_exact = accuracy.is_quadrature
-    tolerance = TOLERANCE if is_exact else SAMPLING_TOLERANCE
+    tolerance = tol if is_exact else sampling_tol
     information = None
     for rule in accuracy.rules():
         if rule.is_shared:
@@ -150,17 +142,19 @@ def _information_by_rule(rows, weight, joint, rule):
     return total
 
 
-def information_by_scores(rows, joint, accuracy):
+def information_by_scores(rows, joint, accuracy, *, max_nodes=50**2):
     """Return the sum over rows of s s', with gradients s of log p(x); (p, p).
 
     The rule is finer than for `information_by_nodes`, because directions in which the
     sum is exactly 0 must be distinguished from others.
+
+    max_nodes : of the rule, whose finest one with no more is taken.
     """
     parts = _CompleteData(joint)
     *_, (n_nodes, rule) = (
         (len(rule.groups[-1][0]), rule)
         for rule in accuracy.rules()
-        if not rule.is_shared and len(rule.groups[-1][0]) <= FINE_NODES
+        if not rule.is_shared and len(rule.groups[-1][0]) <= max_nodes
     )
     row_entries, total = n_nodes * parts.n_parameters, 0.0
     for block in chunk_slices(len(rows.X), row_entries, CHUNK_ENTRIES):
@@ -172,21 +166,26 @@ def information_by_scores(rows, joint, accuracy):
     return total
 
 
-def typical_rows(X, model):
+def typical_rows(X, model, *, max_rows=1024, min_drawn=200):
     """Return rows that the model can produce, with the gaps of X, standardised; (m, d).
 
     If features take few values these are all possible rows, else rows drawn from the
     model.
+
+    max_rows : of possible rows that are all listed. The cost grows with their number,
+    but drawn rows may miss rare ones. min_drawn : number of rows that are drawn, beside
+    four for each parameter, so that the information expected of them has full rank if
+    the model determines all parameters.
     """
     joint = model.joint
     gaps = torch.isnan(X).unique(dim=0)
     values = joint.likelihood.values_of_each(X.shape[1])
     n_patterns = math.prod(len(v) for v in values) if values else math.inf
-    if n_patterns * len(gaps) <= MAX_PATTERNS:
+    if n_patterns * len(gaps) <= max_rows:
         rows = X.new_tensor(list(itertools.product(*values))).repeat(len(gaps), 1)
         return rows.masked_fill(gaps.repeat_interleave(n_patterns, 0), torch.nan)
     rng, n_parameters = np.random.default_rng(0), joint.components.numel()
-    n_rows = DRAWN_ROWS + 4 * n_parameters
+    n_rows = min_drawn + 4 * n_parameters
     chosen = torch.isnan(X)[torch.from_numpy(rng.integers(len(X), size=n_rows))]
     drawn = model.draw(torch.full_like(chosen, torch.nan, dtype=X.dtype), rng)
     return model.units.standardise(drawn.masked_fill(chosen, torch.nan))

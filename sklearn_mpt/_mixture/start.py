@@ -16,21 +16,21 @@ from sklearn_mpt._mixture.em import (
     statistics_of_shares,
 )
 
-# M-steps from the first responsibilities: of Gaussian columns with gaps, and of
-# locations, whose steps are shorter.
-GAUSSIAN_STEPS, LOCATION_STEPS = 3, 10
 
-
-def fitted_to_shares(components, share, rows, step_params):
+def fitted_to_shares(
+    components, share, rows, step_params, *, n_gaussian_steps=3, n_location_steps=10
+):
     """Return components that fit given responsibilities, by a few M-steps.
 
     share : responsibilities times sample weights, (n, K). rows : (n, d), NaN where
     missing; those with the same gaps must follow each other. step_params : MStepParams.
+    n_gaussian_steps : number of M-steps of Gaussian columns with gaps.
+    n_location_steps : that of other columns, whose steps are shorter.
     """
     layout, n_rows = step_params.layout, float(share.sum())
     parts = MixtureDensity(components, layout).parts(~rows.isnan())
     has_gaps = bool(rows[:, layout.gaussian].isnan().any())
-    n_steps = GAUSSIAN_STEPS if has_gaps else 1  # further steps have the same result
+    n_steps = n_gaussian_steps if has_gaps else 1  # further steps have the same result
     for _ in range(n_steps):
         density = MixtureDensity(components, layout)
         statistics = _sum(
@@ -41,7 +41,7 @@ def fitted_to_shares(components, share, rows, step_params):
         if after is None:
             return components
         components = after
-    n_steps = 0 if layout.likelihood is None else LOCATION_STEPS - n_steps
+    n_steps = 0 if layout.likelihood is None else n_location_steps - n_steps
     for _ in range(n_steps):
         density = MixtureDensity(components, layout)
         slopes = _sum(
