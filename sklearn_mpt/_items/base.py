@@ -20,7 +20,7 @@ from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
-from sklearn_mpt._items.training import Priors
+from sklearn_mpt._items.objective import Priors
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 

@@ -8,7 +8,8 @@ from scipy.stats import chi2
 
 from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.curves import Items
-from sklearn_mpt._items.training import ItemObjective, ParameterLayout, maximise
+from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
+from sklearn_mpt._items.solver import maximise
 
 
 class DifferentialFunctioning(NamedTuple):

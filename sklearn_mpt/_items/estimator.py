@@ -20,6 +20,7 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._factors.rotation import ROTATIONS
+from sklearn_mpt._fitting.phases import Phases
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.answers import MAX_CATEGORIES, merged_answers
@@ -35,8 +36,8 @@ from sklearn_mpt._items.masks import MaskedItemSolver
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._items.model_fit import ModelFitMixin
 from sklearn_mpt._items.people import PeopleMixin
+from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._items.start import first_slopes
-from sklearn_mpt._items.training import ItemSolver
 from sklearn_mpt._likelihoods.levels import smoothed_shares
 from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState
@@ -371,18 +372,19 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             unseen = _unseen(data.X, model.items).to(data.device)
         objective = model.objective(answers, self._priors, unseen)
         point = model.start(data.device)
-        settings = {"tol": self.tol, "n_before": data.fitted["n_iter_"]}
         if self.objective == "lml" or not data.is_all:
-            return ItemSolver(objective, point, **settings)
-        return MaskedItemSolver(
+            n_before = data.fitted["n_iter_"]
+            return ItemSolver(objective, point, self.tol, n_before)
+        masked = MaskedItemSolver(
             objective,
             point,
             rng=data.rng,
             mask_rate=self.mask_rate,
             n_masks=self.n_masks,
             learning_rate=self.learning_rate,
-            **settings,
+            tol=self.tol,
         )
+        return Phases(masked)
 
     def _trained_attributes(self, result, fitted):
         model = self._model_of(fitted)

@@ -5,54 +5,76 @@ The objective of a row with m of its d items hidden, the set M, is
 equally likely, is the log marginal likelihood.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.masks import shared_masks
+from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import is_flat
+from sklearn_mpt._integration.masked_scores import target_terms
 from sklearn_mpt._items.answers import MISSING
-from sklearn_mpt._items.training import (
-    STEPS,
-    Evaluation,
-    ItemSolver,
-    block_sums,
-    solve_metric,
-)
+from sklearn_mpt._items.objective import block_sums
+from sklearn_mpt._items.solver import ItemSolver, solve_metric
 from sklearn_mpt._numbers import TINY
 
-AUTO_MASKS = 32  # in each step, if n_masks is "auto"
+# Masks in each step, if `n_masks` is "auto". Their noise falls with the number, and
+# each has a product of matrices of its own.
+AUTO_MASKS = 32
 
 
-class MaskedItemSolver(ItemSolver):
-    """Steps by masks; with a uniform rate, followed by steps on the LML.
+class MaskedItemSolver(Solver):
+    """Natural steps by masks, which steps on the LML may follow.
 
-    The steps on the log marginal likelihood are left out if `n_masks` is an int.
+    The log marginal likelihood follows a uniform rate, unless `n_masks` is an int. If
+    nothing follows, points are averaged, with larger weights for later ones.
 
     Parameters
     ----------
-    objective, point, tol, n_before
-        As in `ItemSolver`.
+    objective : ItemObjective
+    point : Tensor of shape (p,)
+        Parameters at the start.
     rng : numpy.random.Generator
     mask_rate : "uniform", float or int
     n_masks : int or "auto"
     learning_rate : float
+        Size of the first step; 1 is a full one.
+    tol : float
+        Of the steps that follow, as in `ItemSolver`.
+
+    Attributes
+    ----------
+    max_step : float
+        Largest change of a parameter in a step, in logits. Directions are noisy, so
+        that it is less than without masks.
+    max_tries : int
+        Number of sizes of a step that are tried, until parameters are valid.
+    window : int
+        Number of steps whose mean loss is compared with that of the next, if the LML
+        follows; otherwise half of all steps are.
+    min_steps, max_steps : int
+        Least number of steps if the LML follows, and four times as many otherwise; and
+        largest number. Then step sizes are 0.5, 0.27 and 0.16 of the first.
     """
 
+    max_step = 0.5
+    max_tries = 20
+    window = 5
+    min_steps, max_steps = 20, 200
+
     def __init__(
-        self, objective, point, *, rng, mask_rate, n_masks, learning_rate, **settings
+        self, objective, point, *, rng, mask_rate, n_masks, learning_rate, tol
     ):
-        super().__init__(objective, point, **settings)
-        self.rng = rng
+        self.objective, self.point = objective, point
+        self.rng, self.learning_rate, self.tol = rng, learning_rate, tol
         self.mask_rate = mask_rate
-        self.finishes = n_masks == "auto" and mask_rate == "uniform"
+        self.lml_follows = ends_without_masks(mask_rate, n_masks)
         self.n_masks = AUTO_MASKS if n_masks == "auto" else n_masks
-        self.learning_rate = learning_rate
-        self.is_masked = True
+        self.loss_curve = []
         self._average = None
 
     @property
@@ -65,54 +87,48 @@ class MaskedItemSolver(ItemSolver):
             raise FloatingPointError
 
     def step(self):
-        if not self.is_masked:
-            super().step()
-            return
-        count = len(self.loss_curve)
+        n_steps, items = len(self.loss_curve), self.objective.layout.items
         self.objective.place_nodes(self.point)
-        evaluation = self._masked()
-        if not math.isfinite(evaluation.value):
+        evaluation = self._evaluate()
+        if evaluation is None:
             raise FloatingPointError
         direction = solve_metric(self.objective, evaluation, evaluation.gradient)
-        size = self.learning_rate * falling_size(count)
-        size = min(
-            size, STEPS.max_masked_step / max(float(direction.abs().max()), TINY)
-        )
-        items = self.objective.layout.items
+        size = self.learning_rate * falling_size(n_steps)
+        size = min(size, self.max_step / max(float(direction.abs().max()), TINY))
 
         def move(size):
             point = self.point + size * direction
             return point if items.is_valid(point) else None
 
-        _, point = backtrack(move, STEPS.max_tries, size)
+        _, point = backtrack(move, self.max_tries, size)
         if point is None:
             raise FloatingPointError
         self.point = point
         self.loss_curve.append(-evaluation.value / self.objective.answers.total)
-        if not self.finishes:
-            share = 2 / (count + 2)
-            before = self.point if self._average is None else self._average
-            self._average = torch.lerp(before, self.point, share)
+        if not self.lml_follows:
+            self._average = torch.lerp(self.result, point, 2 / (n_steps + 2))
 
     def terminate(self):
-        if not self.is_masked:
-            return super().terminate()
-        curve = self.loss_curve
-        if len(curve) < STEPS.min_masked_steps or len(curve) % STEPS.window:
+        n_steps = len(self.loss_curve)
+        if n_steps >= self.max_steps:
+            return True
+        if n_steps % self.window:
             return False
-        n_compared = len(curve) // 2 if not self.finishes else STEPS.window
-        has_settled = is_flat(curve, n_compared, tol=0.0)
-        if not self.finishes:
-            return (has_settled and len(curve) >= 4 * STEPS.min_masked_steps) or len(
-                curve
-            ) >= STEPS.max_masked_steps
-        if has_settled or len(curve) >= STEPS.max_masked_steps:
-            self.is_masked = False
-            self._evaluate()
-        return False
+        n_compared, min_steps = self.window, self.min_steps
+        if not self.lml_follows:
+            n_compared, min_steps = n_steps // 2, 4 * self.min_steps
+        return n_steps >= min_steps and is_flat(self.loss_curve, n_compared, tol=0.0)
 
-    def _masked(self):
-        """Return value, gradient and metric, with one mask for each row."""
+    def following(self):
+        """Return the solver for the log marginal likelihood, or None."""
+        if not self.lml_follows:
+            return None
+        following = ItemSolver(self.objective, self.point, self.tol)
+        following.init(max_iter=None)
+        return following
+
+    def _evaluate(self):
+        """Return the evaluation of masked scores, with one mask for each row."""
         objective, point = self.objective, self.point
         items, answers = objective.layout.items, objective.answers
         d, z = len(items), objective.grid.z
@@ -121,27 +137,23 @@ class MaskedItemSolver(ItemSolver):
         curves = items.curves(point, z)
         table, prob = items.table(curves), items.prob(curves)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
-        sums, value = MaskedSums.zeros(table, len(log_weight)), 0.0
-        parts = np.array_split(self.rng.permutation(len(answers)), len(masks))
-        for mask, rows in zip(masks, parts, strict=True):
+        masked, value = MaskedSums.zeros(table, len(log_weight)), 0.0
+        groups_of_rows = np.array_split(self.rng.permutation(len(answers)), len(masks))
+        for mask, rows in zip(masks, groups_of_rows, strict=True):
             if len(rows) == 0:
                 continue
             index = torch.from_numpy(rows).to(z.device)
-            value += _add_masked(sums, answers, index, mask, table, prob, log_weight)
-        gradient, metric = torch.zeros_like(point), []
+            value += _add_masked(masked, answers, index, mask, table, prob, log_weight)
+        sums = []
         for block, curve in zip(items.blocks, curves, strict=True):
-            n_rows = sums.row_counts[block.items][:, None] * curve.log_prob.exp()
+            n_rows = masked.row_counts[block.items][:, None] * curve.log_prob.exp()
             _, information = block_sums(block, curve, n_rows, z)
+            slopes = masked.slopes[block.items, : block.kind.n_categories]
             scores = block.scores(curve, z)
-            slopes = sums.slopes[block.items, : block.kind.n_categories]
-            slope = torch.einsum("jpcs,jcs->jp", scores, slopes)
-            value -= objective._add_priors(block, point, slope, information)
-            gradient[block.parameters] = slope.flatten()
-            metric.append(information)
-        first = items.n_parameters
-        gradient[first:] = objective._population_gradient(point, sums.group_slopes)
-        population_metric = objective._population_metric(point, sums.group_rows)
-        return Evaluation(value, gradient, metric, population_metric)
+            sums.append((torch.einsum("jpcs,jcs->jp", scores, slopes), information))
+        return objective.evaluation(
+            point, value, sums, masked.group_slopes, masked.group_rows
+        )
 
 
 class MaskedSums(NamedTuple):
@@ -175,15 +187,14 @@ def _add_masked(sums, answers, rows, mask, table, prob, log_weight):
     observed = (indicators * (~mask)[:, None]).flatten(1)
     hidden = indicators[:, mask].flatten(1)
     r = torch.addmm(log_weight[group], observed, table.flatten(0, 1)).softmax(1)
-    hidden_prob = prob[mask].flatten(0, 1)  # shape: (h c, s)
-    average = torch.where(hidden > 0, r @ hidden_prob.T, 1.0).clamp(min=TINY)
-    scale = weight * d / mask.sum()
-    gain = scale[:, None] * hidden / average
-    node_slopes = r * (gain @ hidden_prob - (scale * hidden.sum(1))[:, None])
-    sums.slopes[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, max_categories))
-    sums.slopes.add_((observed.T @ node_slopes).unflatten(0, (d, max_categories)))
-    weighted = weight[:, None] * r
-    sums.row_counts.add_((codes != MISSING).double().T @ weighted)
-    sums.group_slopes.index_add_(0, group, node_slopes)
+    hidden_prob = prob[mask].flatten(0, 1).T  # shape: (s, h c)
+    score, share, node_slope = target_terms(
+        r, hidden, hidden_prob, weight * d / mask.sum()
+    )
+    node_slope *= r
+    sums.slopes[mask] += share.T.unflatten(0, (-1, max_categories))
+    sums.slopes.add_((observed.T @ node_slope).unflatten(0, (d, max_categories)))
+    sums.row_counts.add_((codes != MISSING).double().T @ (weight[:, None] * r))
+    sums.group_slopes.index_add_(0, group, node_slope)
     sums.group_rows.index_add_(0, group, weight)
-    return float((scale[:, None] * average.log()).sum())
+    return float(score.sum())

@@ -10,9 +10,9 @@ from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, Population, PriorGr
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
+from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
 from sklearn_mpt._items.sampling import SampledItemDensity, SampledObjective
 from sklearn_mpt._items.spacing import SCORING, spacing
-from sklearn_mpt._items.training import ItemObjective, ParameterLayout
 
 
 class ItemModel(NamedTuple):

@@ -24,7 +24,7 @@ from sklearn_mpt._integration.quadrature import (
 from sklearn_mpt._items.abilities import covariances, modes
 from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._items.density import ItemDensity
-from sklearn_mpt._items.training import ItemObjective, block_sums
+from sklearn_mpt._items.objective import ItemObjective, block_sums
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 

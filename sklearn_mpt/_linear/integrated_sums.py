@@ -24,6 +24,7 @@ import torch
 
 from sklearn_mpt._base.density import Units
 from sklearn_mpt._fitting.natural_gradient import Curvature, Point, Sums
+from sklearn_mpt._integration.masked_scores import target_terms
 from sklearn_mpt._integration.prior_grid import RADIUS, resolves
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._linear.linear_map import (
@@ -132,10 +133,10 @@ def shared_masked_sums(indicator, mask, table, targets, weight=None, is_complete
     visible_log_prob = table.log_prob[..., visible].flatten(1)
     r = torch.addmm(table.log_weight, visible_indicators, visible_log_prob.T).softmax(1)
     prob = table.log_prob[..., hidden].flatten(1).exp()
-    hidden_score, hidden_share, node_slope = _target_terms(
+    hidden_score, hidden_share, node_slope = target_terms(
         r, hidden_indicators, prob, targets.hidden * weight
     )
-    visible_score, visible_share, visible_node_slope = _target_terms(
+    visible_score, visible_share, visible_node_slope = target_terms(
         r, visible_indicators, (-visible_log_prob).exp(), targets.visible * weight
     )
     visible_share += (r * (node_slope - visible_node_slope)).T @ visible_indicators
@@ -144,18 +145,6 @@ def shared_masked_sums(indicator, mask, table, targets, weight=None, is_complete
     share[..., visible] = visible_share.unflatten(1, (indicator.shape[1], -1))
     value = (hidden_score - visible_score) / weight
     return shared_sums(value, share, r, indicator, table, weight, is_complete)
-
-
-def _target_terms(r, indicator, ratio, weight):
-    """Return log scores of targets, and their derivatives in log p and in log r.
-
-    ratio : p for hidden targets, 1 / p for visible targets, (s, columns). weight :
-    weights of the rows, (n,).
-    """
-    average = torch.where(indicator > 0, r @ ratio, 1.0)
-    gain = weight[:, None] * indicator / average
-    node_slope = torch.addmm(-(weight * indicator.sum(1))[:, None], gain, ratio.T)
-    return weight * average.log().sum(1), ratio * (r.T @ gain), node_slope
 
 
 class RepresentativeValues(NamedTuple):

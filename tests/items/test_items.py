@@ -22,7 +22,7 @@ from sklearn_mpt import (
 from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items.curves import Items, kind_of
 from sklearn_mpt._items.item_statistics import collapse_cells
-from sklearn_mpt._items.training import ParameterLayout
+from sklearn_mpt._items.objective import ParameterLayout
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))
 # Sections 6 and 7 of the Law School Admission Test (Bock and Lieberman, 1970).

@@ -1,94 +1,28 @@
-r"""Marginal maximum likelihood of item parameters, by quasi-Newton steps.
+r"""The log marginal likelihood of item parameters, with its gradient and a metric.
 
 Let :math:`r_{is}` be the posterior weights of nodes :math:`z_s` given the answers of
 row i. The gradient of the log marginal likelihood is that of the expected
 log-likelihood of complete data (Fisher's identity): the derivatives of the item curves,
 weighted by the expected numbers of answers
-:math:`n_{jcs} = \sum_{i: x_{ij} = c} r_{is}` [1]_. The metric of the steps is the
-Fisher information of complete data, one block for each item, as in the M-step of EM.
-Limited-memory BFGS estimates from the steps how much smaller the information is because
-z is not observed [2]_.
+:math:`n_{jcs} = \sum_{i: x_{ij} = c} r_{is}` [1]_. The metric is the Fisher information
+of complete data, one block for each item, as in the M-step of EM.
 
 References
 ----------
 .. [1] R. D. Bock and M. Aitkin, "Marginal maximum likelihood estimation of item
    parameters: application of an EM algorithm", Psychometrika 46, 1981.
-.. [2] K. Lange, "A quasi-Newton acceleration of the EM algorithm", Statistica Sinica 5,
-   1995.
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.acceleration import QuasiNewton
-from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
-from sklearn_mpt._fitting.schedules import falling_size
-from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
 from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, Population, PriorGrid
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._items.spacing import TRAINING, spacing
-from sklearn_mpt._numbers import TINY
-
-
-@dataclass(frozen=True)
-class ItemSteps:
-    """Sizes of the steps of item models, when they end, and when grids change.
-
-    Attributes
-    ----------
-    max_step, max_masked_step : float
-        Largest change of a parameter in a step, and in a step by masks, in logits.
-    armijo : float
-        Least share of the gain that the slope promises which a step must have.
-    max_tries : int
-        Number of sizes of a step that are tried.
-    max_scale : float
-        Largest factor of full steps by the last one; see `QuasiNewton`.
-    ridge : float
-        Added to the diagonal of an item's information, relative to it.
-    min_information : float
-        Added too, for each row: it bounds steps in flat directions.
-    moves_without_gain : int
-        Number of moves of the nodes of rows whose gain is compared with the next.
-    gain_over_moves : float
-        Gain over these moves, in nats per row, below which training ends: the noise of
-        nodes hides smaller ones.
-    max_ratio, min_ratio : float
-        Ratios of the grid's spacing to the needed one beyond which the grid changes.
-    radius : float
-        How far grids must reach, in standard deviations of z. If mean or variance of z
-        are free, grids reach as far as those of scores, so that the population may
-        move a little before they change.
-    window : int
-        Number of steps by masks whose mean loss is compared with that of the next.
-    min_masked_steps, max_masked_steps : int
-        Least and largest number of steps by masks.
-    """
-
-    max_step: float = 2.0
-    max_masked_step: float = 0.5
-    armijo: float = 1e-4
-    max_tries: int = 20
-    max_scale: float = 10.0
-    ridge: float = 1e-6
-    min_information: float = 1e-4
-    moves_without_gain: int = 3
-    gain_over_moves: float = 1e-4
-    max_ratio: float = 1.15
-    min_ratio: float = 0.6
-    radius: float = 6.0
-    window: int = 5
-    min_masked_steps: int = 20
-    max_masked_steps: int = 200
-
-
-STEPS = ItemSteps()
 
 
 class Priors(NamedTuple):
@@ -208,9 +142,22 @@ class ItemObjective:
     priors : Priors
     unseen : Tensor of bool, of shape (d, c)
         Categories that nobody chose.
+
+    Attributes
+    ----------
+    has_node_noise : bool
+        Whether values change where nodes move.
+    max_spacing_ratio, min_spacing_ratio : float
+        The grid changes where the ratio of its spacing and the needed one is beyond.
+    min_radius : float
+        How far grids must reach, in standard deviations of z. If mean or variance of z
+        are free, new grids reach as far as those of scores, so that the population may
+        move a little before they change.
     """
 
-    has_node_noise = False  # whether values change where nodes move
+    has_node_noise = False
+    max_spacing_ratio, min_spacing_ratio = 1.15, 0.6
+    min_radius = 6.0
 
     def __init__(self, answers, layout, priors=NO_PRIORS, unseen=None):
         self.answers = answers
@@ -227,13 +174,13 @@ class ItemObjective:
         if self.grid is not None:
             ratio = [old / new for old, new in zip(self.grid.steps, steps, strict=True)]
             if (
-                max(ratio) < STEPS.max_ratio
-                and min(ratio) > STEPS.min_ratio
-                and self.grid.covers(population, STEPS.radius)
+                max(ratio) < self.max_spacing_ratio
+                and min(ratio) > self.min_spacing_ratio
+                and self.grid.covers(population, self.min_radius)
             ):
                 return False
         may_move = layout.n_parameters > layout.items.n_parameters
-        radius = WIDE_RADIUS if may_move else STEPS.radius
+        radius = WIDE_RADIUS if may_move else self.min_radius
         self.grid = PriorGrid.over(population, steps, radius)
         return True
 
@@ -254,17 +201,35 @@ class ItemObjective:
         if not self.layout.items.is_valid(point):
             return None
         value, sums, groups = self._sums(point)
+        return self.evaluation(point, value, sums, groups, groups.sum(1))
+
+    def evaluation(self, point, value, sums, groups, n_rows):
+        """Return the evaluation from sums over rows; None if it is not finite.
+
+        Parameters
+        ----------
+        point : Tensor of shape (p,)
+        value : float
+        sums : list
+            Gradient (j, q) and information (j, q, q) of each block of items, without
+            priors, which are added to them.
+        groups : Tensor of shape (g, s)
+            Derivatives of the value in the log weights of nodes.
+        n_rows : Tensor of shape (g,)
+            Number of rows of each group.
+        """
         gradient, metric = torch.zeros_like(point), []
-        for block, part in zip(self.layout.items.blocks, sums, strict=True):
-            slope, information = part
+        for block, (slope, information) in zip(
+            self.layout.items.blocks, sums, strict=True
+        ):
             value -= self._add_priors(block, point, slope, information)
             gradient[block.parameters] = slope.flatten()
             metric.append(information)
-        first = self.layout.items.n_parameters
-        gradient[first:] = self._population_gradient(point, groups)
-        population_metric = self._population_metric(point, groups.sum(1))
         if not math.isfinite(value):
             return None
+        first = self.layout.items.n_parameters
+        gradient[first:] = self._population_gradient(point, groups)
+        population_metric = self._population_metric(point, n_rows)
         return Evaluation(value, gradient, metric, population_metric)
 
     def _sums(self, point):
@@ -358,166 +323,3 @@ def _of_logits(block, curve, n_ones, n_rows, z):
     outer = (z1[:, :, None] * z1[:, None]).flatten(1)
     information = (expected * wrong) @ outer
     return gradient, information.unflatten(1, (z1.shape[1], -1))
-
-
-class ItemSolver(Solver):
-    """Limited-memory BFGS in the metric of complete data.
-
-    Parameters
-    ----------
-    objective : ItemObjective
-    point : Tensor of shape (p,)
-        Parameters at the start.
-    tol : float
-        Gain, in nats of the whole log-likelihood for each parameter, below which
-        training ends.
-    n_before : int
-        Number of steps on earlier parts of a stream.
-    """
-
-    def __init__(self, objective, point, tol=1e-7, n_before=0):
-        self.objective = objective
-        self.point = point
-        self.tol = tol * len(point)
-        self.loss_curve = []
-        self._memory = QuasiNewton(STEPS.max_scale)
-        self._n_steps = n_before
-        self._is_over = False
-        self._now = None
-        self._losses_at_new_nodes, self._best = [], point
-
-    @property
-    def result(self):
-        """The last point; with noise of nodes, the best one at nodes that had moved."""
-        return self._best if self.objective.has_node_noise else self.point
-
-    def init(self, max_iter):
-        self._evaluate()
-
-    def _evaluate(self):
-        self.objective.place_nodes(self.point)
-        self._now = self.objective(self.point)
-        if self._now is None:
-            raise FloatingPointError
-        self._losses_at_new_nodes, self._best = [-self._now.value], self.point
-
-    def step(self):
-        now = self._now
-        items = self.objective.layout.items
-        direction = shortened(items, self._direction(now))
-        slope = float(now.gradient @ direction)
-        if not slope > 0:
-            self._memory = QuasiNewton(STEPS.max_scale)
-            direction = solve_metric(self.objective, now, now.gradient)
-            direction = shortened(items, direction)
-            slope = float(now.gradient @ direction)
-            if not math.isfinite(slope):
-                raise FloatingPointError
-
-        def gaining(size):
-            evaluation = self.objective(self.point + size * direction)
-            least = now.value + STEPS.armijo * size * slope
-            is_gain = evaluation is not None and evaluation.value >= least
-            return evaluation if is_gain else None
-
-        # smaller gains are rounding errors
-        min_size = 0.01 * self.tol / max(slope, TINY)
-        size, evaluation = backtrack(gaining, STEPS.max_tries, min_size=min_size)
-        n_rows = self.objective.answers.total
-        if evaluation is None:
-            self._is_over = not self._memory
-            self._memory = QuasiNewton(STEPS.max_scale)
-            self.loss_curve.append(-now.value / n_rows)
-            return
-        moved = size * direction
-        self._memory.add(moved, now.gradient, evaluation.gradient)
-        self.point = self.point + moved
-        gained = evaluation.value - now.value
-        self._now = evaluation
-        self.loss_curve.append(-evaluation.value / n_rows)
-        if self.objective.place_nodes(self.point):
-            self._now = self.objective(self.point)
-            if self.objective.has_node_noise:
-                self._is_over = self._is_at_noise()
-                return
-        remaining_gain = 0.5 * float(self._now.gradient @ self._direction(self._now))
-        self._is_over = gains_are_below(self.tol, gained, remaining_gain, patience=10)
-
-    def terminate(self):
-        if self._is_over and self.objective.refine():
-            self._is_over, self._memory = False, QuasiNewton(STEPS.max_scale)
-            self._evaluate()
-        return self._is_over
-
-    def _is_at_noise(self):
-        """Return whether values at nodes that moved have not risen for some moves."""
-        losses = self._losses_at_new_nodes
-        losses.append(-self._now.value)
-        if losses[-1] <= min(losses):
-            self._best = self.point
-        n, n_rows = STEPS.moves_without_gain, self.objective.answers.total
-        min_gain = max(self.tol, STEPS.gain_over_moves * n_rows)
-        return len(losses) > n and fall_of_lowest(losses, n) <= min_gain
-
-    def _direction(self, now):
-        """Return the full step, corrected by the last ones."""
-        return self._memory.direction(
-            now.gradient, lambda gradient: solve_metric(self.objective, now, gradient)
-        )
-
-    def step_on_part(self):
-        """Take one step of EM on a part of a stream; step sizes fall."""
-        self._evaluate()
-        now = self._now
-        direction = solve_metric(self.objective, now, now.gradient)
-        direction = shortened(self.objective.layout.items, direction)
-        size, _ = backtrack(
-            lambda size: self.objective(self.point + size * direction),
-            STEPS.max_tries,
-            falling_size(self._n_steps),
-        )
-        self.point = self.point + size * direction
-        self.loss_curve.append(-now.value / self.objective.answers.total)
-
-
-def shortened(items, direction):
-    """Shorten the step of each item: no parameter changes by more than `max_step`.
-
-    Each item is shortened alone: if a parameter has no maximum, such as the logit of
-    guessing where nobody guesses, the steps of other items stay long.
-    """
-    direction = direction.clone()
-    for block in items.blocks:
-        part = direction[block.parameters].view(len(block.items), -1)
-        part *= (STEPS.max_step / part.abs().amax(1, keepdim=True)).clamp(max=1.0)
-    rest = direction[items.n_parameters :]
-    rest.clamp_(-STEPS.max_step, STEPS.max_step)
-    return direction
-
-
-def solve_metric(objective, now, vector):
-    """Multiply a flat vector by the inverse of the metric."""
-    solution = torch.empty_like(vector)
-    least = STEPS.min_information * objective.answers.total
-    for block, information in zip(
-        objective.layout.items.blocks, now.metric, strict=True
-    ):
-        damped = information.clone()
-        diagonal = damped.diagonal(dim1=1, dim2=2)
-        diagonal += STEPS.ridge * diagonal + least
-        part = vector[block.parameters].reshape(len(block.items), -1, 1)
-        solution[block.parameters] = torch.linalg.solve(damped, part).flatten()
-    first = objective.layout.items.n_parameters
-    solution[first:] = vector[first:] / now.population_metric
-    return solution
-
-
-def maximise(objective, point, tol=1e-7, max_iter=500):
-    """Return the parameters at the maximum, and the value there."""
-    solver = ItemSolver(objective, point, tol)
-    solver.init(max_iter)
-    for _ in range(max_iter):
-        solver.step()
-        if solver.terminate():
-            break
-    return solver.point, solver._now.value

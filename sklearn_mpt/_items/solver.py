@@ -1,0 +1,216 @@
+r"""Quasi-Newton steps of item parameters.
+
+Full steps divide the gradient by the information of complete data, as the M-step of EM
+does. Limited-memory BFGS estimates from the steps how much smaller the information is
+because z is not observed [1]_.
+
+References
+----------
+.. [1] K. Lange, "A quasi-Newton acceleration of the EM algorithm", Statistica Sinica 5,
+   1995.
+"""
+
+import math
+
+import torch
+
+from sklearn_mpt._fitting.acceleration import QuasiNewton
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.line_search import backtrack
+from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
+from sklearn_mpt._numbers import TINY
+
+MAX_STEP = 2.0  # largest change of a parameter in a step, in logits
+# Added to the diagonal of an item's information: a share of it, for rounding; and so
+# much for each row, which bounds steps in flat directions.
+RIDGE, MIN_INFORMATION = 1e-6, 1e-4
+
+
+class ItemSolver(Solver):
+    """Limited-memory BFGS in the metric of complete data.
+
+    Parameters
+    ----------
+    objective : ItemObjective
+    point : Tensor of shape (p,)
+        Parameters at the start.
+    tol : float
+        Gain, in nats of the whole log-likelihood for each parameter, below which
+        training ends.
+    n_before : int
+        Number of steps on earlier parts of a stream.
+
+    Attributes
+    ----------
+    max_scale : float
+        Largest factor of full steps by the last one; see `QuasiNewton`.
+    armijo : float
+        A step must have this share of the gain that the slope promises.
+    max_tries : int
+        Number of sizes of a step that are tried.
+    moves_without_gain : int
+        Number of moves of the nodes of rows whose gain is compared with the next.
+    gain_over_moves : float
+        Gain over these moves, in nats per row, below which training ends: the noise of
+        nodes hides smaller ones.
+    patience : float
+        Training ends if, besides, the last step gained less than so many times the
+        tolerance.
+    rounding : float
+        Steps that promise a smaller share of the tolerance are not halved further:
+        what they gain is a rounding error.
+    """
+
+    max_scale = 10.0
+    armijo = 1e-4
+    max_tries = 20
+    moves_without_gain, gain_over_moves = 3, 1e-4
+    patience = 10.0
+    rounding = 0.01
+
+    def __init__(self, objective, point, tol=1e-7, n_before=0):
+        self.objective = objective
+        self.point = point
+        self.tol = tol * len(point)
+        self.loss_curve = []
+        self._memory = QuasiNewton(self.max_scale)
+        self._n_steps = n_before
+        self._is_over = False
+        self._now = None
+        self._losses_at_new_nodes, self._best = [], point
+
+    @property
+    def result(self):
+        """The last point; with noise of nodes, the best one at nodes that had moved."""
+        return self._best if self.objective.has_node_noise else self.point
+
+    def init(self, max_iter):
+        self._evaluate()
+
+    def _evaluate(self):
+        self.objective.place_nodes(self.point)
+        self._now = self.objective(self.point)
+        if self._now is None:
+            raise FloatingPointError
+        self._losses_at_new_nodes, self._best = [-self._now.value], self.point
+
+    def step(self):
+        now = self._now
+        items = self.objective.layout.items
+        direction = shortened(items, self._direction(now))
+        slope = float(now.gradient @ direction)
+        if not slope > 0:
+            self._memory = QuasiNewton(self.max_scale)
+            direction = solve_metric(self.objective, now, now.gradient)
+            direction = shortened(items, direction)
+            slope = float(now.gradient @ direction)
+            if not math.isfinite(slope):
+                raise FloatingPointError
+
+        def gaining(size):
+            evaluation = self.objective(self.point + size * direction)
+            least = now.value + self.armijo * size * slope
+            is_gain = evaluation is not None and evaluation.value >= least
+            return evaluation if is_gain else None
+
+        min_size = self.rounding * self.tol / max(slope, TINY)
+        size, evaluation = backtrack(gaining, self.max_tries, min_size=min_size)
+        n_rows = self.objective.answers.total
+        if evaluation is None:
+            self._is_over = not self._memory
+            self._memory = QuasiNewton(self.max_scale)
+            self.loss_curve.append(-now.value / n_rows)
+            return
+        moved = size * direction
+        self._memory.add(moved, now.gradient, evaluation.gradient)
+        self.point = self.point + moved
+        gained = evaluation.value - now.value
+        self._now = evaluation
+        self.loss_curve.append(-evaluation.value / n_rows)
+        if self.objective.place_nodes(self.point):
+            self._now = self.objective(self.point)
+            if self.objective.has_node_noise:
+                self._is_over = self._is_at_noise()
+                return
+        remaining_gain = 0.5 * float(self._now.gradient @ self._direction(self._now))
+        self._is_over = gains_are_below(self.tol, gained, remaining_gain, self.patience)
+
+    def terminate(self):
+        if self._is_over and self.objective.refine():
+            self._is_over, self._memory = False, QuasiNewton(self.max_scale)
+            self._evaluate()
+        return self._is_over
+
+    def _is_at_noise(self):
+        """Return whether values at nodes that moved have not risen for some moves."""
+        losses = self._losses_at_new_nodes
+        losses.append(-self._now.value)
+        if losses[-1] <= min(losses):
+            self._best = self.point
+        n, n_rows = self.moves_without_gain, self.objective.answers.total
+        min_gain = max(self.tol, self.gain_over_moves * n_rows)
+        return len(losses) > n and fall_of_lowest(losses, n) <= min_gain
+
+    def _direction(self, now):
+        """Return the full step, corrected by the last ones."""
+        return self._memory.direction(
+            now.gradient, lambda gradient: solve_metric(self.objective, now, gradient)
+        )
+
+    def step_on_part(self):
+        """Take one step of EM on a part of a stream; step sizes fall."""
+        self._evaluate()
+        now = self._now
+        direction = solve_metric(self.objective, now, now.gradient)
+        direction = shortened(self.objective.layout.items, direction)
+        size, _ = backtrack(
+            lambda size: self.objective(self.point + size * direction),
+            self.max_tries,
+            falling_size(self._n_steps),
+        )
+        self.point = self.point + size * direction
+        self.loss_curve.append(-now.value / self.objective.answers.total)
+
+
+def shortened(items, direction):
+    """Shorten the step of each item: no parameter changes by more than `MAX_STEP`.
+
+    Each item is shortened alone: if a parameter has no maximum, such as the logit of
+    guessing where nobody guesses, the steps of other items stay long.
+    """
+    direction = direction.clone()
+    for block in items.blocks:
+        part = direction[block.parameters].view(len(block.items), -1)
+        part *= (MAX_STEP / part.abs().amax(1, keepdim=True)).clamp(max=1.0)
+    rest = direction[items.n_parameters :]
+    rest.clamp_(-MAX_STEP, MAX_STEP)
+    return direction
+
+
+def solve_metric(objective, now, vector):
+    """Multiply a flat vector by the inverse of the metric."""
+    solution = torch.empty_like(vector)
+    least = MIN_INFORMATION * objective.answers.total
+    for block, information in zip(
+        objective.layout.items.blocks, now.metric, strict=True
+    ):
+        damped = information.clone()
+        diagonal = damped.diagonal(dim1=1, dim2=2)
+        diagonal += RIDGE * diagonal + least
+        part = vector[block.parameters].reshape(len(block.items), -1, 1)
+        solution[block.parameters] = torch.linalg.solve(damped, part).flatten()
+    first = objective.layout.items.n_parameters
+    solution[first:] = vector[first:] / now.population_metric
+    return solution
+
+
+def maximise(objective, point, tol=1e-7, max_iter=500):
+    """Return the parameters at the maximum, and the value there."""
+    solver = ItemSolver(objective, point, tol)
+    solver.init(max_iter)
+    for _ in range(max_iter):
+        solver.step()
+        if solver.terminate():
+            break
+    return solver.point, solver._now.value
