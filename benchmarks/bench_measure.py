@@ -10,6 +10,9 @@ Run ``python benchmarks/bench_measure.py [part ...]``, with the parts
   balanced masks are measured at a few sizes, between which variances are interpolated.
   The last columns are the costs at equal error, relative to independent masks, and by
   how much the area of eight orders misses `score`.
+- ``quantiles``: mean log-probabilities along the confident order of masked
+  autoencoders, by the number of quantiles of a column over which its entropy is
+  averaged, and the share of rows whose order is that by 64 quantiles.
 
 Set ``OMP_NUM_THREADS=1`` on a machine that is busy otherwise.
 """
@@ -20,9 +23,18 @@ import warnings
 
 import numpy as np
 from scipy.special import expit
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt import (
+    MPTDeepVAE,
+    MPTLinearVAE,
+    MPTMaskedAutoencoder,
+    MPTProbabilisticPCA,
+    mpt_curve,
+)
+from sklearn_mpt._measure.chosen_orders import along_confident_order, read_candidates
+from sklearn_mpt._measure.rows import Rows
 
 WIDE_SIZES = np.array([1, 100, 400, 650, 750, 775, 782, 783, 784])
 N_WIDE = 8  # masks of a size, or orders
@@ -160,7 +172,26 @@ def measure_wide(model, X, design):
     return seconds, area**0.5, variance[WIDE_SIZES - 1].mean() ** 0.5, off
 
 
+def quantiles():
+    numbers = 4, 8, 16, 64
+    print(f"{'':16}" + "".join(f"{f'{n}: nats':>11}{'same':>7}" for n in numbers))
+    for load in (load_wine, load_diabetes, load_breast_cancer):
+        X = load().data[:, :12]
+        X = (X - X.mean(axis=0)) / X.std(axis=0)
+        model = MPTMaskedAutoencoder(random_state=0).fit(X[::2])
+        rows, reference = Rows.from_table(X[1::2]), Rows.from_table(X[::2])
+        results = [
+            along_confident_order(model, rows, read_candidates(reference, number))
+            for number in numbers
+        ]
+        finest = results[-1][1]
+        shares = [(orders == finest).all(axis=1).mean() for _, orders in results]
+        cells = zip([score.mean() for score, _ in results], shares, strict=True)
+        values = "".join(f"{nats:11.3f}{share:7.2f}" for nats, share in cells)
+        print(f"{load.__name__[5:]:16}{values}", flush=True)
+
+
 if __name__ == "__main__":
-    parts = {"designs": designs, "wide": wide}
+    parts = {"designs": designs, "wide": wide, "quantiles": quantiles}
     for part in sys.argv[1:] or parts:
         parts[part]()

@@ -14,6 +14,8 @@ Parts:
   time, and the share that the products of matrices in the encoder and the vocabulary
   projection would have taken at the pace of two large square ones ("of peak"), and at
   the pace that torch reaches for products of their own shapes ("of products").
+- ``sizes``: the time of a vocabulary projection by the number of columns that are
+  computed at a time, and that of small batches of tokens, in shares of a large one.
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
 - ``variance``: of a score over seeds, times the number of rows through the network and
   times seconds, by every way of drawing masks, for small models trained at all mask
@@ -388,6 +390,41 @@ def bench_share(quick):
         "model|batch_tokens|seconds|tokens/s|in the encoder|of peak|of products",
         rows,
     )
+
+
+def bench_sizes(quick):
+    n_vocabulary, n_repeats = N_VOCABULARY, 2 if quick else 5
+    states, bias = torch.randn(206, 768), torch.randn(n_vocabulary)
+    weight = torch.randn(n_vocabulary, 768)
+
+    def project(n_columns):
+        product = states.new_empty(len(states), n_vocabulary)
+        for start in range(0, n_vocabulary, n_columns):
+            part = slice(start, start + n_columns)
+            product[:, part] = torch.nn.functional.linear(
+                states, weight[part], bias[part]
+            )
+
+    columns = [128, 256, 512, 1024, 4096, n_vocabulary]
+    times, _ = fastest([partial(project, number) for number in columns], n_repeats)
+    rows = [
+        [f"{n}", f"{t / times[-1]:.2f}"] for n, t in zip(columns, times, strict=True)
+    ]
+    print_table("sizes: 206 states of width 768", "columns|time", rows)
+    rows, counts = [], (64, 1, 2, 4, 8)
+    for n_layers, width in ((2, 128), (6, 256))[: 1 if quick else 2]:
+        model = make_model(n_layers, width).bert
+
+        @torch.inference_mode()
+        def read(n_rows, model=model):
+            model(input_ids=torch.full((n_rows, 64), 5))
+
+        times, _ = fastest([partial(read, n) for n in counts], n_repeats)
+        shares = [64 * t / n / times[0] for n, t in zip(counts, times, strict=True)]
+        name = f"{n_layers} layers of {width}"
+        rows.append([name, *(f"{share:.2f}" for share in shares[1:])])
+    header = "|".join(["time for a token", *(f"1/{64 // n}" for n in counts[1:])])
+    print_table("sizes: batches, in shares of 4096 tokens", header, rows)
 
 
 def bench_jobs(quick):
@@ -832,8 +869,8 @@ def intervals_of(groups, moderation):
     deviations = np.sqrt(n_groups / (n_groups - 1)) * centred
     spread = totals.std(axis=1, ddof=1, keepdims=True)
     moderated = moderation.moderate(variances, scales, groups.draw.n_masks)
-    freedom = moderation.with_factor(moderation.freedom)
-    reach = stats.t.ppf(0.975, freedom) * np.sqrt(moderated)
+    degrees = moderation.with_factor(moderation.degrees)
+    reach = stats.t.ppf(0.975, degrees) * np.sqrt(moderated)
     return np.abs(deviations) <= reach, reach / 1.96 / spread
 
 
@@ -911,6 +948,7 @@ PARTS = {
     "memory": bench_memory,
     "curve": bench_curve,
     "share": bench_share,
+    "sizes": bench_sizes,
     "jobs": bench_jobs,
     "variance": bench_variance,
     "errors": bench_errors,

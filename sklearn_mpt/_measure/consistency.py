@@ -8,8 +8,8 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._measure.contract import (
     MIN_CHANGE,
     CheckedConditional,
-    complete_rows,
     describe_mask,
+    few_rows,
 )
 from sklearn_mpt._measure.rows import Rows, with_moved_columns
 from sklearn_mpt._messages import listed
@@ -53,7 +53,7 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
     """
     if hasattr(model, "chain_log_prob"):
         return
-    conditional, few = CheckedConditional(model), complete_rows(rows)
+    conditional, few = CheckedConditional(model), few_rows(rows)
     n_features = rows.shape[1]
     half = np.random.default_rng(0).permutation(n_features) < (n_features + 1) // 2
     masks = [half, np.ones(n_features, dtype=bool)]

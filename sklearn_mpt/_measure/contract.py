@@ -58,6 +58,7 @@ from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 # Differences of log-probabilities, relative or in nats:
 MIN_CHANGE = 1e-4  # larger than rounding errors in single precision
 MAX_ORDER_CHANGE = 1e-5  # largest between integrals of one joint, by quadrature
+FEW_ROWS = 4  # on which models are tried, before all rows are scored
 
 
 def masked_score(log_prob, mask):
@@ -93,7 +94,7 @@ class CheckedConditional:
             self.function = ModuleConditional(model)
         else:
             self.function = getattr(model, "conditional_log_prob", model)
-        self.along = getattr(model, "chain_log_prob", None)
+        self.chain_log_prob = getattr(model, "chain_log_prob", None)
         # False for a method of an estimator, which checks its own rows
         self.is_function = is_module(model) or self.function is model
         self.is_single = False  # whether results are in single precision or less
@@ -326,8 +327,8 @@ def chain_log_prob(conditional, rows, orders):
     n_samples, n_features).
     """
     shape = len(orders), *rows.shape
-    if conditional.along is not None:
-        terms = as_array(conditional.along(rows.readonly_view(), orders))
+    if conditional.chain_log_prob is not None:
+        terms = as_array(conditional.chain_log_prob(rows.readonly_view(), orders))
         return _check_scores(terms, shape, "chain_log_prob")
     terms = np.empty(shape)
     for order, along in zip(orders, terms, strict=True):
@@ -365,7 +366,7 @@ def takes_row_masks(conditional, rows):
     the test cannot detect a function that uses one mask for all rows; this happens if
     the hidden features do not depend on the visible ones.
     """
-    rows = complete_rows(Rows.from_table(rows))
+    rows = few_rows(Rows.from_table(rows))
     n_rows, n_features = rows.shape
     if n_rows < 2 or n_features < 2:
         return False
@@ -415,7 +416,7 @@ def _commute(conditional, rows):
     This is tested on up to four rows and three pairs of features: one pair given
     nothing, one given half of the features, one given all others.
     """
-    rows = complete_rows(Rows.from_table(rows))
+    rows = few_rows(Rows.from_table(rows))
     n_features = rows.shape[1]
     order = np.random.default_rng(1).permutation(n_features)
     for t in sorted({0, (n_features - 1) // 2, n_features - 2}):
@@ -433,11 +434,11 @@ def _commute(conditional, rows):
     return True
 
 
-def complete_rows(rows):
-    """Return the four rows with the fewest missing entries."""
+def few_rows(rows):
+    """Return the `FEW_ROWS` rows with the fewest missing entries."""
     if rows.missing is None:
-        return rows.slice(0, min(4, len(rows)))
-    first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:4])
+        return rows.slice(0, min(FEW_ROWS, len(rows)))
+    first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:FEW_ROWS])
     return Rows(take(rows.values, first), rows.missing[first])
 
 

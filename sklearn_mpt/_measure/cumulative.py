@@ -695,9 +695,9 @@ def compare_evidence(
             "The models must have the same number of orders, got "
             f"{[len(model_scores) for model_scores in scores]}."
         )
-    own_prior = None if weights is None else np.array([weights[n] for n in names])
+    ordered_prior = None if weights is None else np.array([weights[n] for n in names])
     names = [str(name) for name in names]
-    return EvidenceComparison(names, np.stack(scores), is_paired, own_prior)
+    return EvidenceComparison(names, np.stack(scores), is_paired, ordered_prior)
 
 
 def _check_targets(results):

@@ -240,16 +240,16 @@ class MPTCurve:
         """
         if not isinstance(other, MPTCurve):
             return NotImplemented
-        own_noise, others = self.noise, other.noise
-        if own_noise is None or others is None or own_noise.draw != others.draw:
+        noise, others = self.noise, other.noise
+        if noise is None or others is None or noise.draw != others.draw:
             raise ValueError(
                 "A difference of curves needs the same masks: call mpt_curve with the "
                 "same integer random_state, design, n_masks and mask_sizes for both "
                 "models, on rows of one shape, or texts with the same tokens. "
                 "(design='auto' depends on the model, allocation='neyman' on its "
-                f"scores.){_difference(own_noise, others)}"
+                f"scores.){_difference(noise, others)}"
             )
-        noise = replace(own_noise, contrasts=own_noise.contrasts - others.contrasts)
+        noise = replace(noise, contrasts=noise.contrasts - others.contrasts)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf
             scores = self.scores - other.scores
         return replace(

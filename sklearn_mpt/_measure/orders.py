@@ -355,7 +355,8 @@ class OrderSpread:
         """Log-density of the mixture less log-probabilities along named orders."""
         mixture = _mixture(self.log_prob)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf
-            return {name: mixture - own for name, own in (self.named or {}).items()}
+            named = (self.named or {}).items()
+            return {name: mixture - log_prob for name, log_prob in named}
 
     @property
     def mean_gap(self) -> float:

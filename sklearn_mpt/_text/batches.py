@@ -20,7 +20,9 @@ from sklearn_mpt._text.masked_lm import (
 )
 
 ALMOST_EMPTY = 1 / 16  # share of a batch below which padding is cheaper than a new one
-BLOCK_BATCHES = 4  # batches in a block; the last batch of a block may be small
+# Batches in a block, which is what a worker scores at a time. The last batch of a block
+# is half full on average.
+BLOCK_BATCHES = 4
 
 
 class MaskedWindow(NamedTuple):

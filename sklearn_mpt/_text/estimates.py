@@ -8,14 +8,14 @@ from scipy.special import factorial
 
 from sklearn_mpt._measure.standard_errors import contrast_scale
 
-FIRST_WEIGHT = 0.5  # weight of the means if one order is drawn: no variance is known
+# Constants of the weight w of C - A, see `weight_of_means`. benchmarks/RESULTS.rst,
+# "Texts: constants of the estimate along orders", has variances with half and twice of
+# each; the expectation is the same for every fixed w.
+# Weight if one order is drawn, for which no variance is known: half of A, half of C.
+FIRST_WEIGHT = 0.5
 N_OF_CURVE = 3  # parameters of a parabola
-# Standard deviation of the prior of the weight w of C - A, in ratios of two variances
-# (see `weight_of_means`). Where the standard error of an estimate of w is as large as
-# the ratio, w shrinks by 1 / 26. With a larger scale w follows the noise of few orders,
-# with a smaller one it misses covariances of A and C: both cost variance. The
-# expectation is the same for every fixed w. benchmarks/bench_scorer.py prints the
-# coverage of intervals.
+# Standard deviation of the prior of w, in ratios of two variances. Where the standard
+# error of an estimate of w is as large as the ratio, w shrinks by 1 / 26.
 PRIOR_SCALE = 5
 
 

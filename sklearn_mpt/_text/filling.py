@@ -22,7 +22,7 @@ from sklearn_mpt._text.texts import Texts
 from sklearn_mpt._text.variances import RULES
 from sklearn_mpt._text.windows import all_special_ids, tokenize
 
-LOW_RATE = 0.15  # at which most masked language models are trained
+LOW_RATE = 0.15  # at which BERT and most masked language models were trained
 # Nats per token: between models trained at all rates or at 50%, and models trained at
 # 15%, in the table of `bench_scorer.py sample` in benchmarks/RESULTS.rst.
 TOO_LARGE = 0.5
@@ -312,6 +312,7 @@ class AllHiddenExcess(NamedTuple):
 
     @property
     def is_large(self):
+        """Whether the mean is above `TOO_LARGE`, and above three standard errors."""
         return self.mean > TOO_LARGE and not self.mean <= 3 * self.std_error
 
 

@@ -28,7 +28,7 @@ UNUSED = re.compile(
 )
 # Inputs that do not reveal a hidden token. Others of a tokenizer are refused.
 INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
-WHAT = "a masked language model with its tokenizer, from safetensors"
+DESCRIPTION = "a masked language model with its tokenizer, from safetensors"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Checkpoint:
         self.source.check_adapter()
         model, info = self.source.load(
             AutoModelForMaskedLM,
-            WHAT,
+            DESCRIPTION,
             use_safetensors=True,
             output_loading_info=True,
             **{dtype: self.dtype},
@@ -132,7 +132,7 @@ class OpeningParams:
         tokenizer, tokenizer_source = self._open_tokenizer()
         if isinstance(self.model, Source):
             model = Checkpoint(self.model, device, self.dtype).load()
-            source = self.model.settled()
+            source = self.model.with_commit()
             checkpoint = Checkpoint(source, device, self.dtype)
         else:
             model = _prepare(self.model, tokenizer, device, self.dtype)
@@ -154,11 +154,10 @@ class OpeningParams:
             return copy.deepcopy(self.tokenizer), self.tokenizer
         from transformers import AutoTokenizer
 
-        is_own = self.tokenizer == self.model
-        tokenizer = self.tokenizer.load(
-            AutoTokenizer, WHAT if is_own else "a tokenizer"
-        )
-        return tokenizer, self.tokenizer.settled()
+        is_of_model = self.tokenizer == self.model
+        description = DESCRIPTION if is_of_model else "a tokenizer"
+        tokenizer = self.tokenizer.load(AutoTokenizer, description)
+        return tokenizer, self.tokenizer.with_commit()
 
 
 def _is_name(value):

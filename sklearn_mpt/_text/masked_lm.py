@@ -159,8 +159,8 @@ def _linear(input, weight, bias=None):
     product = input.new_empty((*input.shape[:-1], len(weight)))
     for start in range(0, len(weight), N_COLUMNS):
         part = slice(start, start + N_COLUMNS)
-        own_bias = None if bias is None else bias[part]
-        product[..., part] = linear(input, weight[part], own_bias)
+        bias_part = None if bias is None else bias[part]
+        product[..., part] = linear(input, weight[part], bias_part)
     return product
 
 

@@ -108,8 +108,8 @@ class MaskDraw:
         are the same for all models with the same tokenisation.
         """
         key = hashlib.blake2b(digest_size=16)
-        own = window.inputs["input_ids"] if window.key is None else window.key
-        for part in ([self.seed], own, window.places):
+        tokens = window.inputs["input_ids"] if window.key is None else window.key
+        for part in ([self.seed], tokens, window.places):
             key.update(np.asarray(part, dtype="<i8").tobytes())
         return np.random.default_rng([int.from_bytes(key.digest(), "little"), stream])
 

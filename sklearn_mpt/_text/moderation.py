@@ -34,8 +34,8 @@ from scipy.special import digamma, polygamma
 # The posterior mean of the spread of n texts is a sum of squares over n - 3.
 MIN_TEXTS = 4
 # Degrees of freedom of the prior at most: more change quantiles by about a millionth.
-MAX_FREEDOM = 1e6
-MIN_FREEDOM = 4.0  # of Student's t, whose kurtosis is infinite with fewer
+MAX_DEGREES = 1e6
+MIN_DEGREES = 4.0  # of Student's t, whose kurtosis is infinite with fewer
 
 
 @dataclass(frozen=True)
@@ -46,37 +46,37 @@ class Moderation:
     ----------
     prior : float
         The usual variance, in units of the scale of a text.
-    prior_freedom : float
+    prior_degrees : float
         Degrees of freedom of the prior.
     factor : float
         The variance of the mean of a group of draws, in units of the moderated one that
         takes its draws as independent; for a usual text.
     factor_of_sums : float
         The same for sums over texts, in which texts with large variances count more.
-    freedom : float
+    degrees : float
         Degrees of freedom of Student's t of a score divided by its moderated error.
-    factor_freedom : float
+    factor_degrees : float
         Degrees of freedom with which the factor is known; inf for independent draws,
         whose factor is 1.
     group : int
         Number of draws in a group.
-    freedom_per_draw : float
+    degrees_per_draw : float
         Degrees of freedom of an estimate of the variance, for each draw after the
         first.
     """
 
     prior: float
-    prior_freedom: float
+    prior_degrees: float
     factor: float
     factor_of_sums: float
-    freedom: float
-    factor_freedom: float
+    degrees: float
+    factor_degrees: float
     group: int
-    freedom_per_draw: float = 1.0
+    degrees_per_draw: float = 1.0
 
-    def freedom_of(self, n_draws):
+    def degrees_of(self, n_draws):
         """Return the degrees of freedom of an estimate from a number of draws."""
-        return self.freedom_per_draw * (n_draws - 1)
+        return self.degrees_per_draw * (n_draws - 1)
 
     def factor_of(self, n_orders, factor):
         r"""Return one of the factors for another number of orders than that of a group.
@@ -108,18 +108,18 @@ class Moderation:
         -------
         ndarray of shape (n,)
         """
-        prior = self.prior, self.prior_freedom
-        moderated = _moderate(variances, scales, *prior, self.freedom_of(n_draws))
+        prior = self.prior, self.prior_degrees
+        moderated = _moderate(variances, scales, *prior, self.degrees_of(n_draws))
         return self.factor_of(n_draws, self.factor) * moderated
 
-    def with_factor(self, freedom):
+    def with_factor(self, degrees):
         """Return degrees of freedom with the uncertainty of the factor."""
-        rate = 1 / freedom + 1 / self.factor_freedom
+        rate = 1 / degrees + 1 / self.factor_degrees
         return 1 / rate if rate > 0 else np.inf
 
 
 def find_moderation(
-    totals, variances, scales, n_draws, is_antithetic, freedom_per_draw=1.0
+    totals, variances, scales, n_draws, is_antithetic, degrees_per_draw=1.0
 ):
     """Return the `Moderation` from texts with several groups of draws each.
 
@@ -134,7 +134,7 @@ def find_moderation(
         Number of draws in a group.
     is_antithetic : bool
         Whether the draws of a group are not independent.
-    freedom_per_draw : float or None
+    degrees_per_draw : float or None
         As in `Moderation`; None estimates it.
 
     Returns
@@ -151,70 +151,70 @@ def find_moderation(
     )
     pooled, scale = pooled[is_random], scale[is_random]
     n_texts, n_groups = totals.shape
-    if freedom_per_draw is None:
-        freedom_per_draw = freedom_of_variances(variances) / (n_draws - 1)
-    freedom_within = freedom_per_draw * (n_draws - 1)
-    prior, prior_freedom = prior_of_variances(pooled / scale, n_groups * freedom_within)
-    freedom = min(prior_freedom + freedom_within, n_texts * n_groups * freedom_within)
-    factor, of_sums, factor_freedom = 1.0, 1.0, np.inf
+    if degrees_per_draw is None:
+        degrees_per_draw = degrees_of_variances(variances) / (n_draws - 1)
+    degrees_within = degrees_per_draw * (n_draws - 1)
+    prior, prior_degrees = prior_of_variances(pooled / scale, n_groups * degrees_within)
+    degrees = min(prior_degrees + degrees_within, n_texts * n_groups * degrees_within)
+    factor, of_sums, factor_degrees = 1.0, 1.0, np.inf
     if is_antithetic:
         between = totals.var(axis=1, ddof=1)
         of_sums = between.sum() / pooled.sum()
-        moderated = _moderate(variances, scales, prior, prior_freedom, freedom_within)
+        moderated = _moderate(variances, scales, prior, prior_degrees, degrees_within)
         # each group against the mean of the others
         deviations = (totals - totals.mean(axis=1, keepdims=True)) / np.sqrt(moderated)
         ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))
-        factor, freedom = scale_of_ratios(ratios, freedom)
+        factor, degrees = scale_of_ratios(ratios, degrees)
         of_estimates = np.log(moderated).var(axis=1, ddof=1).mean()
-        factor_freedom = freedom_of_factor(n_texts, n_groups, freedom, of_estimates)
-    numbers = prior, prior_freedom, factor, of_sums, freedom, factor_freedom
-    return Moderation(*map(float, numbers), n_draws, float(freedom_per_draw))
+        factor_degrees = degrees_of_factor(n_texts, n_groups, degrees, of_estimates)
+    numbers = prior, prior_degrees, factor, of_sums, degrees, factor_degrees
+    return Moderation(*map(float, numbers), n_draws, float(degrees_per_draw))
 
 
-def _moderate(variances, scales, prior, prior_freedom, freedom):
-    total = prior_freedom * prior * scales + freedom * variances
-    return total / (prior_freedom + freedom)
+def _moderate(variances, scales, prior, prior_degrees, degrees):
+    total = prior_degrees * prior * scales + degrees * variances
+    return total / (prior_degrees + degrees)
 
 
-def scale_of_ratios(ratios, most_freedom):
+def scale_of_ratios(ratios, most_degrees):
     """Fit Student's t around 0 to ratios of deviations and their errors.
 
-    Its degrees of freedom say how much the errors, too, are in error: `most_freedom`
+    Its degrees of freedom say how much the errors, too, are in error: `most_degrees`
     would be right if variances within and between groups were in one proportion.
 
     Returns
     -------
-    factor, freedom : float
+    factor, degrees : float
         The squared scale and the degrees of freedom, of the largest likelihood.
     """
     if not ratios.any():
-        return 0.0, most_freedom
-    freedom, _, scale = stats.t.fit(ratios, floc=0)
-    allowed = float(np.clip(freedom, min(MIN_FREEDOM, most_freedom), most_freedom))
-    if allowed != freedom:
+        return 0.0, most_degrees
+    degrees, _, scale = stats.t.fit(ratios, floc=0)
+    allowed = float(np.clip(degrees, min(MIN_DEGREES, most_degrees), most_degrees))
+    if allowed != degrees:
         _, _, scale = stats.t.fit(ratios, fdf=allowed, floc=0)
     return scale**2, allowed
 
 
-def freedom_of_factor(n_texts, n_groups, freedom, of_estimates):
+def degrees_of_factor(n_texts, n_groups, degrees, of_estimates):
     """Return the degrees of freedom with which the factor is known.
 
     The variance of the logarithm of the factor has two parts. One is that of the scale
-    of Student's t with `freedom` degrees of freedom, by its Fisher information. The
+    of Student's t with `degrees` degrees of freedom, by its Fisher information. The
     other is that all groups of a text share its variance, which differs from the
     moderated ones. This t takes the logarithm of their ratio to have the variance
-    trigamma(freedom / 2), of which the groups do not share what the moderated variances
+    trigamma(degrees / 2), of which the groups do not share what the moderated variances
     differ between them.
 
     of_estimates : float
         Variance between groups of a text of the logarithm of the moderated variance.
     """
-    shared = max(polygamma(1, freedom / 2) - of_estimates, 0)
-    of_groups = 2 * (freedom + 3) / freedom / (n_groups - 1)
+    shared = max(polygamma(1, degrees / 2) - of_estimates, 0)
+    of_groups = 2 * (degrees + 3) / degrees / (n_groups - 1)
     return 2 * inverse_trigamma((shared + of_groups) / n_texts)
 
 
-def freedom_of_variances(variances):
+def degrees_of_variances(variances):
     """Return the degrees of freedom of estimates of the variance of each text.
 
     variances : ndarray of shape (n_texts, n_estimates). The variance of the logarithm
@@ -227,27 +227,27 @@ def freedom_of_variances(variances):
     return 2 * inverse_trigamma(np.log(positive).var(axis=1, ddof=1).mean())
 
 
-def prior_of_variances(variances, freedom):
+def prior_of_variances(variances, degrees):
     """Fit the prior to variances by the moments of their logarithms.
 
     The degrees of freedom of the prior follow from the spread of the logarithms beyond
-    that of estimates with `freedom` degrees of freedom. As the spread of few texts has
+    that of estimates with `degrees` degrees of freedom. As the spread of few texts has
     a large error, its posterior mean under Jeffreys' prior is taken, which is larger.
 
     Returns
     -------
-    location, freedom : float
+    location, degrees : float
     """
     n = len(variances)
-    logs = np.log(variances) - digamma(freedom / 2) + np.log(freedom / 2)
+    logs = np.log(variances) - digamma(degrees / 2) + np.log(degrees / 2)
     spread = np.sum((logs - logs.mean()) ** 2) / (n - 3)
-    prior = 2 * inverse_trigamma(spread - polygamma(1, freedom / 2))
+    prior = 2 * inverse_trigamma(spread - polygamma(1, degrees / 2))
     return np.exp(logs.mean() + digamma(prior / 2) - np.log(prior / 2)), prior
 
 
 def inverse_trigamma(value):
     """Return x with trigamma(x) = value; large if the value is not positive."""
-    most = MAX_FREEDOM / 2
+    most = MAX_DEGREES / 2
     if value <= polygamma(1, most):
         return most
     least = min(1e-3, value**-0.5)  # where trigamma, about 1 / x**2, is at least value

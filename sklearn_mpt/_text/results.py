@@ -16,8 +16,10 @@ from sklearn_mpt._text.texts import scored_text
 
 # Degrees of freedom with which contrasts that are nearly unbiased are taken: with
 # fewer, the root of a variance has an error of a third and more.
-MIN_CONTRAST_FREEDOM = 5
-MIN_WINDOWS = 10  # windows from which the noise of another design is estimated
+MIN_CONTRAST_DEGREES = 5
+# Windows from which the noise of another design is estimated. With four orders each,
+# two equal variances differ by a factor of four with probability 0.0001.
+MIN_WINDOWS = 10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,7 +141,7 @@ class TextScores:
         noise = [self.draw.noise_of(window, score) for window, score in scores]
         moderated, n_masks = self.draw.moderation, self.draw.n_masks
         variances = moderated.moderate(*np.transpose(noise), n_masks)
-        of_sum = degrees_of_sum(variances, np.full(len(variances), moderated.freedom))
+        of_sum = degrees_of_sum(variances, np.full(len(variances), moderated.degrees))
         return np.sqrt(variances.sum()) * student_factor(moderated.with_factor(of_sum))
 
     def std_error_of_sum(self):
@@ -149,7 +151,7 @@ class TextScores:
         if moderated is None or n_masks == 1:
             return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
         variances = self._calibrated(counts)
-        degrees = np.full(len(variances), moderated.freedom_of(n_masks))
+        degrees = np.full(len(variances), moderated.degrees_of(n_masks))
         of_sum = moderated.with_factor(degrees_of_sum(variances, degrees))
         return np.sqrt(variances.sum()) * student_factor(of_sum)
 
@@ -187,8 +189,8 @@ class TextScores:
             ]
         unknown = self.without_error()
         factor = (weights * lengths)[unknown].sum() / lengths[list(again)].sum()
-        freedom = degrees_of_sum(np.array(squares), np.ones(len(squares)))
-        return np.sqrt(factor * np.sum(squares)) * student_factor(freedom)
+        degrees = degrees_of_sum(np.array(squares), np.ones(len(squares)))
+        return np.sqrt(factor * np.sum(squares)) * student_factor(degrees)
 
     def warn_of_noise(self):
         """Warn if independent masks would have less than half the error of orders.
@@ -420,11 +422,11 @@ def _std_error(scores):
     1.96 of them are to cover 95%. The nearly unbiased contrasts are taken where they
     have enough degrees of freedom; otherwise the larger of both errors.
     """
-    error, freedom = _error_of_sum(scores, "contrasts")
-    if freedom < MIN_CONTRAST_FREEDOM:
-        cautious, freedom = _error_of_sum(scores, "cautious")
+    error, degrees = _error_of_sum(scores, "contrasts")
+    if degrees < MIN_CONTRAST_DEGREES:
+        cautious, degrees = _error_of_sum(scores, "cautious")
         error = np.maximum(error, cautious)
-    return error * student_factor(freedom)
+    return error * student_factor(degrees)
 
 
 def _error_of_sum(scores, name):

@@ -34,7 +34,9 @@ from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
 # Orders of a text, and masks of each size, if n_masks is "auto": orders come in groups
 # of four, see `masks`, and two masks have a variance.
 AUTO_ORDERS, AUTO_MASKS = 4, 2
-MIN_SECOND_DRAWS = 16  # windows with a second draw, for the error of a sum
+# Windows with a second draw, for the error of a sum: with so many degrees of freedom
+# the root of a variance has an error of 18%.
+MIN_SECOND_DRAWS = 16
 UNITS = ("token", "character", "byte")
 
 

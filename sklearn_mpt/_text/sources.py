@@ -109,7 +109,7 @@ class Source:
                 "file, or load the model yourself and pass it with its tokenizer."
             )
 
-    def settled(self):
+    def with_commit(self):
         """Return the source with the commit that was read, for a name on the hub."""
         commit = None if os.path.isdir(self.name) else self._commit()
         return self if commit is None else replace(self, revision=commit)

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 
 from sklearn_mpt._checks import check_int
 from sklearn_mpt._text.batches import followed
-from sklearn_mpt._text.identity import HASH_BYTES, hash_of
+from sklearn_mpt._text.hashing import HASH_BYTES, hash_of
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.texts import Texts, check_texts, rows_of, show
 from sklearn_mpt._text.windows import all_special_ids

@@ -175,8 +175,8 @@ class DrawGroups(NamedTuple):
     def moderation(self):
         """Return the `Moderation` of the draw; None without enough texts."""
         draw, arrays = self.draw, (self.totals, self.variances, self.scales)
-        freedom = 1.0 if draw.is_along_orders else None
-        return find_moderation(*arrays, draw.n_masks, draw.is_antithetic, freedom)
+        degrees = 1.0 if draw.is_along_orders else None
+        return find_moderation(*arrays, draw.n_masks, draw.is_antithetic, degrees)
 
     def variance(self):
         """Return the mean over texts of the variance of the score by one group."""

@@ -40,7 +40,9 @@ SYNTAX = (
     "sequence"
 )
 NO_SEQUENCES = ("WT", "NA", "NAN", "NONE", "NULL")  # which tables hold in their place
-ROWS_AT_A_TIME = 256  # whose log-probabilities of all tokens are held
+# Rows whose log-probabilities of all tokens are held; the vocabularies of proteins have
+# about thirty tokens.
+ROWS_AT_A_TIME = 256
 
 
 class Variant(NamedTuple):

@@ -22,7 +22,7 @@ class Window:
     places: np.ndarray  # positions of the scored tokens, shape (n_places,)
     words: np.ndarray  # index of the word of each token, shape (n_tokens,)
     offsets: np.ndarray  # start and end of each token in the text, shape (n_tokens, 2)
-    key: np.ndarray | None = None  # tokens that determine masks; None: its own
+    key: np.ndarray | None = None  # tokens that determine masks; None: input_ids
 
     def __len__(self):
         return len(self.is_maskable)

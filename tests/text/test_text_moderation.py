@@ -17,9 +17,9 @@ from sklearn_mpt import MPTScorer, mpt_curve
 from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.moderation import (
     Moderation,
+    degrees_of_factor,
+    degrees_of_variances,
     find_moderation,
-    freedom_of_factor,
-    freedom_of_variances,
     inverse_trigamma,
     prior_of_variances,
     scale_of_ratios,
@@ -44,21 +44,21 @@ def test_the_prior_is_that_of_the_variances():
     rng = np.random.default_rng(0)
     true = 2.0 * 5.0 / rng.chisquare(5.0, size=20_000)
     seen = true * rng.chisquare(3.0, size=len(true)) / 3
-    location, freedom = prior_of_variances(seen, 3)
-    assert_allclose([location, freedom], [2.0, 5.0], rtol=0.1)
+    location, degrees = prior_of_variances(seen, 3)
+    assert_allclose([location, degrees], [2.0, 5.0], rtol=0.1)
 
 
 def test_the_prior_of_equal_variances_is_certain():
     seen = np.random.default_rng(0).chisquare(3.0, size=2000) / 3
-    location, freedom = prior_of_variances(seen, 3)
+    location, degrees = prior_of_variances(seen, 3)
     assert_allclose(location, 1, rtol=0.1)
-    assert freedom > 30
+    assert degrees > 30
 
 
 def test_the_factor_is_that_of_the_ratios():
     ratios = np.sqrt(0.3) * np.random.default_rng(0).standard_t(6, size=5000)
-    factor, freedom = scale_of_ratios(ratios, 50.0)
-    assert_allclose([factor, freedom], [0.3, 6.0], rtol=0.15)
+    factor, degrees = scale_of_ratios(ratios, 50.0)
+    assert_allclose([factor, degrees], [0.3, 6.0], rtol=0.15)
     assert scale_of_ratios(ratios, 5.0)[1] == pytest.approx(5, rel=0.01)
     assert scale_of_ratios(np.zeros(8), 5.0) == (0.0, 5.0)
 
@@ -81,16 +81,16 @@ def test_how_well_the_factor_is_known(n_texts, n_groups, is_shared):
         ratios = (deviations / errors).ravel() * np.sqrt(n_groups / (n_groups - 1))
         logs.append(np.log(scale_of_ratios(ratios, 5.0)[0]))
     of_estimates = 0.0 if is_shared else polygamma(1, 2.5)
-    freedom = freedom_of_factor(n_texts, n_groups, 5.0, of_estimates)
-    assert_allclose(np.var(logs), polygamma(1, freedom / 2), rtol=0.4)
+    degrees = degrees_of_factor(n_texts, n_groups, 5.0, of_estimates)
+    assert_allclose(np.var(logs), polygamma(1, degrees / 2), rtol=0.4)
 
 
-def test_degrees_of_freedom_show_in_the_spread_of_variances():
+def test_degrees_of_degrees_show_in_the_spread_of_variances():
     rng = np.random.default_rng(0)
     variances = rng.gamma(2.0, size=(500, 1)) * rng.chisquare(7, size=(500, 3))
-    assert_allclose(freedom_of_variances(variances), 7, rtol=0.1)
+    assert_allclose(degrees_of_variances(variances), 7, rtol=0.1)
     variances[:, 0] = 0
-    assert freedom_of_variances(variances) == 1
+    assert degrees_of_variances(variances) == 1
 
 
 @pytest.mark.parametrize("n_orders", [2, 3, 4, 6, 8, 9])
@@ -120,7 +120,7 @@ def test_moderated_intervals_cover(n_texts, n_groups):
         old, new = slice(n_texts), slice(n_texts, None)
         found = find_moderation(totals[old], within[old], scales, 4, True)
         variances = found.moderate(within[new], scales, 4)
-        enlarged = stats.t.ppf(0.975, found.with_factor(found.freedom)) / 1.96
+        enlarged = stats.t.ppf(0.975, found.with_factor(found.degrees)) / 1.96
         errors = enlarged * np.sqrt(variances)
         hits.append(np.abs(totals[new]) <= 1.96 * errors)
         widths.append(errors / np.sqrt(true[new]))
