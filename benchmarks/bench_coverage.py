@@ -1,7 +1,8 @@
 """Share of 95% intervals from several imputed tables that hold the true value.
 
-Tables of a known law are drawn, 30% of their entries are hidden, and means and slopes
-of regressions are estimated from imputed tables and pooled by Rubin's rules. Laws:
+Tables of a known distribution are drawn, 30% of their entries are hidden, and means and
+slopes of regressions are estimated from imputed tables and pooled by Rubin's rules.
+Distributions:
 
 - ``normal``: four normal columns with correlations of 0.5;
 - ``mixed``: a number, a skewed number, a yes or no and an ordered category, which
@@ -16,7 +17,7 @@ of its Monte Carlo error (``bias z``), and the mean squared standard error over 
 variance of the estimates (``variances``), which should be 1. Results are appended to a
 file, so a run can be continued with other tables::
 
-    python benchmarks/bench_coverage.py --laws normal --tables 200 --out coverage.csv
+    python benchmarks/bench_coverage.py --tables 200 --out coverage.csv
     python benchmarks/bench_coverage.py --report coverage.csv
 """
 
@@ -76,7 +77,7 @@ def skewed(n_rows, rng):
     return pd.DataFrame({"a": first, "b": second, "c": third, "d": fourth})
 
 
-LAWS = {"normal": normal, "mixed": mixed, "binary": binary, "skewed": skewed}
+DISTRIBUTIONS = {"normal": normal, "mixed": mixed, "binary": binary, "skewed": skewed}
 
 
 def hide(table, mechanism, rate, rng):
@@ -127,8 +128,8 @@ METHODS = {
 
 
 def run(args):
-    for law in args.laws:
-        sample = LAWS[law]
+    for name in args.distributions:
+        sample = DISTRIBUTIONS[name]
         truth = estimates(sample(N_LARGE, np.random.default_rng(0)))[1]
         for mechanism in args.mechanisms:
             for seed in range(args.first, args.first + args.tables):
@@ -149,7 +150,7 @@ def run(args):
                     half = t.ppf(0.975, args.rows - 2) * np.sqrt(of_whole[2])
                     yield pd.DataFrame(
                         {
-                            "law": law,
+                            "distribution": name,
                             "mechanism": mechanism,
                             "table": seed,
                             "method": label,
@@ -166,7 +167,7 @@ def run(args):
 
 
 def report(results):
-    by = ["law", "mechanism", "method", "estimate"]
+    by = ["distribution", "mechanism", "method", "estimate"]
     groups = results.groupby(by, sort=False)
     table = groups.agg(
         tables=("holds", "size"),
@@ -189,7 +190,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--laws", nargs="+", default=list(LAWS))
+    parser.add_argument("--distributions", nargs="+", default=list(DISTRIBUTIONS))
     parser.add_argument("--mechanisms", nargs="+", default=["mcar", "mar"])
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--tables", type=int, default=200)
