@@ -9,8 +9,16 @@ import cloudpickle
 import pytest
 from joblib import parallel_config, register_parallel_backend
 from joblib._parallel_backends import ThreadingBackend
+from joblib.externals.loky import get_reusable_executor
 
 N_WORKERS = 2
+
+
+@contextmanager
+def loky_engine():
+    settings = {"n_jobs": N_WORKERS, "inner_max_num_threads": 1}
+    yield {"backend": "loky", **settings}
+    get_reusable_executor().shutdown()
 
 
 @contextmanager
@@ -55,7 +63,12 @@ def spark_engine():
         session.stop()
 
 
-ENGINES = {"dask": dask_engine, "ray": ray_engine, "spark": spark_engine}
+ENGINES = {
+    "loky": loky_engine,
+    "dask": dask_engine,
+    "ray": ray_engine,
+    "spark": spark_engine,
+}
 
 
 @contextmanager

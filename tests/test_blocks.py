@@ -1,6 +1,7 @@
 """Rows that come in blocks: streams from files, dask's collections, split texts."""
 
 import hashlib
+import runpy
 import subprocess
 import sys
 import warnings
@@ -123,11 +124,12 @@ def test_a_model_behind_dask_ml(rows, whole):
 
 SHARE = """
 import hashlib, sys
+from pathlib import Path
 import numpy as np
 from sklearn_mpt import MPTScorer
 
 folder, texts, rank, n_ranks = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5])
-texts = open(texts, encoding="utf-8").read().splitlines()
+texts = Path(texts).read_text("utf-8").splitlines()
 own = [
     i for i, text in enumerate(texts)
     if int(hashlib.sha256(text.encode()).hexdigest(), 16) % n_ranks == rank
@@ -138,7 +140,7 @@ np.savez(f"{folder}/part{rank}.npz", index=own, scores=scores)
 """
 
 
-def test_a_process_for_each_share_of_the_texts(tmp_path):
+def test_a_process_for_each_share_of_the_texts(tmp_path, monkeypatch):
     """As on several GPUs, one process each: texts are split by their hashes."""
     make_model().save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
@@ -146,9 +148,12 @@ def test_a_process_for_each_share_of_the_texts(tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(texts), "utf-8")
     digests = [int(hashlib.sha256(t.encode()).hexdigest(), 16) for t in texts]
     assert {digest % 2 for digest in digests} == {0, 1}
-    command = [sys.executable, "-c", SHARE, str(tmp_path), str(tmp_path / "texts.txt")]
-    shares = [subprocess.Popen([*command, str(rank), "2"]) for rank in range(2)]
-    assert [share.wait() for share in shares] == [0, 0]
+    (tmp_path / "share.py").write_text(SHARE, "utf-8")
+    command = [str(tmp_path / name) for name in ("share.py", "", "texts.txt")]
+    other = subprocess.Popen([sys.executable, *command, "0", "2"])
+    monkeypatch.setattr(sys, "argv", [*command, "1", "2"])  # this process is the second
+    runpy.run_path(command[0])
+    assert other.wait() == 0
     found = np.full(len(texts), np.nan)
     for rank in range(2):
         part = np.load(tmp_path / f"part{rank}.npz")

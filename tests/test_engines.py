@@ -118,6 +118,16 @@ def test_many_rows_and_few_masks(engine, large):
     assert_allclose(found.scores, expected.scores, rtol=1e-9)
 
 
+def test_workers_refuse_a_folder_that_has_changed(engine, tmp_path):
+    make_model().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    scorer = MPTScorer(tmp_path, n_jobs=N_WORKERS, batch_tokens=32).fit()
+    make_model(initializer_range=0.4).save_pretrained(tmp_path)
+    with joblib.parallel_config(**engine):
+        with pytest.raises(ValueError, match="have changed since the scorer read them"):
+            scorer.score_samples(TEXTS)
+
+
 MEASURES = {
     "chain": lambda model, X: mpt_curve(model, X, n_masks=4),
     "balanced": lambda model, X: mpt_curve(model, X, n_masks=4, design="balanced"),

@@ -274,6 +274,14 @@ def test_blocks_of_the_readme_can_be_pasted_alone(language, block):
     assert {node.id for node in names} <= known | set(dir(builtins))
 
 
+def test_no_check_of_the_package_is_an_assert():
+    """python -O leaves them out."""
+    for path in (ROOT / "sklearn_mpt").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            assert not isinstance(node, ast.Assert), f"{path}:{node.lineno}"
+            assert getattr(node, "id", "") != "__debug__", f"{path}:{node.lineno}"
+
+
 def test_every_public_name_stands_in_the_reference_once():
     page = (ROOT / "doc/api.rst").read_text("utf-8")
     assert sorted(re.findall(r"^   (\w+)$", page, re.M)) == sorted(sklearn_mpt.__all__)

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -407,17 +408,11 @@ def test_rows_of_any_kind(design):
 @pytest.mark.parametrize("n_masks", [1, 3])
 def test_few_masks_features_and_many_workers(design, n_features, n_masks):
     X = np.random.default_rng(0).normal(size=(5, n_features))
-    one, two = (
-        mpt_curve(
-            negative_square,
-            X,
-            n_masks=n_masks,
-            design=design,
-            random_state=0,
-            n_jobs=n_jobs,
+    options = {"n_masks": n_masks, "design": design, "random_state": 0}
+    with joblib.parallel_config(backend="threading"):
+        one, two = (
+            mpt_curve(negative_square, X, **options, n_jobs=n_jobs) for n_jobs in (1, 2)
         )
-        for n_jobs in (1, 2)
-    )
     assert_allclose(one.scores, two.scores, rtol=1e-10)
     assert_allclose(one.std_errors, two.std_errors, rtol=1e-10, atol=1e-14)
 

@@ -2,6 +2,7 @@ import math
 import sys
 from types import SimpleNamespace
 
+import joblib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -106,10 +107,11 @@ def test_standard_errors_of_contributions_are_those_over_orders(known):
 
 def test_contributions_do_not_depend_on_jobs(known):
     model, X = known
-    one, two = (
-        feature_contributions(model, X, n_orders=5, random_state=0, n_jobs=n_jobs)
-        for n_jobs in (1, 2)
-    )
+    with joblib.parallel_config(backend="threading"):
+        one, two = (
+            feature_contributions(model, X, n_orders=5, random_state=0, n_jobs=n_jobs)
+            for n_jobs in (1, 2)
+        )
     assert_allclose(one, two, rtol=1e-12)
 
 
@@ -196,8 +198,9 @@ def test_lml_samples_average_to_the_curve():
 
 def test_lml_samples_do_not_depend_on_jobs(known):
     model, X = known
-    one, two = (
-        lml_samples(model, X, n_orders=3, random_state=0, n_jobs=n_jobs)
-        for n_jobs in (1, 2)
-    )
+    with joblib.parallel_config(backend="threading"):
+        one, two = (
+            lml_samples(model, X, n_orders=3, random_state=0, n_jobs=n_jobs)
+            for n_jobs in (1, 2)
+        )
     assert_allclose(one, two, rtol=1e-12)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import warnings
 
-import joblib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -211,21 +210,6 @@ def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
         warnings.simplefilter("error")
         log_prob = other.score_samples(TEXTS)
     assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
-
-
-def test_processes_load_a_folder_and_give_the_same(tmp_path, scorer):
-    make_model().save_pretrained(tmp_path)
-    make_tokenizer().save_pretrained(tmp_path)
-    named = MPTScorer(
-        tmp_path, n_masks=2, random_state=0, batch_tokens=32, n_jobs=2
-    ).fit(TEXTS)
-    with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
-        log_prob = named.score_samples(TEXTS)
-        assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
-        later = MPTScorer(tmp_path, n_jobs=2, random_state=0, batch_tokens=32).fit()
-        make_model(initializer_range=0.4).save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="have changed since the scorer read them"):
-            later.score_samples(TEXTS)
 
 
 def test_repeated_texts_are_scored_once(scorer, monkeypatch):
