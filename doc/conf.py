@@ -100,3 +100,14 @@ sphinx_gallery_conf = {
     "copyfile_regex": r".*\.csv",
     "min_reported_time": 0,
 }
+
+FIELD = type(sklearn_mpt.PooledEstimate.df)
+
+
+def skip_fields(app, what, name, obj, skip, options):
+    """Leave out fields of named tuples, which the docstring of the class lists."""
+    return True if isinstance(obj, FIELD) else None
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", skip_fields)
