@@ -7,17 +7,23 @@ import pandas as pd
 import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import coo_matrix, csr_array
 from sklearn.base import clone
 from test_common import MODELS, quiet_fit, with_gaps
 
 from sklearn_mpt import (
+    MPTCurveDisplay,
     MPTImputer,
     MPTLinearVAE,
     check_masked_model,
     compare_lml,
+    cumulative_cv_score,
     feature_contributions,
+    learn_order,
     lml_samples,
     mpt_curve,
+    order_log_prob,
+    order_spread,
 )
 
 NAMES = list("abcde")
@@ -53,6 +59,7 @@ KINDS = {
     "pandas": lambda X, folder: pd.DataFrame(X, columns=NAMES),
     "pandas nullable": nullable,
     "pandas Float64": lambda X, folder: pd.DataFrame(X).astype("Float64"),
+    "pandas sparse": lambda X, folder: pd.DataFrame(X).astype(pd.SparseDtype(float)),
     "polars": lambda X, folder: pl.DataFrame(X, schema=NAMES),
 }
 
@@ -162,6 +169,25 @@ def test_other_shapes_are_refused(case, rows):
 def hidden_by_a_mask(gaps):
     """A masked array, with values that no gap is beneath its mask."""
     return np.ma.array(np.nan_to_num(gaps, nan=1.0), mask=np.isnan(gaps))
+
+
+@pytest.mark.parametrize("array", [csr_array, coo_matrix])
+def test_sparse_rows_are_refused_by_name(case, array):
+    model, (X, _), _ = case
+    user_model = model.conditional_log_prob
+    functions = {
+        "function": lambda rows: mpt_curve(user_model, rows),
+        "order_log_prob": lambda rows: order_log_prob(model, rows, np.arange(5)),
+        "order_spread": lambda rows: order_spread(model, rows, n_orders=2),
+        "learn_order": lambda rows: learn_order(model, rows),
+        "display": lambda rows: MPTCurveDisplay.from_estimator(model, rows),
+        "cumulative": lambda rows: cumulative_cv_score(model, rows, n_orders=1),
+        "inverse_transform": model.inverse_transform,
+        "imputer": MPTImputer(model).fit,
+    }
+    for method in (methods(model) | functions).values():
+        with pytest.raises(TypeError, match=r"Sparse data was passed.*toarray"):
+            method(array(X))
 
 
 def test_masked_entries_are_gaps(case):

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from scipy.special import softmax
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import _safe_indexing, get_tags, indexable
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
@@ -246,7 +246,7 @@ def cumulative_cv_score(
         Without `y`, a density estimator with ``score_samples``. With `y`, a classifier
         with ``predict_log_proba``, or a regressor whose ``predict(X, return_std=True)``
         returns the means and standard deviations of Gaussian predictions.
-    X : array-like or DataFrame of shape (n_samples, n_features)
+    X : array-like, sparse array or DataFrame of shape (n_samples, n_features)
         Rows.
     y : array-like of shape (n_samples,) or (n_samples, 1), default=None
         Target of a classifier or regressor: the evidence is that of `y` given `X`.
@@ -317,7 +317,7 @@ def cumulative_cv_score(
     check_n_jobs(n_jobs)
     check_verbose(verbose)
     score = _scoring_of(estimator, y)
-    X = X if hasattr(X, "shape") else np.asarray(X)
+    (X,) = indexable(X if hasattr(X, "shape") else np.asarray(X))
     n_samples = np.shape(X)[0]
     y = None if y is None else column_or_1d(y)
     if y is not None and len(y) != n_samples:
@@ -409,7 +409,7 @@ def _log_normal(model, X, y):
 
 
 def _check_start(n_start, X, y):
-    n_samples = len(X)
+    n_samples = np.shape(X)[0]
     if isinstance(n_start, str):
         if n_start != "auto":
             raise ValueError(f"n_start must be 'auto' or an int, got {n_start!r}.")

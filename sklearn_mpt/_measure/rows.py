@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
+from scipy.sparse import issparse
 
 from sklearn_mpt._frames import (
     columns_of,
@@ -152,8 +153,9 @@ def as_objects(X):
 def digest_of(values):
     """Return a digest of numbers, rounded to single precision, or of other values.
 
-    It is the same for an array and for a DataFrame.
+    It is the same for an array, a sparse one and a DataFrame.
     """
+    values = values.toarray() if issparse(values) else values
     values = as_objects(values) if is_into_dataframe(values) else np.asarray(values)
     try:
         numbers = np.where(missing_entries(values), np.nan, values)

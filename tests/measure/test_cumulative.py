@@ -5,12 +5,14 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from scipy.sparse import coo_array, csc_matrix, csr_array
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import IsolationForest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.linear_model import LinearRegression
+from sklearn.naive_bayes import BernoulliNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.svm import LinearSVC
@@ -47,6 +49,30 @@ class Conjugate(DensityMixin, BaseEstimator):
 @pytest.fixture
 def X():
     return np.random.default_rng(0).normal(size=(12, 2)) + 0.5
+
+
+class SparseConjugate(Conjugate):
+    def fit(self, X, y=None):
+        return super().fit(X.toarray())
+
+    def score_samples(self, X):
+        return super().score_samples(X.toarray())
+
+
+@pytest.mark.parametrize("array", [csr_array, coo_array, csc_matrix])
+def test_sparse_rows_have_the_evidence_of_dense_ones(X, array):
+    y = (X[:, 0] > 0.5).astype(int)
+    classifier = BernoulliNB(binarize=0.3)
+    for model, target in ((classifier, y), (Conjugate(), None)):
+        dense = cumulative_cv_score(model, X, target, n_orders=2, random_state=0)
+        if target is None:
+            model = SparseConjugate()
+        sparse = cumulative_cv_score(
+            model, array(X), target, n_orders=2, random_state=0
+        )
+        assert_allclose(sparse.scores, dense.scores, rtol=1e-12)
+        assert sparse.draw == dense.draw
+        assert sparse.target == dense.target
 
 
 def test_a_conjugate_model_has_its_evidence_along_any_order(X):
