@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._information.differences import central_differences
 from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._matrices import identity
@@ -80,12 +81,12 @@ def modes(
         return value, gradient - precision[index] * deviation
 
     def log_joint(z, index):
-        columns = []
-        for step in difference * identity(z.shape[1], z):
-            ends = [evaluate(z + sign * step, index)[1] for sign in (1, -1)]
-            columns.append((ends[1] - ends[0]) / (2 * difference))
-        matrix = torch.stack(columns, 2)
-        return LogJoint(*evaluate(z, index), 0.5 * (matrix + matrix.mT))
+        def gradient(z):
+            return evaluate(z, index)[1]
+
+        steps = difference * identity(z.shape[1], z)
+        hessian = central_differences(gradient, z, steps).movedim(0, 2) / difference
+        return LogJoint(*evaluate(z, index), -0.5 * (hessian + hessian.mT))
 
     climbed = climb(log_joint, start, max_iter=max_iter, tol=tol, max_step=max_step)
     return climbed.z, climbed.precision

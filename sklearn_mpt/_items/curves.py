@@ -34,6 +34,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._factors.rotation import SCALE
+from sklearn_mpt._information.differences import STEP, central_differences
 from sklearn_mpt._matrices import identity
 
 GUESSING_START = 0.15  # below the share of those who guess one of five or six answers
@@ -306,7 +307,7 @@ def kind_of(name, n_categories):
 
 
 class ItemBlock(NamedTuple):
-    """Items of one kind: their indices, and the places of their parameters."""
+    """Items of one kind: their indices, and the slice of their parameters."""
 
     kind: ItemKind
     items: torch.Tensor  # shape: (j,)
@@ -320,6 +321,12 @@ class ItemBlock(NamedTuple):
     @property
     def width(self):
         return self.n_slopes + self.kind.n_shape_params
+
+    @property
+    def parameter_index(self):
+        """Indices of the parameters of each item in the flat vector; (j, q)."""
+        index = torch.arange(len(self.items) * self.width, device="cpu")
+        return self.parameters.start + index.view(len(self.items), self.width)
 
     def split(self, point):
         """Return slopes (j, k), 1 where they are fixed, and shape parameters (j, q)."""
@@ -340,9 +347,26 @@ class ItemBlock(NamedTuple):
         slope_scores = curve.eta[:, None] * z.T[None, :, None]
         return torch.cat([slope_scores, curve.shape_params], 1)
 
+    def derivatives(self, function, point):
+        """Return derivatives of functions of single items in their parameters.
+
+        They are central differences; the parameters of all items change at once.
+
+        function : from flat parameters, (p,), to numbers of each item, (j, ...).
+
+        Returns a tensor of shape (j, ..., q).
+        """
+        steps = point.new_zeros(self.width, len(point))
+        sizes = point.new_zeros(self.width, len(self.items))
+        for step, size, index in zip(steps, sizes, self.parameter_index.T, strict=True):
+            size[:] = STEP * point[index].abs().clamp(min=1.0)
+            step[index] = size
+        differences = central_differences(function, point, steps)
+        return (differences.movedim((0, 1), (-2, -1)) / sizes).movedim(-1, 0)
+
     @property
-    def steep(self):
-        """Places of the parameters that multiply z."""
+    def slope_columns(self):
+        """The slice of the parameters of an item that multiply z."""
         return slice(0, self.n_slopes + self.kind.n_shape_slopes)
 
 
@@ -387,13 +411,11 @@ class Items:
     def is_ordered(self):
         return all(block.kind.is_ordered for block in self.blocks)
 
-    def item_places(self, j):
-        """Return the places of the parameters of item j in the flat vector."""
+    def parameter_index(self, j):
+        """Return the indices of the parameters of item j in the flat vector."""
         for block in self.blocks:
-            place = (block.items == j).nonzero()
-            if len(place):
-                start = block.parameters.start + int(place[0, 0]) * block.width
-                return np.arange(start, start + block.width)
+            if (block.items == j).any():
+                return block.parameter_index[block.items == j][0].numpy()
         raise IndexError(j)
 
     def unseen(self, X):

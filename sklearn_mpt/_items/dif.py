@@ -45,7 +45,7 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
         statistic[j] = 2 * abs(free_value - value)
         if (free_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
-        df[j] = (n_groups - 1) * len(model.items.item_places(j))
+        df[j] = (n_groups - 1) * len(model.items.parameter_index(j))
     p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
     return DifferentialFunctioning(statistic, p, df)
 
@@ -119,5 +119,5 @@ def _taken(items, point, others, place):
     """Return flat parameters of `others`; item j is a copy of item ``place[j]``."""
     values = np.empty(others.n_parameters)
     for j, k in enumerate(place):
-        values[others.item_places(j)] = point[items.item_places(int(k))]
+        values[others.parameter_index(j)] = point[items.parameter_index(int(k))]
     return values

@@ -7,7 +7,6 @@ from sklearn_mpt._information.louis import missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
-STEP = 1e-5  # of central differences, nearly the cube root of the rounding error
 # With more parameters, whose matrix has 72 MB, the information is that of each item
 # alone.
 MAX_PARAMETERS = 3000
@@ -60,7 +59,7 @@ def _by_row_nodes(objective, point):
         total -= missing_information(rows.scores(blocks), rows.share, rows.weight)
     for block in blocks:
         part = _diagonal_blocks(total, block).diagonal(dim1=1, dim2=2)
-        part += objective.prior_curvature(block, point)
+        part += objective.prior_terms(block, point)[1]
     return total.cpu().numpy()
 
 
@@ -111,7 +110,7 @@ def _complete(objective, point, expected):
     for block in objective.layout.items.blocks:
         counts = expected.counts[block.items, : block.kind.n_categories]
         matrix = complete_information(block, point, counts, objective.grid.z)
-        matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_curvature(block, point))
+        matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_terms(block, point)[1])
         blocks.append(matrix)
     return blocks
 
@@ -126,19 +125,8 @@ def complete_information(block, point, counts, z):
         curve = block.curve(at, z)
         return torch.einsum("jpcs,jcs->jp", block.scores(curve, z), counts)
 
-    columns = []
-    for q in range(block.width):
-        place = torch.arange(len(block.items), device="cpu") * block.width + q
-        place = place + block.parameters.start
-        step = STEP * point[place].abs().clamp(min=1.0)
-        ends = []
-        for sign in (1, -1):
-            at = point.clone()
-            at[place] += sign * step
-            ends.append(gradient(at))
-        columns.append(-(ends[0] - ends[1]) / (2 * step[:, None]))
-    matrix = torch.stack(columns, 2)
-    return 0.5 * (matrix + matrix.mT)
+    hessian = block.derivatives(gradient, point)
+    return -0.5 * (hessian + hessian.mT)
 
 
 def _add_population(total, objective, point, expected):

@@ -19,12 +19,14 @@ from sklearn_mpt._checks import (
     rows_that_count,
     warn_caller,
 )
+from sklearn_mpt._information.differences import STEP, central_differences
 from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
-from sklearn_mpt._items.information import STEP, observed_information
+from sklearn_mpt._items.information import observed_information
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
+from sklearn_mpt._matrices import identity
 
 PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
 MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores: 1 GB
@@ -284,15 +286,15 @@ class ItemsMixin(FittedItems):
         mean = np.zeros(self.latent_mean_.shape)
         variance = np.zeros(self.latent_variance_.shape)
         layout = model.layout
-        mean_places, deviation_places = layout.places
+        means, deviations = layout.population_slices
         if whole is None:
             mean[layout.free_mean] = variance[layout.free_variance] = np.nan
         else:
-            deviations = np.sqrt(np.diagonal(whole))
-            mean[layout.free_mean] = deviations[mean_places, None]
+            errors = np.sqrt(np.diagonal(whole))
+            mean[layout.free_mean] = errors[means, None]
             variance[layout.free_variance] = (
                 2 * self.latent_variance_[layout.free_variance]
-                * deviations[deviation_places, None]
+                * errors[deviations, None]
             )  # fmt: skip
         return {"latent_mean": mean, "latent_variance": variance}
 
@@ -300,19 +302,17 @@ class ItemsMixin(FittedItems):
         """Covariances after rotation, by its numerical derivatives."""
         items = model.items
 
-        def reported(at):
-            return _as_rows(attributes_of(items, at, self.rotation, model.root)[0])
+        def reported(point):
+            attributes, _ = attributes_of(
+                items, point.numpy(), self.rotation, model.root
+            )
+            return torch.from_numpy(_as_rows(attributes))
 
-        base = reported(flat)
-        # of the covariance matrix of an item
-        width = items.n_dims + items.max_categories
-        jacobian = np.zeros((*base.shape, len(flat)))
-        for p in range(len(flat)):
-            step = np.zeros(len(flat))
-            step[p] = STEP
-            difference = reported(flat + step) - reported(flat - step)
-            jacobian[..., p] = difference / (2 * STEP)
-        jacobian = np.nan_to_num(jacobian)
+        at = torch.from_numpy(flat)
+        steps = STEP * identity(len(flat), at)
+        differences = central_differences(reported, at, steps)
+        jacobian = (differences / STEP).movedim(0, -1).nan_to_num().numpy()
+        width = items.n_dims + items.max_categories  # of the covariance of an item
         covariances = jacobian @ whole @ jacobian.transpose(0, 2, 1)
         deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
         return covariances[:, :width, :width], deviation[:, width:]
@@ -511,18 +511,14 @@ def _delta(items, point, blocks):
     width = K + steps + 1
     covariance, errors = np.zeros((d, width, width)), np.full((d, steps), np.nan)
 
-    def reported(at):
-        return _as_rows(reshape_attributes(items.describe(at), items))
-
     for block, part in zip(items.blocks, blocks, strict=True):
         chosen = block.items.numpy()
-        jacobian = np.zeros((len(chosen), width + steps, block.width))
-        for q in range(block.width):
-            place = block.parameters.start + np.arange(len(chosen)) * block.width + q
-            step = np.zeros(len(point))
-            step[place] = STEP * np.maximum(1, np.abs(point[place]))
-            difference = reported(point + step) - reported(point - step)
-            jacobian[:, :, q] = difference[chosen] / (2 * step[place][:, None])
+
+        def reported(at, chosen=chosen):
+            attributes = reshape_attributes(items.describe(at), items)
+            return torch.from_numpy(_as_rows(attributes)[chosen])
+
+        jacobian = block.derivatives(reported, torch.from_numpy(point)).numpy()
         missing = np.isnan(jacobian).any(axis=2)
         jacobian = np.nan_to_num(jacobian)
         covariances = jacobian @ part @ jacobian.transpose(0, 2, 1)

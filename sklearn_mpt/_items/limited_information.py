@@ -146,14 +146,12 @@ def derivatives_of_moments(fitted, mean, by_category):
         rows = np.zeros((first[-1], p_items, n_nodes))
     for block, score in zip(items.blocks, fitted.scores, strict=True):
         for i, j in enumerate(block.items.tolist()):
-            start = block.parameters.start + i * block.width
-            place = slice(start, start + block.width)
+            columns = items.parameter_index(j)
             prob_slopes = score[i] * prob[j, : counts[j]]  # shape: (q, c, s)
-            slopes[j, place] = np.einsum("qcs,c->qs", prob_slopes, steps[: counts[j]])
+            slopes[j, columns] = np.einsum("qcs,c->qs", prob_slopes, steps[: counts[j]])
             if by_category:
-                rows[first[j] : first[j + 1], place] = prob_slopes[:, 1:].transpose(
-                    1, 0, 2
-                )
+                answers = slice(first[j], first[j + 1])
+                rows[answers, columns] = prob_slopes[:, 1:].transpose(1, 0, 2)
     item_derivatives = rows if by_category else slopes
     means = prob_means(prob, counts) if by_category else mean
     one, two = np.triu_indices(d, 1)

@@ -56,8 +56,8 @@ class ParameterLayout(NamedTuple):
         )
 
     @property
-    def places(self):
-        """Places of the free means and of the free log deviations."""
+    def population_slices(self):
+        """Slices of the free means and of the free log deviations."""
         first = self.items.n_parameters
         middle = first + int(self.free_mean.sum())
         return slice(first, middle), slice(middle, self.n_parameters)
@@ -65,9 +65,9 @@ class ParameterLayout(NamedTuple):
     def population(self, point):
         n_dims, n_groups = self.items.n_dims, len(self.free_mean)
         mean, deviation = point.new_zeros(n_groups), point.new_ones(n_groups)
-        mean_places, deviation_places = self.places
-        mean[torch.from_numpy(self.free_mean)] = point[mean_places]
-        deviation[torch.from_numpy(self.free_variance)] = point[deviation_places].exp()
+        means, deviations = self.population_slices
+        mean[torch.from_numpy(self.free_mean)] = point[means]
+        deviation[torch.from_numpy(self.free_variance)] = point[deviations].exp()
         return Population(
             mean[:, None].repeat(1, n_dims), deviation[:, None].repeat(1, n_dims)
         )
@@ -212,18 +212,20 @@ class ItemObjective:
         value : float
         sums : list
             Gradient (j, q) and information (j, q, q) of each block of items, without
-            priors, which are added to them.
+            priors, which are added to the latter.
         groups : Tensor of shape (g, s)
             Derivatives of the value in the log weights of nodes.
         n_rows : Tensor of shape (g,)
             Number of rows of each group.
         """
         gradient, metric = torch.zeros_like(point), []
-        for block, (slope, information) in zip(
+        for block, (block_gradient, information) in zip(
             self.layout.items.blocks, sums, strict=True
         ):
-            value -= self._add_priors(block, point, slope, information)
-            gradient[block.parameters] = slope.flatten()
+            pull, curvature, penalty = self.prior_terms(block, point)
+            value -= penalty
+            gradient[block.parameters] = (block_gradient - pull).flatten()
+            information.diagonal(dim1=1, dim2=2).add_(curvature)
             metric.append(information)
         if not math.isfinite(value):
             return None
@@ -248,33 +250,28 @@ class ItemObjective:
         """Add nodes, if errors of integration can fall so; return whether it did."""
         return False
 
-    def _add_priors(self, block, point, slope, information):
-        values = point[block.parameters].reshape(slope.shape)
-        steep = values[:, block.steep]
-        diagonal = information.diagonal(dim1=1, dim2=2)
-        penalty = 0.0
-        if steep.shape[1]:
-            pull, curvature, penalty = slope_penalty(steep, self.priors.slope)
-            slope[:, block.steep] -= pull
-            diagonal[:, block.steep] += curvature
+    def prior_terms(self, block, point):
+        """Return gradient, curvature and value of minus the log prior of a block.
+
+        The curvature is the diagonal of the Hessian. Tensors of shape (j, q), and a
+        float, in nats.
+        """
+        values = point[block.parameters].reshape(len(block.items), block.width)
+        gradient, curvature = torch.zeros_like(values), torch.zeros_like(values)
+        penalty, columns = 0.0, block.slope_columns
+        if values[:, columns].shape[1]:
+            pull, pull_curvature, penalty = slope_penalty(
+                values[:, columns], self.priors.slope
+            )
+            gradient[:, columns] += pull
+            curvature[:, columns] += pull_curvature
         if self.priors.guessing is not None and block.kind.is_guessed:
             mean, deviation = self.priors.guessing
-            deviation_of_slopes = (values[:, -1] - mean) / deviation
-            slope[:, -1] -= deviation_of_slopes / deviation
-            diagonal[:, -1] += deviation**-2
-            penalty += 0.5 * float((deviation_of_slopes**2).sum())
-        return penalty
-
-    def prior_curvature(self, block, point):
-        """Return the diagonal of minus the Hessian of the log prior; (j, q)."""
-        values = point[block.parameters].reshape(len(block.items), block.width)
-        curvature = torch.zeros_like(values)
-        steep = values[:, block.steep]
-        if steep.shape[1]:
-            curvature[:, block.steep] += slope_penalty(steep, self.priors.slope)[1]
-        if self.priors.guessing is not None and block.kind.is_guessed:
-            curvature[:, -1] += self.priors.guessing[1] ** -2
-        return curvature
+            standardised = (values[:, -1] - mean) / deviation
+            gradient[:, -1] += standardised / deviation
+            curvature[:, -1] += deviation**-2
+            penalty += 0.5 * float((standardised**2).sum())
+        return gradient, curvature, penalty
 
     def _population_gradient(self, point, groups):
         """Return the gradient in the free means and log deviations; (f,).
