@@ -32,9 +32,6 @@ STUDENT_FACTOR = float(student_factor(N_REPLICATES - 1))
 # Bits of points, and of their shifts. Rounding errors of rows hardly ever change these
 # because they are few.
 N_BITS, N_SHIFT_BITS = 30, 16
-# Of averages over a standard normal distribution, exact for polynomials of degree 31.
-NODES, WEIGHTS = roots_hermitenorm(16)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
 QMC_PARAMETERS = inspect.signature(qmc.MultivariateNormalQMC).parameters
 RNG_PARAMETER = "rng" if "rng" in QMC_PARAMETERS else "seed"  # until scipy 1.14
 
@@ -149,9 +146,22 @@ class GaussHermite:
     combine_logs = combine_log_averages = combine
 
 
+def hermite_nodes(n_nodes):
+    """Return nodes and weights of averages over the standard normal; (n_nodes,) each.
+
+    They are exact for polynomials of degree 2 n_nodes - 1.
+    """
+    nodes, weights = roots_hermitenorm(n_nodes)
+    return nodes, weights / weights.sum()
+
+
+# Of averages of smooth functions, such as powers, over a normal distribution.
+NODES, WEIGHTS = hermite_nodes(16)
+
+
 def _grid(n_per_dim, n_dims):
-    u, weight = roots_hermitenorm(n_per_dim)
-    log_weight = np.log(weight / math.sqrt(2 * math.pi))
+    u, weight = hermite_nodes(n_per_dim)
+    log_weight = np.log(weight)
     axes = np.meshgrid(*[u] * n_dims, indexing="ij")
     weights = np.meshgrid(*[log_weight] * n_dims, indexing="ij")
     return np.stack(axes, -1).reshape(-1, n_dims), np.sum(weights, 0).ravel()

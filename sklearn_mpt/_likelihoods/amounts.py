@@ -3,9 +3,13 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import DispersionLikelihood, column_moments, totals
+from sklearn_mpt._likelihoods.base import (
+    DispersionLikelihood,
+    check_values,
+    column_moments,
+    totals,
+)
 from sklearn_mpt._likelihoods.gaussian import EQUAL_ROUNDING_ERRORS
-from sklearn_mpt._messages import examples_of
 
 # Largest log of an expected amount: sums of some of their exponentials are finite in
 # single precision, too.
@@ -18,28 +22,20 @@ MAX_EXPONENT = 50.0
 DISPERSION_FLOOR = 1e-7
 
 
-def check_amounts(X, kind, takes, is_invalid):
-    """Refuse rows with values that are not allowed.
-
-    takes : words for the allowed values. is_invalid : bool, True where not allowed.
-    """
-    values = X[is_invalid]
-    if len(values):
-        raise ValueError(
-            f"likelihood='{kind}' takes {takes} and NaN (missing); found "
-            f"{len(values)} other values, such as {examples_of(values)}."
-        )
-
-
 def check_counts(X, kind):
     """Refuse rows with entries that are neither counts nor NaN."""
-    check_amounts(X, kind, "counts 0, 1, 2, ...", (X < 0) | (X % 1 > 0))
+    check_values(X, kind, "counts 0, 1, 2, ...", (X < 0) | (X % 1 > 0))
 
 
 def mean_counts(X, weight=None):
     """Return the mean count of each column; half a count is added, so it is not 0."""
     total, present = totals(X, weight)
     return (total + 0.5) / (present + 0.5)
+
+
+def amounts_of(logs):
+    """Return amounts, given a tensor of their logarithms."""
+    return logs.clamp(max=MAX_LOG).exp()
 
 
 def log_of(X):
@@ -71,7 +67,7 @@ class Amounts(DispersionLikelihood):
 
     @classmethod
     def check_rows(cls, X):
-        check_amounts(X, cls.kind, "numbers above 0", X <= 0)
+        check_values(X, cls.kind, "numbers above 0", X <= 0)
 
     @staticmethod
     def constant(X):

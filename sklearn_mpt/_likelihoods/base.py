@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._matrices import sums_of_outer_products
+from sklearn_mpt._messages import examples_of
 from sklearn_mpt._numbers import CACHE_ENTRIES, ROUNDING, TINY
 
 # A step of a net's parameter changes the log of a noise variance by so many times as
@@ -30,6 +31,19 @@ def totals(X, weight=None):
     if not missing.any():
         return weight @ X, np.full(X.shape[1], weight.sum())
     return weight @ np.where(missing, 0.0, X), weight @ ~missing
+
+
+def check_values(X, kind, takes, is_invalid, advice=""):
+    """Refuse rows with values that are not allowed.
+
+    takes : words for the allowed values. is_invalid : bool, True where not allowed.
+    """
+    invalid = X[is_invalid]
+    if len(invalid):
+        raise ValueError(
+            f"likelihood={kind!r} takes {takes} and NaN (missing); found "
+            f"{len(invalid)} other values, such as {examples_of(invalid)}.{advice}"
+        )
 
 
 def column_moments(X, weight=None):

@@ -5,8 +5,7 @@ import torch
 from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.base import Likelihood, totals
-from sklearn_mpt._messages import examples_of
+from sklearn_mpt._likelihoods.base import Likelihood, check_values, totals
 
 
 class Bernoulli(Likelihood):
@@ -19,13 +18,9 @@ class Bernoulli(Likelihood):
 
     @staticmethod
     def check_rows(X):
-        invalid = X[(X != 0) & (X != 1) & ~np.isnan(X)]
-        if len(invalid):
-            raise ValueError(
-                "likelihood='bernoulli' takes rows of 0, 1 and NaN (missing); found "
-                f"{len(invalid)} other values, such as {examples_of(invalid)}. "
-                "Binarize X, or use likelihood='gaussian'."
-            )
+        is_invalid = (X != 0) & (X != 1) & ~np.isnan(X)
+        advice = " Binarize X, or use likelihood='gaussian'."
+        check_values(X, "bernoulli", "rows of 0, 1", is_invalid, advice)
 
     @staticmethod
     def start_location(X, weight=None):

@@ -15,8 +15,8 @@ from scipy.stats import gamma
 
 from sklearn_mpt._likelihoods.amounts import (
     MAX_EXPONENT,
-    MAX_LOG,
     Amounts,
+    amounts_of,
     log_moments,
     log_of,
 )
@@ -114,7 +114,7 @@ class Gamma(Amounts):
         return log_of(X)
 
     def mean(self, location):
-        return location.clamp(max=MAX_LOG).exp()
+        return amounts_of(location)
 
     def draw(self, location, uniform):
         shape = self._shape.detach().cpu().numpy()

@@ -5,18 +5,13 @@ from abc import abstractmethod
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import ShapeLikelihood, totals
-from sklearn_mpt._messages import examples_of
+from sklearn_mpt._likelihoods.base import ShapeLikelihood, check_values, totals
 
 
 def check_codes(X, n_categories, kind):
     """Refuse rows with entries that are neither codes 0..C-1 nor NaN."""
-    invalid = X[~np.isin(X, np.arange(n_categories)) & ~np.isnan(X)]
-    if len(invalid):
-        raise ValueError(
-            f"likelihood='{kind}' takes codes 0..{n_categories - 1} and NaN (missing); "
-            f"found {len(invalid)} other values, such as {examples_of(invalid)}."
-        )
+    is_invalid = ~np.isin(X, np.arange(n_categories)) & ~np.isnan(X)
+    check_values(X, kind, f"codes 0..{n_categories - 1}", is_invalid)
 
 
 def smoothed_shares(X, n_categories, weight=None):

@@ -3,8 +3,8 @@
 import torch
 
 from sklearn_mpt._likelihoods.amounts import (
-    MAX_LOG,
     Amounts,
+    amounts_of,
     log_moments,
     log_of,
 )
@@ -57,11 +57,11 @@ class Lognormal(Amounts):
         return log_of(X)
 
     def mean(self, location):
-        return (location + self.scatter / 2).clamp(max=MAX_LOG).exp()
+        return amounts_of(location + self.scatter / 2)
 
     def draw(self, location, uniform):
         noise = self.scatter.sqrt() * torch.special.ndtri(uniform)
-        return (location + noise).clamp(max=MAX_LOG).exp()
+        return amounts_of(location + noise)
 
 
 def centred_pairs(values, observed, location, variance):

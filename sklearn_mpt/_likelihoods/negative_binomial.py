@@ -12,7 +12,7 @@ import torch
 from scipy.stats import nbinom
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.amounts import MAX_LOG, check_counts, mean_counts
+from sklearn_mpt._likelihoods.amounts import amounts_of, check_counts, mean_counts
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 MIN_DISPERSION = 1e-6  # nearly Poisson: a smaller one changes log-probabilities less
@@ -94,7 +94,7 @@ class NegativeBinomial(DispersionLikelihood):
         return torch.log1p(X)
 
     def mean(self, location):
-        return location.clamp(max=MAX_LOG).exp()
+        return amounts_of(location)
 
     def draw(self, location, uniform):
         size = self._size.detach().double().cpu().numpy()

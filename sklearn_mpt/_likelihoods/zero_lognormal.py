@@ -12,13 +12,12 @@ from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.amounts import (
-    MAX_LOG,
     Amounts,
-    check_amounts,
+    amounts_of,
     log_moments,
     log_of,
 )
-from sklearn_mpt._likelihoods.base import totals
+from sklearn_mpt._likelihoods.base import check_values, totals
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._likelihoods.lognormal import centred_pairs
 
@@ -42,7 +41,7 @@ class ZeroLognormal(Amounts):
 
     @classmethod
     def check_rows(cls, X):
-        check_amounts(X, cls.kind, "numbers of 0 and above", X < 0)
+        check_values(X, cls.kind, "numbers of 0 and above", X < 0)
 
     @staticmethod
     def start_location(X, weight=None):
@@ -101,8 +100,7 @@ class ZeroLognormal(Amounts):
     def mean(self, location):
         """Return the expected amount."""
         chance, mean = _split_locations(location)
-        amount = (mean + self.scatter / 2).clamp(max=MAX_LOG).exp()
-        return torch.sigmoid(chance) * amount
+        return torch.sigmoid(chance) * amounts_of(mean + self.scatter / 2)
 
     def draw(self, location, uniform):
         chance, mean = _split_locations(location)
@@ -111,8 +109,7 @@ class ZeroLognormal(Amounts):
         eps = torch.finfo(level.dtype).eps
         level = level.clamp(eps, 1 - eps)  # so that quantiles are finite
         noise = self.scatter.sqrt() * torch.special.ndtri(level)
-        amount = (mean + noise).clamp(max=MAX_LOG).exp()
-        return torch.where(uniform < zero, 0.0, amount)
+        return torch.where(uniform < zero, 0.0, amounts_of(mean + noise))
 
 
 def _split_locations(location):
