@@ -1,4 +1,4 @@
-"""Lists of values in messages to users."""
+"""Lists of values in messages to users, and tables of results that are printed."""
 
 import numpy as np
 
@@ -25,3 +25,18 @@ def listed(values):
 def examples_of(numbers):
     """Return the first few distinct numbers as text."""
     return ", ".join(f"{value:.6g}" for value in np.unique(numbers)[:MAX_EXAMPLES])
+
+
+def text_table(names, columns, number_format=".4f", title=""):
+    """Return a table as text: a line of titles, and a line for each name.
+
+    columns : list of (title, width, values of the lines). title : that of the names.
+    """
+    width = max(map(len, [title, *names]))
+    head = "".join(f"{title:>{w}}" for title, w, _ in columns)
+    lines = [f"{title:{width}}{head}"]
+    for name, *values in zip(names, *(values for *_, values in columns), strict=True):
+        cells = zip(values, (w for _, w, _ in columns), strict=True)
+        numbers = "".join(f"{value:{w}{number_format}}" for value, w in cells)
+        lines.append(f"{name:{width}}{numbers}")
+    return "\n".join(lines)

@@ -22,7 +22,7 @@ from sklearn_mpt._measure.lml_samples import sums_along_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import listed, text_table
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -148,21 +148,13 @@ class LMLComparison:
         )
 
     def __repr__(self):
-        width = max(map(len, self.names))
-        titles = f"{'lml':>12}{'std_error':>11}{'diff':>10}{'diff_std_error':>16}"
-        columns = zip(
-            self.names,
-            self.lml,
-            self.lml_std_error,
-            self.lml_diff,
-            self.lml_diff_std_error,
-            strict=True,
-        )
-        lines = [
-            f"{name:{width}}{lml:12.4f}{error:11.4f}{diff:10.4f}{diff_error:16.4f}"
-            for name, lml, error, diff, diff_error in columns
+        columns = [
+            ("lml", 12, self.lml),
+            ("std_error", 11, self.lml_std_error),
+            ("diff", 10, self.lml_diff),
+            ("diff_std_error", 16, self.lml_diff_std_error),
         ]
-        return "\n".join([" " * width + titles, *lines])
+        return text_table(self.names, columns)
 
     def to_arviz(self) -> dict[str, Any]:
         """Return the row scores in the format of ArviZ, for its tables and weights.

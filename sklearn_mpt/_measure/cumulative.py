@@ -28,6 +28,7 @@ from sklearn_mpt._measure.display import CumulativeCVDisplay, EvidenceComparison
 from sklearn_mpt._measure.pipelines import check_pipeline, resolve_model
 from sklearn_mpt._measure.rows import digest_of
 from sklearn_mpt._measure.standard_errors import std_error_of_mean, student_quantile
+from sklearn_mpt._messages import text_table
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -187,12 +188,12 @@ class CumulativeCV:
             f"log evidence of {n_scored} of {self.n_samples} rows, {len(self.scores)} "
             f"orders: {self.log_evidence:.3f}, standard error {self.std_error:.3f} nats"
         )
-        titles = f"{'rows seen':>11}{'nats per row':>16}{'std_error':>13}"
         mean, error = self.predictive_scores, self.predictive_std_errors
         n_lines = min(MAX_LINES, len(mean))
         shown = np.linspace(0, len(mean) - 1, n_lines).round().astype(int)
-        lines = [f"{self.n_seen[i]:11d}{mean[i]:16.4f}{error[i]:13.4f}" for i in shown]
-        return "\n".join([head, titles, *lines])
+        names = [f"{n:11d}" for n in self.n_seen[shown]]
+        columns = [("nats per row", 16, mean[shown]), ("std_error", 13, error[shown])]
+        return f"{head}\n{text_table(names, columns, title='  rows seen')}"
 
     def plot(self, ax: Axes | None = None, *, name: str | None = None):
         """Draw the predictive score per row by the number of rows seen.
@@ -573,26 +574,15 @@ class EvidenceComparison:
         return np.sqrt(weights**2 @ self.std_error**2)
 
     def __repr__(self):
-        width = max(map(len, self.names))
-        titles = (
-            f"{'log_evidence':>17}{'std_error':>11}{'log_bayes_factor':>18}"
-            f"{'std_error':>11}{'probability':>13}{'std_error':>11}"
-        )
-        columns = zip(
-            self.names,
-            self.log_evidence,
-            self.std_error,
-            self.log_bayes_factor,
-            self.log_bayes_factor_std_error,
-            self.probability,
-            self.probability_std_error,
-            strict=True,
-        )
-        lines = [
-            f"{name:{width}}{a:17.4f}{b:11.4f}{c:18.4f}{d:11.4f}{e:13.4f}{f:11.4f}"
-            for name, a, b, c, d, e, f in columns
+        columns = [
+            ("log_evidence", 17, self.log_evidence),
+            ("std_error", 11, self.std_error),
+            ("log_bayes_factor", 18, self.log_bayes_factor),
+            ("std_error", 11, self.log_bayes_factor_std_error),
+            ("probability", 13, self.probability),
+            ("std_error", 11, self.probability_std_error),
         ]
-        return "\n".join([" " * width + titles, *lines])
+        return text_table(self.names, columns)
 
     def plot(self, ax: Axes | None = None):
         """Draw the log Bayes factors to the best model, with two standard errors.

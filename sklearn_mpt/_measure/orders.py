@@ -31,7 +31,7 @@ from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, copy_of, with_entries
 from sklearn_mpt._measure.standard_errors import std_error_of_mean
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import listed, text_table
 from sklearn_mpt._seeds import RandomState
 
 if TYPE_CHECKING:
@@ -414,12 +414,11 @@ class OrderSpread:
             ("log of the mixture less mean", gap),
             *((f"mixture less {name}", g) for name, g in self.gap_of_named.items()),
         )
-        width = max(len(name) for name, _ in parts)
-        titles = f"{'mean':>12}{'median':>12}{'max':>12}"
-        lines = [
-            f"{name:{width}}"
-            f"{values.mean():12.4g}{np.median(values):12.4g}{values.max():12.4g}"
-            for name, values in parts
+        names, values = zip(*parts, strict=True)
+        columns = [
+            ("mean", 12, [value.mean() for value in values]),
+            ("median", 12, [np.median(value) for value in values]),
+            ("max", 12, [value.max() for value in values]),
         ]
         agree = "agree" if self.p_value >= 0.05 else "do not agree"
         test = (
@@ -427,7 +426,7 @@ class OrderSpread:
             f"degrees of freedom, p = {self.p_value:.3g}"
         )
         head = f"{n_rows} rows along {n_orders} orders, in nats"
-        return "\n".join([head, " " * width + titles, *lines, test])
+        return "\n".join([head, text_table(names, columns, ".4g"), test])
 
     def plot(self, ax: Axes | None = None) -> OrderSpreadDisplay:
         """Draw the spread of each row against its mean log-probability.
