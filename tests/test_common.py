@@ -5,6 +5,7 @@ A new model adds one line to MODELS: a factory of an unfitted estimator, and row
 
 import copy
 import functools
+import inspect
 import pickle
 import warnings
 
@@ -12,20 +13,23 @@ import numpy as np
 import pytest
 import skops.io
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import sklearn_mpt
 from sklearn_mpt import (
     MPTDeepVAE,
     MPTDependencyNetwork,
+    MPTImputer,
     MPTItemResponse,
     MPTLinearVAE,
     MPTMaskedAutoencoder,
     MPTMixture,
     MPTProbabilisticPCA,
+    MPTScorer,
     mpt_curve,
 )
 from sklearn_mpt._likelihoods import Bernoulli
@@ -218,8 +222,12 @@ class LinearTable(TakesSigns, MPTLinearVAE):
     pass
 
 
+class MaskedTable(TakesSigns, MPTMaskedAutoencoder):
+    pass
+
+
 def failures_expected_of(estimator):
-    if isinstance(estimator, MPTDeepVAE):
+    if isinstance(estimator, MPTDeepVAE | MPTMaskedAutoencoder):
         reason = "minibatches are drawn of rows, not of their copies"
     elif isinstance(estimator, MPTDependencyNetwork):
         reason = "masks are drawn for rows, not for their copies"
@@ -230,26 +238,44 @@ def failures_expected_of(estimator):
     return {"check_sample_weight_equivalence_on_dense_data": reason}
 
 
-@parametrize_with_checks(
-    [
-        MPTProbabilisticPCA(max_iter=5),
-        MPTLinearVAE(max_iter=5),
-        SignsVAE(likelihood="bernoulli", max_iter=3),
-        LinearTable(
-            likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=3
-        ),
-        MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=2),
-        MPTMixture(max_iter=5),
-        MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
-        ItemSigns(max_iter=3),
-        MPTDependencyNetwork(regressor=RandomForestRegressor(3, min_samples_leaf=3)),
-    ],
-    expected_failed_checks=failures_expected_of,
-)
+KEEPS_PROTOCOL = [
+    MPTProbabilisticPCA(max_iter=5),
+    MPTLinearVAE(max_iter=5),
+    SignsVAE(likelihood="bernoulli", max_iter=3),
+    LinearTable(likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=3),
+    MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=2),
+    MaskedTable(
+        likelihood={0: "bernoulli"}, hidden_layer_sizes=(8,), n_orders=2, max_iter=1
+    ),
+    MPTMixture(max_iter=5),
+    MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
+    ItemSigns(max_iter=3),
+    MPTDependencyNetwork(regressor=RandomForestRegressor(3, min_samples_leaf=3)),
+    MPTImputer(MPTProbabilisticPCA(1, init="pca", max_iter=0)),
+    MPTImputer(max_models=2),
+]
+
+
+@parametrize_with_checks(KEEPS_PROTOCOL, expected_failed_checks=failures_expected_of)
 def test_scikit_learn_protocol(estimator, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         check(estimator)
+
+
+def test_every_estimator_of_rows_is_checked():
+    """`MPTScorer` takes texts, which these checks do not draw."""
+    public = [getattr(sklearn_mpt, name) for name in sklearn_mpt.__all__]
+    estimators = {
+        c for c in public if inspect.isclass(c) and issubclass(c, BaseEstimator)
+    }
+    models = [factory() for factory, _ in MODELS.values()]
+    for checked, missing in (
+        (KEEPS_PROTOCOL, {MPTScorer}),
+        (models, {MPTScorer, MPTImputer}),  # one models no rows, one takes a model
+    ):
+        found = {base for estimator in checked for base in type(estimator).__mro__}
+        assert estimators - found == missing
 
 
 def test_shapes(model, X, mask):

@@ -15,7 +15,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
@@ -56,17 +55,6 @@ def table_imputer(**changes):
 def wine():
     X, y = load_wine(return_X_y=True)
     return np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X), y
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@parametrize_with_checks(
-    [
-        MPTImputer(MPTProbabilisticPCA(1, init="pca", max_iter=0)),
-        MPTImputer(max_models=2),
-    ],
-)
-def test_scikit_learn_protocol(estimator, check):
-    check(estimator)
 
 
 def test_gaps_get_what_the_model_expects(wine):

@@ -3,7 +3,6 @@
 import copy
 import functools
 import pickle
-import warnings
 from itertools import permutations, product
 
 import numpy as np
@@ -15,7 +14,6 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_mpt import (
     MPTImputer,
@@ -496,34 +494,6 @@ def test_the_recipe_is_smooth_and_bounded():
         assert 64 <= recipe.widths[0] <= more.widths[0] <= 512
         assert 0.5 >= recipe.dropout >= more.dropout >= 0.02
         assert abs(more.widths[0] - recipe.widths[0]) <= 32
-
-
-class Table(MPTMaskedAutoencoder):
-    """A table of any rows, whose first column is a sign."""
-
-    def _read_rows(self, X, reset=False, min_samples=1):
-        X = np.array(super()._read_rows(X, reset, min_samples))
-        X[:, 0] = np.where(np.isnan(X[:, 0]), np.nan, X[:, 0] > 0)
-        return X
-
-
-def _expected_failures(estimator):
-    reason = "minibatches are drawn of rows, not of their copies"
-    return {"check_sample_weight_equivalence_on_dense_data": reason}
-
-
-@parametrize_with_checks(
-    [
-        Table(
-            hidden_layer_sizes=(8,), n_orders=2, max_iter=1, likelihood={0: "bernoulli"}
-        )
-    ],
-    expected_failed_checks=_expected_failures,
-)
-def test_scikit_learn_protocol(estimator, check):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        check(estimator)
 
 
 def test_columns_that_hold_what_is_no_value_are_named():
