@@ -18,6 +18,12 @@ noise), ``patches`` (17 x 17 pixels of two photographs). With ``--data``, a fold
 
     OMP_NUM_THREADS=1 python benchmarks/bench_deep_recipe.py [--quick] [--seeds 5]
         [--tables ring digits] [--changes relu rotates] [--rows 1000] [--data folder]
+
+``--numbers`` halves and doubles numbers of the recipe that should matter little, on
+eight small tables, and prints the mean difference of LML for each of them in a column::
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_deep_recipe.py --numbers --rows 120
+        --seeds 2 --max-iter 100
 """
 
 import argparse
@@ -48,7 +54,7 @@ from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.objectives import SampleCounts
-from sklearn_mpt._deep.start import CURVED, STRONGLY_CURVED
+from sklearn_mpt._deep.start import CURVED, STRONGLY_CURVED, StartKind
 
 # Name -> entries of the recipe, and parameters of the estimator.
 CHANGES = {
@@ -75,13 +81,37 @@ CHANGES = {
 }
 
 
+def starts(curved=1.5, strongly_curved=4.0, linear=1.5):
+    """Return the recipe with other scales of the kinds of starts."""
+    several = [StartKind(strongly_curved)] * 2
+    return {
+        "starts": (StartKind(curved), *several, StartKind(linear, is_linear=True)),
+    }
+
+
+NUMBERS = {
+    "no curved start": {"starts": starts()["starts"][1:]},
+    "curved start 0.75": starts(curved=0.75),
+    "curved start 3": starts(curved=3.0),
+    "strongly curved starts 2": starts(strongly_curved=2.0),
+    "strongly curved starts 8": starts(strongly_curved=8.0),
+    "linear start 0.75": starts(linear=0.75),
+    "linear start 3": starts(linear=3.0),
+    "8 steps of an epoch": {"min_steps": 8},
+    "32 steps of an epoch": {"min_steps": 32},
+    "8 validation samples": {"n_validation_samples": 8},
+    "32 validation samples": {"n_validation_samples": 32},
+}
+SMALL_TABLES = "ring moons roll answers onehot mixed cancer wine".split()
+
+
 class ChangedRecipe(MPTDeepVAE):
     """A deep model some entries of whose recipe are changed."""
 
     changes: ClassVar[dict] = {}
 
-    def _recipe(self, *of):
-        return replace(super()._recipe(*of), **self.changes)
+    def _recipe(self, *args):
+        return replace(super()._recipe(*args), **self.changes)
 
 
 def ring(rng, n):
@@ -225,6 +255,19 @@ def results(data, changes, given, n_seeds, max_iter):
     return np.array(found)
 
 
+def print_numbers(names, n_rows, n_seeds, max_iter):
+    """Print what other numbers change, for each table in a column."""
+    tables = [table(name, None, n_rows) for name in names]
+    default = np.array([results(t, {}, {}, n_seeds, max_iter) for t in tables])[..., 0]
+    print(" " * 24, *(f"{name:>8}" for name in names))
+    for label, part in (("LML", default.mean(1)), ("spread", default.std(1, ddof=1))):
+        print(f"{label:<24}", *(f"{lml:8.3f}" for lml in part), flush=True)
+    for label, changes in NUMBERS.items():
+        changed = [results(t, changes, {}, n_seeds, max_iter)[:, 0] for t in tables]
+        gains = (np.array(changed) - default).mean(1)
+        print(f"{label:<24}", *(f"{gain:+8.3f}" for gain in gains), flush=True)
+
+
 def is_default(data, changes, given):
     """Return whether a change leaves the recipe of a table as it is."""
     parameters, train, _ = data
@@ -241,9 +284,11 @@ def main():
     parser.add_argument("--changes", nargs="*", choices=CHANGES, default=list(CHANGES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=1000, help="training rows at most")
+    parser.add_argument("--numbers", action="store_true", help="halve and double")
+    parser.add_argument("--max-iter", type=int, default=1000, help="epochs at most")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    n_rows, n_seeds, max_iter = arguments.rows, arguments.seeds, 1000
+    n_rows, n_seeds, max_iter = arguments.rows, arguments.seeds, arguments.max_iter
     if arguments.quick:
         n_rows, n_seeds, max_iter = 100, 2, 10
     on_disk = ["nltcs", "plants", "jester", "mnist"] if arguments.data else []
@@ -251,6 +296,9 @@ def main():
     print(
         f"{torch.get_num_threads()} thread(s), {n_seeds} seeds, {n_rows} rows at most"
     )
+    if arguments.numbers:
+        print_numbers(arguments.tables or SMALL_TABLES, n_rows, n_seeds, max_iter)
+        return
     for name in arguments.tables or [*TABLES, *on_disk]:
         data = table(name, arguments.data, n_rows)
         default = results(data, {}, {}, n_seeds, max_iter)

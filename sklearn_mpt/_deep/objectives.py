@@ -29,6 +29,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from sklearn_mpt._fitting.masks import shared_masks, training_sets
+from sklearn_mpt._fitting.nets import passes_of_epoch
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import (
     LogMeanExp,
@@ -43,9 +44,6 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
 # any width before it is trained.
 MAX_COMPONENT = 30.0
-# Least number of steps of an epoch, which ends with the losses of the validation rows.
-MIN_EPOCH_STEPS = 16
-DRAWN_MASKS = 128  # in a step, if n_masks is "auto"
 
 
 def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
@@ -239,8 +237,6 @@ class SampleCounts(NamedTuple):
 class RowLoss:
     """Base of the losses: minibatches of rows, with noise for samples of z.
 
-    An epoch passes over the rows until it has MIN_EPOCH_STEPS steps.
-
     Parameters
     ----------
     X : Tensor of shape (n, d)
@@ -249,6 +245,8 @@ class RowLoss:
     samples : SampleCounts
     weight : ndarray of shape (n,), default=None
         The sample weights, by which losses are multiplied, over their mean; None is 1.
+    min_steps : int, default=1
+        An epoch passes over few rows several times, to have about so many steps.
 
     Attributes
     ----------
@@ -256,9 +254,9 @@ class RowLoss:
         Part of a full step that a minibatch is worth.
     """
 
-    def __init__(self, X, batch_size, samples, weight=None):
+    def __init__(self, X, batch_size, samples, weight=None, min_steps=1):
         self.X, self.weights = X, SampleWeights.from_array(weight, X)
-        self.batch_size = batch_size
+        self.batch_size, self.min_steps = batch_size, min_steps
         self.samples = samples
         self.share = 1.0
 
@@ -283,7 +281,7 @@ class RowLoss:
     def batches(self, rng):
         """Yield the minibatches of one epoch."""
         n_batches = math.ceil(len(self.X) / self.batch_size)
-        for _ in range(max(1, round(MIN_EPOCH_STEPS / n_batches))):
+        for _ in range(passes_of_epoch(n_batches, self.min_steps)):
             for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
                 noise = self.samples.draw(len(rows), self.X.device, rng)
                 yield self.X[rows], self.weights.values[rows], *noise
@@ -293,18 +291,18 @@ class MaskedLoss(RowLoss):
     """Base of the losses that draw masks.
 
     masks : tuple
-        Mask rate, and number of masks in a step. Rows get them in turn.
+        Mask rate, and number of masks in a step, which rows get in turn; None is one
+        for each row.
     """
 
-    def __init__(self, X, batch_size, samples, masks, weight=None):
-        super().__init__(X, batch_size, samples, weight)
-        self.masks = masks
+    def __init__(self, X, batch_size, samples, masks, weight=None, min_steps=1):
+        super().__init__(X, batch_size, samples, weight, min_steps)
+        self.mask_rate, self.n_masks = masks
 
     def draw(self, X, rng):
         """Draw a mask for each of some rows; bool Tensor of shape (n, d)."""
-        mask_rate, n_masks = self.masks
-        n_masks = min(n_masks, len(X))
-        masks = shared_masks(mask_rate, n_masks, X.shape[1], rng)
+        n_masks = len(X) if self.n_masks is None else min(self.n_masks, len(X))
+        masks = shared_masks(self.mask_rate, n_masks, X.shape[1], rng)
         return torch.from_numpy(masks[np.arange(len(X)) % n_masks]).to(X.device)
 
 
@@ -314,7 +312,7 @@ class DrawnMasksLoss(MaskedLoss):
     def batches(self, rng):
         """Yield minibatches, whose rows are repeated where there are more masks."""
         for X, counts, *_ in super().batches(rng):
-            rows = np.arange(max(len(X), self.masks[1])) % len(X)
+            rows = np.arange(max(len(X), self.n_masks)) % len(X)
             X, counts = X[rows], counts[rows]
             noise = self.samples.draw(len(X), X.device, rng)
             yield X, counts, self.draw(X, rng), noise
@@ -336,8 +334,9 @@ class BoundGainsLoss(MaskedLoss):
 
     def batches(self, rng):
         for X, counts, *noise in super().batches(rng):
-            sets, weights = training_sets(*self.masks, X.shape[1], rng)
-            sets = torch.from_numpy(sets[:, np.arange(len(X)) % sets.shape[1]])
+            n_masks = len(X) if self.n_masks is None else self.n_masks
+            sets, weights = training_sets(self.mask_rate, n_masks, X.shape[1], rng)
+            sets = torch.from_numpy(sets[:, np.arange(len(X)) % n_masks])
             yield X, counts, sets.to(X.device), weights, noise
 
     def losses(self, module, batch):

@@ -27,6 +27,13 @@ class DeepRecipe:
         Samples of z for each row of a step.
     n_prior_samples : int
         Samples of the prior in each step.
+    min_steps : int
+        Steps of an epoch, about, over few rows: it passes over them several times,
+        before the losses of the validation rows.
+    n_validation_samples : int
+        Samples of z for each validation row.
+    validation_batch_size : int
+        Validation rows that share their samples.
     rotates : bool
         Whether steps are taken in the eigenbasis of the gradients.
     sets_noise : bool
@@ -40,6 +47,9 @@ class DeepRecipe:
     batch_size: int
     n_samples: int
     n_prior_samples: int
+    min_steps: int
+    n_validation_samples: int
+    validation_batch_size: int
     rotates: bool
     sets_noise: bool
 
@@ -58,6 +68,9 @@ def recipe_for(
     image_features=256,
     batch_sizes=(32, 128),
     most_prior_samples=128,
+    min_steps=16,
+    n_validation_samples=16,
+    validation_batch_size=256,
 ):
     """Return the recipe for rows of this kind and parameters of the estimator.
 
@@ -75,6 +88,8 @@ def recipe_for(
         Smallest and largest number of rows of a step.
     most_prior_samples : int
         Largest number of samples of the prior in a step.
+    min_steps, n_validation_samples, validation_batch_size : int
+        As the attributes of `DeepRecipe`.
     """
     has_many_features = n_features >= image_features
     rotates = has_many_features and likelihood.values_of_each(n_features) is None
@@ -100,6 +115,9 @@ def recipe_for(
         n_samples=n_importance_samples,
         # samples of the prior are near the posteriors only in few dimensions
         n_prior_samples=min(most_prior_samples, 1024 // 2**n_components),
+        min_steps=min_steps,
+        n_validation_samples=n_validation_samples,
+        validation_batch_size=validation_batch_size,
         rotates=rotates,
         sets_noise=sets_noise,
     )

@@ -55,7 +55,8 @@ class StartKind(NamedTuple):
 # scale must suit all tables. An activation such as SiLU bends within one or two units
 # of 0: with inputs of standard deviation 1.5 it is curved where most rows are, with 4
 # it is nearly linear on both sides of a bend. What fits gain by several is in
-# benchmarks/RESULTS.rst, "Deep models: what the recipe consists of".
+# benchmarks/RESULTS.rst, "Deep models: what the recipe consists of", and how little
+# half and twice these scales change in "Deep models: numbers of the recipe".
 CURVED = StartKind(1.5)
 STRONGLY_CURVED = StartKind(4.0)
 LINEAR = StartKind(1.5, is_linear=True)

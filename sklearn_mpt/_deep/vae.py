@@ -33,7 +33,6 @@ from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.nets import ACTIVATIONS, UserDecoder
 from sklearn_mpt._deep.objectives import (
-    DRAWN_MASKS,
     BoundGainsLoss,
     DrawnMasksLoss,
     SampleCounts,
@@ -46,8 +45,6 @@ from sklearn_mpt._factors.starts import squared_distances
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
-VALIDATION_SAMPLES = 16  # for each validation row, four times those of a training step
-VALIDATION_BATCH = 256  # validation rows whose samples are shared
 # How features are predicted from others: the density, the loss that trains it if
 # n_masks is "auto", and the loss if n_masks is a number.
 CONDITIONALS = {
@@ -101,7 +98,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
     n_masks : int or "auto", default="auto"
         Masks drawn in each gradient step, which the rows of a minibatch get in turn,
         several each if rows are fewer. "auto" sums the scores of all mask sizes if the
-        rate is uniform, and else draws 128.
+        rate is uniform, and else draws one for each row.
     objective : {"mpt", "elbo", "iwae"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, or the importance-weighted one.
@@ -333,13 +330,12 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         chosen, held_out = self._split(data, rows)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
-        args = rows[chosen].float(), recipe.batch_size, SampleCounts(*counts)
         validation = None
         if len(held_out):
             validation = ValidationRows(
                 rows[held_out].float(),
-                VALIDATION_BATCH,
-                SampleCounts(VALIDATION_SAMPLES, *counts[1:]),
+                recipe.validation_batch_size,
+                SampleCounts(recipe.n_validation_samples, *counts[1:]),
                 fitted["_seed"],
                 weight[held_out],
             )
@@ -355,7 +351,14 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         ]
         return NetSolver(
             module,
-            self._loss(data, args, weight[chosen]),
+            self._loss(
+                data,
+                rows[chosen].float(),
+                recipe.batch_size,
+                SampleCounts(*counts),
+                weight=weight[chosen],
+                min_steps=recipe.min_steps,
+            ),
             rng=data.rng,
             validation=validation,
             other_starts=[
@@ -390,18 +393,15 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
             held_out[order[rng.integers(ends[:-1], ends[1:])]] = True
         return [rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out)]
 
-    def _loss(self, data, args, weight):
-        """Return the loss of `objective`.
-
-        args : rows, batch size and numbers of samples. weight : of the rows.
-        """
+    def _loss(self, data, *args, **params):
+        """Return the loss of `objective`, with the parameters of `RowLoss`."""
         if self.objective == "mpt":
             _, at_once, drawn = CONDITIONALS[self.conditional]
             is_auto = self.n_masks == "auto"
-            kind, n_masks = (at_once, DRAWN_MASKS) if is_auto else (drawn, self.n_masks)
-            loss = kind(*args, (self.mask_rate, n_masks), weight)
+            kind, n_masks = (at_once, None) if is_auto else (drawn, self.n_masks)
+            loss = kind(*args, (self.mask_rate, n_masks), **params)
         else:
-            loss = BoundLoss(*args, weight)
+            loss = BoundLoss(*args, **params)
         return loss if data.is_all else loss.as_part()
 
     def _warn_of_limits(self, fitted, n_samples):

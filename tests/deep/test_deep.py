@@ -387,7 +387,8 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
 @pytest.mark.parametrize("n_masks", [2, 10, 50])
 def test_drawn_masks_are_of_all_sizes_alike(n_masks):
     X = torch.arange(20.0)[:, None].expand(-1, 10)
-    objective = DrawnMasksLoss(X, 20, SampleCounts(1, 1, 1), ("uniform", n_masks))
+    masks = "uniform", n_masks
+    objective = DrawnMasksLoss(X, 20, SampleCounts(1, 1, 1), masks, min_steps=16)
     batches = list(objective.batches(np.random.default_rng(0)))
     assert len(batches) == 16  # an epoch of few rows has so many steps
     for rows, counts, mask, (noise, _) in batches:
