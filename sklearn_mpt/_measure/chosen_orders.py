@@ -23,9 +23,8 @@ from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import ROUNDING
 
 # Values of a column of numbers over which its entropy is averaged. Each costs a call of
-# the model for every step of the order. With fewer, entropies are less accurate, so
-# that of two columns that are predicted about equally well the other one may come
-# first.
+# the model for every step of the order. Half and twice as many change scores little:
+# "Confident orders: quantiles" in benchmarks/RESULTS.rst.
 N_QUANTILES = 8
 DECIMALS = 6  # of entropies, so that rounding errors do not decide between columns
 

@@ -101,7 +101,7 @@ def _score_blocks(language_model, blocks, draw):
 def _score_block(language_model, windows, draw):
     """Return the `WindowScores` of each window."""
     if draw.is_adaptive:
-        return _score_surest_first(language_model, windows, draw)
+        return _score_in_confident_order(language_model, windows, draw)
     rows = (
         MaskedWindow(i, hidden, target)
         for i, window in enumerate(windows)
@@ -118,7 +118,7 @@ def _score_block(language_model, windows, draw):
     ]
 
 
-def _score_surest_first(language_model, windows, draw):
+def _score_in_confident_order(language_model, windows, draw):
     """Score tokens one by one, in each step the token with the most certain prediction.
 
     The choice depends on the visible tokens only.
@@ -132,9 +132,9 @@ def _score_surest_first(language_model, windows, draw):
         predictions = predict_by_row(language_model, windows, rows, pick_both)
         for row, prediction in zip(rows, predictions, strict=True):
             log_prob, largest = prediction.T
-            surest = np.argmax(largest)
-            place = np.flatnonzero(row.target)[surest]
-            log_probs[row.window][place] = log_prob[surest]
+            best = np.argmax(largest)
+            place = np.flatnonzero(row.target)[best]
+            log_probs[row.window][place] = log_prob[best]
             hidden[row.window] = row.hidden & (np.arange(len(row.hidden)) != place)
     return [
         exact_scores(tokens[window.places])

@@ -125,8 +125,8 @@ def warn_of_no_words(tokenizer, windows):
         ),
         (
             tokenizer.unk_token,
-            "what it stands for is unknown to the tokenizer, and is scored as any "
-            "unknown token is.",
+            "the tokenizer does not know the words there, and their scores are those "
+            "of the unknown token.",
         ),
     ):
         index = None if token is None else tokenizer.convert_tokens_to_ids(token)
