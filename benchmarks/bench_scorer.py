@@ -412,7 +412,7 @@ def bench_sizes(quick):
     ]
     print_table("sizes: 206 states of width 768", "columns|time", rows)
     rows, counts = [], (64, 1, 2, 4, 8)
-    for n_layers, width in ((2, 128), (6, 256))[: 1 if quick else 2]:
+    for n_layers, width in ((6, 256), (12, 384))[: 1 if quick else 2]:
         model = make_model(n_layers, width).bert
 
         @torch.inference_mode()

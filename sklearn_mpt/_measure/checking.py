@@ -40,7 +40,7 @@ SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
 ROWS_TO_SUM = 10
 # Points of the grids on which a density of whole numbers is integrated: nearly five for
 # each number if a column has `MAX_VALUES` of them without gaps.
-GRID_POINTS = 2001
+INTEGER_GRID_POINTS = 2001
 
 
 def check_masked_model(
@@ -316,9 +316,9 @@ def _is_explained(conditional, rows, mask, i, j, column):
 def _is_density(densities, low, high):
     """Return whether densities integrate to one, with a probability of zero if any."""
     margin = 10 * (high - low + 1)
-    grids = [np.linspace(low - margin, high + margin, GRID_POINTS)]
+    grids = [np.linspace(low - margin, high + margin, INTEGER_GRID_POINTS)]
     if low >= 0:  # amounts: the model may refuse negative values
-        grids.append(np.geomspace(1e-6, 1e3, GRID_POINTS) * (high + 1))
+        grids.append(np.geomspace(1e-6, 1e3, INTEGER_GRID_POINTS) * (high + 1))
     integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
     totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
     return bool((np.abs(np.array(totals) - 1) < GRID_TOLERANCE).any())

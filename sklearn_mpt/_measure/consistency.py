@@ -22,7 +22,7 @@ MAX_INTEGERS = 200
 # least `GRID_POINTS` rows; check_masked_model integrates one for each of its masks.
 TESTED_FEATURES = 3
 GRID_POINTS = 33  # number of points of the first grid
-MAX_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
+MAX_HALVINGS = 12  # of intervals of the grid: to 1 / 131072 of the range
 GRID_TOLERANCE = 0.02  # relative error of an integral, and its change by halvings
 MAX_INTEGRAL = 1.1  # largest integral of a density, with errors of the grid
 MAX_WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like

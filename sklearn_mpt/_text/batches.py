@@ -19,7 +19,9 @@ from sklearn_mpt._text.masked_lm import (
     pick_both,
 )
 
-ALMOST_EMPTY = 1 / 16  # share of a batch below which padding is cheaper than a new one
+# Share of a batch below which a batch takes more time for each token, so that padding
+# fills it up: "Texts: sizes of products and batches" in benchmarks/RESULTS.rst.
+ALMOST_EMPTY = 1 / 16
 # Batches in a block, which is what a worker scores at a time. The last batch of a block
 # is half full on average.
 BLOCK_BATCHES = 4

@@ -18,7 +18,9 @@ OVERFLOW_ADVICE = (
     "In dtype 'float16' numbers overflow easily: try 'bfloat16' or 'float32'."
 )
 LOGIT_BYTES = 3 * 2**23  # logits computed at a time; for 32 MB malloc maps new pages
-N_COLUMNS = 512  # of a wide product that are computed at a time on a CPU
+# Columns of a wide product that are computed at a time on a CPU: "Texts: sizes of
+# products and batches" in benchmarks/RESULTS.rst has times.
+N_COLUMNS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +144,8 @@ class MaskedLM:
 class WideProducts(TorchFunctionMode):
     """Compute linear layers that are wide, as the vocabulary, block by block on a CPU.
 
-    This is faster: the result of a block stays in the cache, while one product with
-    30,000 columns takes nearly twice as long. The results are the same.
+    This is faster than one product with 30,000 columns, because the result of a block
+    stays in the cache. The results are the same.
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
