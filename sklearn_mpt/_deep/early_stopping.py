@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples
-from sklearn_mpt._fitting.stopping import fall_of_lowest, is_flat
+from sklearn_mpt._fitting.stopping import fall_of_lowest, trend
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
@@ -134,9 +134,7 @@ def training_is_flat(losses, window, tol):
 
     They are compared with the window before.
     """
-    if len(losses) < 2 * window:
-        return False
-    return is_flat(losses, window, tol, n_errors=1.5)
+    return len(losses) >= 2 * window and trend(losses, window).is_flat(tol, 1.5)
 
 
 def validation_is_flat(losses, longest, tol):

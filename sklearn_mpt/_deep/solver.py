@@ -181,8 +181,8 @@ class NetSolver(Solver):
         self.validation_curve.append(float(losses.mean()))
         if losses.mean() <= self.lowest:
             self.lowest, self.lowest_losses = float(losses.mean()), losses
-        rise, noise = trend_of_rows(losses, self.lowest_losses)
-        if rise <= noise:
+        rise = trend_of_rows(losses, self.lowest_losses)
+        if rise.is_flat():
             self.best = self.optimizer.average.clone()
 
     def terminate(self):

@@ -9,6 +9,7 @@ import torch
 from sklearn_mpt._base.density import unit_attributes
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows, slopes_at
+from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._numbers import ROUNDING, TINY
 
 
@@ -70,8 +71,7 @@ class WeightedRows(NamedTuple):
 
     @classmethod
     def from_arrays(cls, X, weight):
-        weight = np.ones(len(X)) if weight is None else weight
-        return cls(X, weight * (len(X) / weight.sum()))
+        return cls(X, relative_weights(weight, len(X)))
 
     def total(self, entries):
         """Return the weighted sum over rows of entries, (n, m); (m,)."""

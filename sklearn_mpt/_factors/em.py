@@ -16,6 +16,7 @@ from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import Ascent
 from sklearn_mpt._fitting.natural_gradient import Point
+from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._matrices import identity
 
 
@@ -67,7 +68,7 @@ def fit_factors(X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60
         Loadings and means, (d, n_factors + 1), and logarithms of the noise variances.
     """
     rows, d = torch.from_numpy(X), X.shape[1]
-    weight = weight * (len(X) / weight.sum())
+    weight = relative_weights(weight, len(X))
     moments = moments_of(rows, torch.from_numpy(weight), rows.new_zeros(d))
     components, noise = principal_factors(moments, n_factors, noise_floor)
     coefs = np.column_stack([components.T, np.zeros(d)])

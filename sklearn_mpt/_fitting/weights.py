@@ -1,9 +1,16 @@
-"""Sample weights of rows, as tensors."""
+"""Sample weights of rows, of mean 1."""
 
 from typing import NamedTuple
 
 import numpy as np
 import torch
+
+
+def relative_weights(weight, n_rows):
+    """Return sample weights over their mean, an array (n,); None is 1 for each."""
+    if weight is None:
+        return np.ones(n_rows)
+    return weight * (n_rows / weight.sum())
 
 
 class SampleWeights(NamedTuple):
@@ -15,7 +22,6 @@ class SampleWeights(NamedTuple):
     @classmethod
     def from_array(cls, weight, X):
         """Return the weights of the rows X; None is 1 for each."""
-        weight = np.ones(len(X)) if weight is None else weight
-        total = float(weight.sum())
-        row_weight = torch.from_numpy(weight * (len(X) / total)).to(X.device)
-        return cls(row_weight, total)
+        total = float(len(X) if weight is None else weight.sum())
+        relative = torch.from_numpy(relative_weights(weight, len(X)))
+        return cls(relative.to(X.device), total)

@@ -6,6 +6,7 @@ import torch
 from sklearn_mpt._factors.rotation import SCALE
 from sklearn_mpt._factors.starts import principal_loadings
 from sklearn_mpt._factors.sums import moments_of
+from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._numbers import TINY
 
 
@@ -28,7 +29,7 @@ def first_slopes(
     deviation = np.sqrt(weight @ centred**2 / count)
     centred /= np.where(deviation > 0, deviation, np.inf)
     rows = torch.from_numpy(centred)
-    weight = torch.from_numpy(weight * (len(X) / weight.sum()))
+    weight = torch.from_numpy(relative_weights(weight, len(X)))
     moments = moments_of(rows, weight, rows.new_zeros(rows.shape[1]))
     loadings = principal_loadings(moments, n_dims)
     length = np.linalg.norm(loadings, axis=1, keepdims=True)

@@ -19,7 +19,7 @@ from sklearn_mpt._probabilities import drawn_codes
 
 # Largest size of a logarithm that the net returns: of a shape parameter, and of a width
 # in standard deviations. Its exponential is far from overflow in single precision.
-MAX_LOG = 12.0
+MAX_LOG_OUTPUT = 12.0
 
 
 class ColumnHead(torch.nn.Module, ABC):
@@ -120,7 +120,7 @@ class LikelihoodHead(ColumnHead):
             return self.likelihood, parameters
         by_column = parameters.unflatten(-1, (-1, self.width))
         location, shape_params = by_column.tensor_split([self.n_locations], -1)
-        shape_params = shape_params.clamp(-MAX_LOG, MAX_LOG)
+        shape_params = shape_params.clamp(-MAX_LOG_OUTPUT, MAX_LOG_OUTPUT)
         return self.likelihood.at(shape_params.flatten(-2)), location.flatten(-2)
 
     def log_prob(self, X, parameters, moments):
@@ -174,7 +174,7 @@ class MixtureHead(ColumnHead):
         by_column = parameters.unflatten(-1, (-1, 3, self.n_mixtures))
         logits, centres, log_widths = by_column.unbind(-2)
         mean, deviation = (moment[..., None] for moment in moments)
-        widths = deviation * log_widths.clamp(-MAX_LOG, MAX_LOG).exp()
+        widths = deviation * log_widths.clamp(-MAX_LOG_OUTPUT, MAX_LOG_OUTPUT).exp()
         widths = (widths**2 + MIN_WIDTH**2).sqrt()
         return logits.log_softmax(-1), mean + deviation * centres, widths
 

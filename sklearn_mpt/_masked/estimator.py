@@ -26,6 +26,7 @@ from sklearn_mpt._checks import (
     warn_constant,
 )
 from sklearn_mpt._fitting.masks import RowMasks
+from sklearn_mpt._fitting.weights import SampleWeights, relative_weights
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
@@ -281,7 +282,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
-        weight = np.ones(len(X)) if weight is None else weight / weight.mean()
+        weight = relative_weights(weight, len(X))
         fitted = unit_attributes(columns, X, weight) | {
             "lml_method_": "exact",
             "n_mixtures_": int(self.n_mixtures),
@@ -342,9 +343,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         fitted, device = data.fitted, data.device
         units = Units.from_attributes(fitted, device)
         X = as_tensor(data.X, device)
-        weight = X.new_ones(len(X))
-        if data.weight is not None:
-            weight = as_tensor(data.weight / data.weight.mean(), device)
+        weight = SampleWeights.from_array(data.weight, X).values
         log_scale = units.mean_log_scale(X, data.weight)
         X, weight = units.standardise(X).float(), weight.float()
         chosen, others = self._split(data)

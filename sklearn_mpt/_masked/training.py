@@ -201,6 +201,8 @@ class MaskedSolver(Solver):
         # losses of validation rows at the lowest mean so far, epoch by epoch
         self.lowest: list[np.ndarray] = []
         self.n_steps = 0
+        # first step and length of the part in which step sizes fall
+        self._fall: tuple[int, int] | None = None
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
         self._held_out = (
@@ -354,8 +356,6 @@ class MaskedSolver(Solver):
         mask_of_row = row // n_rows * self.n_masks + row % n_rows % self.n_masks
         return hidden[mask_of_row], scale[mask_of_row]
 
-    _fall: tuple[int, int] | None = None  # first step and length of the falling part
-
     def _step_size(self):
         size = min(1.0, (self.n_steps + 1) / STEPS.warm_up)
         if self.is_part:
@@ -398,8 +398,7 @@ class MaskedSolver(Solver):
         if len(self.lowest) <= self.n_iter_no_change:
             return False
         before = self.lowest[-1 - self.n_iter_no_change]
-        fall, noise = trend_of_rows(before, self.lowest[-1])
-        return fall <= max(self.tol, noise)
+        return trend_of_rows(before, self.lowest[-1]).is_flat(self.tol)
 
     @torch.no_grad()
     def _restart_from_best(self):
