@@ -9,11 +9,10 @@ simpler one is within the standard error of the difference.
 import math
 
 import numpy as np
-from scipy import stats
+import torch
 
-from sklearn_mpt._likelihoods.gamma import Gamma
-from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
-from sklearn_mpt._numbers import MAX_EXACT_INTEGER, ROUNDING
+from sklearn_mpt._likelihoods import likelihood_of
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
 # Largest number of levels in order, each of which costs a parameter. Rounding to more
 # levels is less than 1/400 of the variance of a uniform column, which a density
@@ -45,7 +44,9 @@ def kind_of_values(values, allowed, are_codes=False):
     if are_codes and not 0 <= values.min() <= values.max() < MAX_LEVELS:
         allowed.discard("ordinal")
     kinds = [kind for kind in _candidates(values) if kind in allowed]
-    scores = {kind: _held_out(kind, values) for kind in kinds}
+    fold = np.random.default_rng(0).permutation(len(values)) % N_FOLDS
+    folds = [(fold != k, fold == k) for k in range(N_FOLDS)]
+    scores = {kind: _held_out(kind, values, folds) for kind in kinds}
     best = max(kinds, key=lambda kind: scores[kind].mean())
     for kind in kinds:  # simpler ones first
         loss = scores[best] - scores[kind]
@@ -83,70 +84,37 @@ def _candidates(values):
     return kinds
 
 
-def _held_out(kind, values):
-    """Return the log-probability of each value, by a fit to other values; (n,)."""
-    fold = np.random.default_rng(0).permutation(len(values)) % N_FOLDS
-    log_prob = np.empty(len(values))
-    for k in range(N_FOLDS):
-        log_prob[fold == k] = SCORES[kind](values[fold != k], values[fold == k], values)
-    if kind in DENSITIES:
-        positive = values > 0 if kind == "zero_lognormal" else np.ones_like(fold, bool)
-        log_prob += positive * math.log(step_of(values) or 1)
+def _held_out(kind, values, folds):
+    """Return the log-probability of each value, by a fit to other values; (n,).
+
+    folds : the values to which the kind is fitted, and the others, bool (n,) each.
+    """
+    step, n_levels = step_of(values), 1
+    if kind == "ordinal":
+        values = (values - values.min()) / step
+        n_levels = int(values.max()) + 1
+    likelihood = likelihood_of(kind, n_levels, n_features=1)
+    # fits to a single number, or to equal ones, depend on the unit
+    unit = 1.0 if likelihood.measure == "probability" else np.ptp(values)
+    rows = values[:, None] / unit
+    log_prob = np.empty(len(rows))
+    for train, test in folds:
+        log_prob[test] = _log_prob(likelihood, rows[train], rows[test])
+    has_density = likelihood.measure == "density"
+    if likelihood.measure != "probability":
+        log_prob[has_density | (values > 0)] += math.log((step or 1) / unit)
     return log_prob
 
 
-def _gaussian(train, test, values):
-    return stats.norm.logpdf(
-        test, train.mean(), max(train.std(), ROUNDING * values.std())
-    )
+def _log_prob(likelihood, train, test):
+    """Return log-probabilities of rows by the likelihood that fits others; (n,).
 
-
-def _lognormal(train, test, values):
-    logs = np.log(train)
-    spread = max(logs.std(), ROUNDING * np.log(values).std())
-    return stats.norm.logpdf(np.log(test), logs.mean(), spread) - np.log(test)
-
-
-def _gamma(train, test, values):
-    kind, column = Gamma.of_columns(1, 1), train[:, None]
-    dispersion = kind.start_attributes(column, np.ones(1))["dispersion_"][0]
-    return stats.gamma.logpdf(test, 1 / dispersion, scale=train.mean() * dispersion)
-
-
-def _zero_lognormal(train, test, values):
-    share = ((train > 0).sum() + 0.5) / (len(train) + 1)
-    log_prob = np.full(len(test), math.log1p(-share))
-    positive = test > 0
-    if positive.any() and (train > 0).any():
-        of_positive = _lognormal(train[train > 0], test[positive], values[values > 0])
-        log_prob[positive] = math.log(share) + of_positive
-    return log_prob
-
-
-def _poisson(train, test, values):
-    return stats.poisson.logpmf(test, max(train.mean(), ROUNDING * values.mean()))
-
-
-def _negative_binomial(train, test, values):
-    kind, column = NegativeBinomial.of_columns(1, 1), train[:, None]
-    size = 1 / kind.start_attributes(column, np.ones(1))["dispersion_"][0]
-    mean = max(train.mean(), ROUNDING * values.mean())
-    return stats.nbinom.logpmf(test, size, size / (size + mean))
-
-
-def _ordinal(train, test, values):
-    levels = np.arange(values.min(), values.max() + 1, step_of(values))
-    counts = (train[:, None] == levels).sum(0) + 0.5
-    return np.log(counts / counts.sum())[np.searchsorted(levels, test)]
-
-
-SCORES = {
-    "gaussian": _gaussian,
-    "lognormal": _lognormal,
-    "gamma": _gamma,
-    "zero_lognormal": _zero_lognormal,
-    "poisson": _poisson,
-    "negative_binomial": _negative_binomial,
-    "ordinal": _ordinal,
-}
-DENSITIES = ("gaussian", "lognormal", "gamma", "zero_lognormal")
+    It has the location and the shape parameters from which models start.
+    """
+    shift, scale = likelihood.units(train)
+    train, test = (train - shift) / scale, (test - shift) / scale
+    location = torch.from_numpy(likelihood.start_location(train))
+    attributes = likelihood.start_attributes(train, scale)
+    fitted = likelihood.from_attributes(attributes, scale)
+    log_prob = fitted.entry_log_prob(torch.from_numpy(test), location)
+    return log_prob[:, 0].detach().numpy() - math.log(scale)
