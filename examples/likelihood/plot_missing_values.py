@@ -110,7 +110,8 @@ for name, X in complete.items():
     spreads[name] = [np.std(values, ddof=1) for values in errors.values()]
     best = list(errors)[np.argmin(means[name])]
     print(f"{name}: {best} has the smallest error, {min(means[name]):.3f}")
-    print(f"    ours {means[name][-1]:.3f}, column means {means[name][0]:.3f}")
+    errors_of = zip(errors, means[name], strict=True)
+    print("    " + ", ".join(f"{method} {error:.3f}" for method, error in errors_of))
 
 # %%
 # A linear Gaussian model has the smallest error for some data sets and not for others.

@@ -29,7 +29,7 @@ columns += [0, 12]
 complete = scale(wine.data[:, columns])
 rng = np.random.default_rng(0)
 X = np.where(rng.random(complete.shape) < 0.2, np.nan, complete)
-print(f"{np.isnan(X).any(axis=1).sum()} of {len(X)} rows have holes")
+print(f"{np.isnan(X).any(axis=1).sum()} of {len(X)} rows have gaps")
 
 # %%
 # The score of validation rows and the Bayesian information criterion agree.
@@ -66,7 +66,7 @@ for k in range(model.n_components):
         model.means_[k, :2], width, height, angle=angle, alpha=0.2, color=f"C{k}"
     )
     left.add_patch(ellipse)
-left.scatter([], [], s=24, marker="x", color="0.4", label="with a hole, filled in")
+left.scatter([], [], s=24, marker="x", color="0.4", label="with a gap, filled in")
 left.set(xlabel="flavanoids", ylabel="colour intensity")
 left.legend()
 right.plot(range(1, 6), scores, marker="o", color="C4")

@@ -168,8 +168,9 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_mpt import MPTDeepVAE
     >>> X = load_iris().data
-    >>> model = MPTDeepVAE(n_components=1, hidden_layer_sizes=(32,), random_state=0)
-    >>> log_prob, std_error = model.fit(X).score_samples(X, return_std=True)
+    >>> settings = {"hidden_layer_sizes": (32,), "n_iter_no_change": 5}
+    >>> model = MPTDeepVAE(n_components=1, **settings, random_state=0).fit(X)
+    >>> log_prob, std_error = model.score_samples(X, return_std=True)
     >>> bool((std_error < 0.1).all())
     True
     """

@@ -26,7 +26,7 @@ def fit(X, **changes):
         "likelihood": KINDS,
         "hidden_layer_sizes": (8,),
         "activation": "tanh",
-        "max_iter": 40,
+        "max_iter": 20,
         "random_state": 0,
     }
     with warnings.catch_warnings():
@@ -62,7 +62,7 @@ def log_prob_at(model, codes, z):
 
 def on_a_grid(model, codes):
     """The log-density of each row, and the posterior mean of z."""
-    z = np.linspace(-8, 8, 4001)
+    z = np.linspace(-8, 8, 801)
     log_joint = log_prob_at(model, codes, z).sum(1) + norm.logpdf(z)
     log_joint += np.log(z[1] - z[0])
     score = logsumexp(log_joint, axis=1)
