@@ -83,8 +83,9 @@ class TrainingSizes:
         masks follow.
     slope_rows : int
         Largest number of rows in which unexplained directions are looked for.
-    enumerated : int
-        Largest number of pairs of a distinct row and a mask that are all scored.
+    enumerated, enumerated_features : int
+        Largest number of pairs of a distinct row and a mask that are all scored, and of
+        features whose masks, of which there are up to 2 to this power, are listed.
     """
 
     n_masks: int = 32
@@ -103,6 +104,7 @@ class TrainingSizes:
     first_copies: int = 4
     slope_rows: int = 2000
     enumerated: int = 2**10
+    enumerated_features: int = 8
 
 
 SIZES = TrainingSizes()
@@ -521,7 +523,7 @@ def objective_of(X, likelihood, params, n_dims, context=NO_CONTEXT):
     if exact_follows or (params.mask_rate == "uniform" and has_numbers):
         return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_GRID_DIMS
-    if may_enumerate and X.shape[1] <= 8:
+    if may_enumerate and X.shape[1] <= SIZES.enumerated_features:
         n_masks = len(all_masks(params.mask_rate, X.shape[1])[0])
         if len(distinct(X)[0]) * n_masks <= SIZES.enumerated:
             return EnumeratedRows(*arguments)
