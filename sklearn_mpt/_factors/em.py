@@ -1,4 +1,4 @@
-r"""EM of factor analysis, of covariances and of rows with gaps.
+r"""EM of factor analysis: steps for covariances, and a fit to rows with gaps.
 
 References
 ----------
@@ -15,6 +15,7 @@ from sklearn_mpt._factors.objective import GaussianRows
 from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import Ascent
+from sklearn_mpt._fitting.fit_loop import run
 from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._matrices import identity
@@ -47,7 +48,7 @@ def em_step(covariances, loadings, noise):
 
 
 def fit_factors(X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60):
-    """Fit factor analysis to standardised rows with gaps, by EM.
+    """Fit factor analysis to standardised rows with gaps, by natural steps.
 
     Parameters
     ----------
@@ -80,8 +81,4 @@ def fit_factors(X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60
         rng=np.random.default_rng(0),
         tol=tol,
     )
-    for _ in range(max_iter):
-        ascent.step()
-        if ascent.converged:
-            break
-    return ascent.result
+    return run(ascent, max_iter)

@@ -121,6 +121,19 @@ def fit_loop(solver, max_iter, epochs, n_required=1):
         solver.close()
 
 
+def run(solver, max_iter):
+    """Take steps until a solver terminates, at most `max_iter`; return its result.
+
+    There are no callbacks and no warnings, as in fits within another one.
+    """
+    solver.init(max_iter)
+    for _ in range(max_iter):
+        solver.step()
+        if solver.terminate():
+            break
+    return solver.result
+
+
 def fit_part(solver):
     """Take one step on a part of a stream; undo it if it diverges."""
     try:

@@ -15,7 +15,7 @@ import math
 import torch
 
 from sklearn_mpt._fitting.acceleration import QuasiNewton
-from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.fit_loop import Solver, run
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
@@ -208,9 +208,5 @@ def solve_metric(objective, now, vector):
 def maximise(objective, point, tol=1e-7, max_iter=500):
     """Return the parameters at the maximum, and the value there."""
     solver = ItemSolver(objective, point, tol)
-    solver.init(max_iter)
-    for _ in range(max_iter):
-        solver.step()
-        if solver.terminate():
-            break
+    run(solver, max_iter)
     return solver.point, solver._now.value
