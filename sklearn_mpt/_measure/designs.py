@@ -213,7 +213,7 @@ def _summarise(measurement, samples):
             sample[:, None], np.ones(len(sample)), n_all
         )
         parts.append((mean[0], contrasts[:, 0]))
-    return _unlinked(parts, [len(sample) - 1 for sample in samples])
+    return _collect_sizes(parts, [len(sample) - 1 for sample in samples])
 
 
 def balanced(measurement):
@@ -227,7 +227,7 @@ def balanced(measurement):
     parts = measurement.map(score, range(len(measurement.sizes)))
     n_strata = len(_strata(measurement.shape[0])) if measurement.per_row else 1
     degrees = [n_strata * (len(_sets(measurement, i)) - 1) for i in range(len(parts))]
-    return _unlinked(parts, degrees, n_strata)
+    return _collect_sizes(parts, degrees, n_strata)
 
 
 def _strata(n_rows):
@@ -312,7 +312,7 @@ def _average(measurement, index, scores):
     return means.mean(), by_stratum.ravel() / n_rows
 
 
-def _unlinked(parts, degrees, n_strata=1):
+def _collect_sizes(parts, degrees, n_strata=1):
     """Collect (mean, contrasts) of sizes whose masks are independent of each other."""
     contrasts = np.zeros(
         (len(parts), max(len(part_contrasts) for _, part_contrasts in parts))

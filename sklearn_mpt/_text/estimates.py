@@ -172,7 +172,7 @@ def average_orders(window, log_prob, targets, draw):
     n_orders, n_all = len(orders), factorial(orders.shape[1])
     steps = orders.argsort(axis=1)  # step at which each token becomes visible
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
-        parts = map(_follow, np.split(log_prob, n_orders), steps)
+        parts = map(_summarise_order, np.split(log_prob, n_orders), steps)
         next_ones, means, forecasts, variances, shares = map(
             np.stack, zip(*parts, strict=True)
         )
@@ -194,7 +194,7 @@ def average_orders(window, log_prob, targets, draw):
         )
 
 
-def _follow(log_prob, steps):
+def _summarise_order(log_prob, steps):
     """Summarise the rows of one order.
 
     Parameters

@@ -31,8 +31,8 @@ from sklearn_mpt._text.results import (
 from sklearn_mpt._text.texts import Texts, scored_text
 from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
 
-# Orders of a text, and masks of each size, if n_masks is "auto": orders come in groups
-# of four, see `masks`, and two masks have a variance.
+# Orders of a text, and masks of each size, if n_masks is "auto": `balanced_orders` come
+# in fours, and two masks are the fewest from which a variance can be estimated.
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 # Windows with a second draw, for the error of a sum: with so many degrees of freedom
 # the root of a variance has an error of 18%.

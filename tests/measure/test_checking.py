@@ -255,3 +255,17 @@ def test_gaps_that_a_model_reads_are_named():
     X[4, 1] = np.nan
     with pytest.raises(ValueError, match=r"\[1\] of that row are missing \(NaN\): a"):
         lml_samples(lambda X, m: np.where(m, -(X @ ~m)[:, None], 0), X)
+
+
+@pytest.mark.parametrize("wrong", [0, 7, 19])
+def test_every_discrete_column_is_added_up(wrong):
+    """One mask hides all of them."""
+    X = np.random.default_rng(0).integers(0, 2, (30, 20)).astype(float)
+    share = np.full(20, 0.5)
+    share[wrong] = 0.4
+
+    def model(X, mask):
+        return np.where(mask, np.log(share), 0.0) * np.ones(X.shape)
+
+    with pytest.raises(ValueError, match=f"feature {wrong} of row 0 add up to 0.8"):
+        check_masked_model(model, X, n_masks=1)
