@@ -11,11 +11,17 @@ from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._matrices import identity
 
-LIMIT_ABILITY = 1e4  # z at which a likelihood is at its limit
-MAX_ABILITY = 15.0  # largest size of z in the search for the mode of a likelihood
-# Curvature below which a likelihood has no maximum in a direction, and the share of an
-# ability in such a direction from which on it is infinite.
-FLAT_CURVATURE, MIN_SHARE = 1e-6, 1e-3
+# z at which a likelihood is at its limit, if slopes are not far below 0.01.
+LIMIT_ABILITY = 1e4
+# Largest size of z in the search for the mode of a likelihood: more than twice as far
+# as grids reach over the population.
+MAX_ABILITY = 15.0
+# Curvature below which a likelihood has no maximum in a direction: the standard error
+# would be more than 1000.
+FLAT_CURVATURE = 1e-6
+# Cosine of an ability with such a direction from which on it is infinite. A smaller one
+# may be an error of the direction.
+MIN_COSINE = 1e-3
 
 
 class Abilities(NamedTuple):
@@ -113,10 +119,9 @@ def posterior_modes(density, X, codes=None):
         group = codes[:, 0].long()
         mean, variance = population.mean[group], population.deviation[group] ** 2
     else:
-        share = density.share[:, None]
-        mean = (share * population.mean).sum(0)
-        second = population.deviation**2 + population.mean**2
-        variance = (share * second).sum(0) - mean**2
+        mean = density.group_weight @ population.mean
+        second_moment = population.deviation**2 + population.mean**2
+        variance = density.group_weight @ second_moment - mean**2
         mean, variance = (part.expand(len(X), -1) for part in (mean, variance))
     start = density.grid.z[density.weights(X).argmax(1)]
     prior = mean, 1 / variance
@@ -144,8 +149,8 @@ def likelihood_modes(density, X, codes=None):
     precision = torch.where(is_flat, math.inf, values)
     covariance = (vectors / precision[:, None]) @ vectors.mT
     estimate, std_error = _in_user_units(density, z, covariance)
-    share = (vectors.mT @ density.root).abs()
-    is_infinite = (is_flat[..., None] & (share > MIN_SHARE)).any(1)
+    cosine = (vectors.mT @ density.root).abs()
+    is_infinite = (is_flat[..., None] & (cosine > MIN_COSINE)).any(1)
     theta[finite] = torch.where(is_infinite, estimate.sign() * math.inf, estimate)
     error[finite] = torch.where(is_infinite, math.inf, std_error)
     return theta, error

@@ -24,7 +24,8 @@ from sklearn_mpt._items.objective import Priors
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
-MAX_GROUPS = 100  # more are labels of rows, not groups
+# Codes of groups are integers of 8 bits; more labels are likely to be those of rows.
+MAX_GROUPS = 100
 
 
 class FittedItems(LatentMixin, IterativeMPT):

@@ -38,7 +38,11 @@ from sklearn_mpt._information.differences import STEP, central_differences
 from sklearn_mpt._matrices import identity
 
 GUESSING_START = 0.15  # below the share of those who guess one of five or six answers
-MAX_THRESHOLD = 12.0  # largest threshold at the start of training, in logits
+# Largest threshold at the start of training, in logits: a probability of 6e-6.
+MAX_THRESHOLD = 12.0
+# Least probability, and 1 less the largest, that a person of average ability knows the
+# answer, at the start: with few right answers guessing may explain all of them.
+MIN_KNOWN = 0.05
 EPS = np.finfo(float).eps
 
 
@@ -82,10 +86,10 @@ class ItemKind(ABC):
         """Return the curve; shape_params : (j, q). eta : (j, s)."""
 
     @abstractmethod
-    def start(self, share, slope):
+    def start(self, proportions, slope):
         """Return the shape parameters from which training starts.
 
-        share : shares of the categories, (j, c). slope : (j,).
+        proportions : of the categories in the answers, (j, c). slope : (j,).
         """
 
     def is_valid(self, shape_params):
@@ -107,8 +111,8 @@ class ItemKind(ABC):
         """Return shape parameters, given the fitted attributes of items; arrays."""
 
 
-def _stretched(slope):
-    """Return the ratio of the logit at z = 0 to the logit of the share over all z."""
+def _conditional_ratio(slope):
+    """Return the ratio of the logit at z = 0 to that of the mean probability over z."""
     return np.sqrt(1 + (slope / SCALE) ** 2)[:, None]
 
 
@@ -154,9 +158,9 @@ class Graded(ItemKind):
     def is_valid(self, shape_params):
         return bool((shape_params[:, :-1] > shape_params[:, 1:]).all())
 
-    def start(self, share, slope):
-        above = share[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
-        logit = np.log(above / (1 - above)) * _stretched(slope)
+    def start(self, proportions, slope):
+        above = proportions[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
+        logit = np.log(above / (1 - above)) * _conditional_ratio(slope)
         return logit.clip(-MAX_THRESHOLD, MAX_THRESHOLD)
 
     def shape_params(self, discrimination, intercept, guessing, scores):
@@ -180,8 +184,8 @@ class PartialCreditItems(ItemKind):
         shape_params = eye[1:, :, None] - prob[:, 1:, None]
         return Curve(log_prob, slope, shape_params)
 
-    def start(self, share, slope):
-        logit = np.log(share[:, 1:] / share[:, :1])
+    def start(self, proportions, slope):
+        logit = np.log(proportions[:, 1:] / proportions[:, :1])
         return logit.clip(-MAX_THRESHOLD, MAX_THRESHOLD)
 
     def difficulty(self, slope, shape_params):
@@ -220,9 +224,11 @@ class Nominal(PartialCreditItems):
             )
         )
 
-    def start(self, share, slope):
+    def start(self, proportions, slope):
         codes = np.arange(1, self.n_categories)
-        return np.concatenate([slope[:, None] * codes, super().start(share, slope)], 1)
+        return np.concatenate(
+            [slope[:, None] * codes, super().start(proportions, slope)], 1
+        )
 
     def intercept(self, shape_params):
         return shape_params[:, self.n_categories - 1 :]
@@ -262,21 +268,21 @@ class Guessed(ItemKind):
             logsigmoid(logit), logsigmoid(-logit) + logsigmoid(cut)
         )
         log_wrong = logsigmoid(-logit) + logsigmoid(-cut)
-        share = torch.exp(log_wrong - log_right)  # odds of a wrong answer
-        slope = torch.stack([-known, share * known], 1)
-        guess_slopes = torch.stack([-guess, share * guess], 1)
+        odds = torch.exp(log_wrong - log_right)  # of a wrong answer
+        slope = torch.stack([-known, odds * known], 1)
+        guess_slopes = torch.stack([-guess, odds * guess], 1)
         return Curve(
             torch.stack([log_wrong, log_right], 1),
             slope,
             torch.stack([slope, guess_slopes], 1),
         )
 
-    def start(self, share, slope):
-        known = (share[:, 1] - GUESSING_START) / (1 - GUESSING_START)
-        known = known.clip(0.05, 0.95)
-        cut = np.log(known / (1 - known)) * _stretched(slope)[:, 0]
+    def start(self, proportions, slope):
+        known = (proportions[:, 1] - GUESSING_START) / (1 - GUESSING_START)
+        known = known.clip(MIN_KNOWN, 1 - MIN_KNOWN)
+        cut = np.log(known / (1 - known)) * _conditional_ratio(slope)[:, 0]
         logit = np.log(GUESSING_START / (1 - GUESSING_START))
-        return np.stack([cut, np.full(len(share), logit)], 1)
+        return np.stack([cut, np.full(len(proportions), logit)], 1)
 
     def guessing(self, shape_params):
         return 1 / (1 + np.exp(-shape_params[:, 1]))
@@ -288,8 +294,8 @@ class Guessed(ItemKind):
         return -shape_params[:, :1] / slope[:, None]
 
     def shape_params(self, discrimination, intercept, guessing, scores):
-        share = guessing.clip(EPS, 1 - EPS)
-        return np.stack([intercept[:, 0], np.log(share / (1 - share))], 1)
+        guessing = guessing.clip(EPS, 1 - EPS)
+        return np.stack([intercept[:, 0], np.log(guessing / (1 - guessing))], 1)
 
 
 BINARY = ("rasch", "2pl", "3pl")
@@ -394,8 +400,8 @@ class Items:
             chosen = [j for j, sort in enumerate(sorts) if sort == (name, count)]
             width = kind.n_shape_params + (n_dims if kind.has_slope else 0)
             last = first + width * len(chosen)
-            places = torch.tensor(chosen, device="cpu")
-            self.blocks.append(ItemBlock(kind, places, slice(first, last), n_dims))
+            index = torch.tensor(chosen, device="cpu")
+            self.blocks.append(ItemBlock(kind, index, slice(first, last), n_dims))
             first = last
         self.n_parameters = first
 
@@ -475,15 +481,16 @@ class Items:
             block.kind.is_valid(block.split(point)[1]) for block in self.blocks
         )
 
-    def start(self, share, slopes):
+    def start(self, proportions, slopes):
         """Return the flat parameters from which training starts.
 
-        share : shares of the categories of each item, (d, c). slopes : (d, k).
+        proportions : of the categories in the answers to each item, (d, c). slopes :
+        (d, k).
         """
         parts = []
         for block in self.blocks:
             chosen = block.items.numpy()
-            few = share[chosen, : block.kind.n_categories]
+            few = proportions[chosen, : block.kind.n_categories]
             length = np.linalg.norm(slopes[chosen], axis=1)
             if not block.kind.has_slope:
                 length = slopes[chosen, 0]

@@ -93,13 +93,13 @@ class _DifFits:
         """Convert parameters of a fit to the start of one with other items free."""
         _, items, sources = self.split(before)
         _, others, other_sources = self.split(after)
-        place = np.searchsorted(sources, other_sources)  # the first copy
-        same = np.array([np.count_nonzero(sources == j) for j in other_sources])
+        copied = np.searchsorted(sources, other_sources)  # the first copy
+        n_before = np.array([np.count_nonzero(sources == j) for j in other_sources])
         for j in np.unique(other_sources):
             copies = np.flatnonzero(other_sources == j)
-            if same[copies[0]] == len(copies):
-                place[copies] = np.flatnonzero(sources == j)
-        point = _taken(items, start[: items.n_parameters], others, place)
+            if n_before[copies[0]] == len(copies):
+                copied[copies] = np.flatnonzero(sources == j)
+        point = _taken(items, start[: items.n_parameters], others, copied)
         return np.concatenate([point, start[items.n_parameters :]])
 
     def fit(self, free, start):
@@ -115,9 +115,9 @@ class _DifFits:
         return expected.value, point.cpu().numpy()
 
 
-def _taken(items, point, others, place):
-    """Return flat parameters of `others`; item j is a copy of item ``place[j]``."""
+def _taken(items, point, others, copied):
+    """Return flat parameters of `others`; item j is a copy of item ``copied[j]``."""
     values = np.empty(others.n_parameters)
-    for j, k in enumerate(place):
+    for j, k in enumerate(copied):
         values[others.parameter_index(j)] = point[items.parameter_index(int(k))]
     return values

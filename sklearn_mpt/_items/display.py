@@ -38,13 +38,14 @@ def _chosen(estimator, items):
     names = _names(estimator)
     if items is None:
         return list(range(len(names)))
-    places = []
+    numbers = []
     for item in np.atleast_1d(np.asarray(items, dtype=object)):
-        place = names.index(item) if isinstance(item, str) and item in names else item
-        if isinstance(place, str) or not 0 <= int(place) < len(names):
+        is_name = isinstance(item, str) and item in names
+        number = names.index(item) if is_name else item
+        if isinstance(number, str) or not 0 <= int(number) < len(names):
             raise ValueError(f"items must be among {listed(names)}, got {item!r}.")
-        places.append(int(place))
-    return places
+        numbers.append(int(number))
+    return numbers
 
 
 class ItemCurveDisplay(Display):
@@ -398,11 +399,11 @@ class WrightMapDisplay(Display):
         people.hist(self.abilities, bins=25, orientation="horizontal", color="C0")
         people.invert_xaxis()
         people.set(xlabel="Number of people", ylabel="Ability and difficulty")
-        places = np.arange(len(self.difficulty))
+        positions = np.arange(len(self.difficulty))
         for c in range(self.difficulty.shape[1]):
-            items.plot(places, self.difficulty[:, c], "o", color=f"C{c + 1}")
-        if len(places) <= 20:
-            items.set_xticks(places, self.labels)
+            items.plot(positions, self.difficulty[:, c], "o", color=f"C{c + 1}")
+        if len(positions) <= 20:
+            items.set_xticks(positions, self.labels)
             if max(map(len, self.labels)) > 3:
                 items.tick_params(axis="x", rotation=45)
         items.grid(axis="y", alpha=0.3)

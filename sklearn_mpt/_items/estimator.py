@@ -321,11 +321,11 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         names = self._names(X.shape[1])
         counts = np.maximum(2, np.nanmax(X, axis=0).astype(int) + 1)
         items = Items(names, counts, self.n_components)
-        share = smoothed_shares(X, items.max_categories, weight)
+        proportions = smoothed_shares(X, items.max_categories, weight)
         slopes = first_slopes(X, self.n_components, weight)
         if items.has_fixed_scale:
             slopes = np.ones_like(slopes)
-        point = items.start(share, slopes)
+        point = items.start(proportions, slopes)
         n_groups = 1 if self._group_codes is None else len(self._group_labels)
         codes = (
             np.zeros(len(X), int) if self._group_codes is None else self._group_codes

@@ -56,7 +56,7 @@ def _by_row_nodes(objective, point):
         for i, block in enumerate(blocks):
             part = complete_information(block, point, rows.counts(i), rows.z)
             _diagonal_blocks(total, block)[:] += part
-        total -= missing_information(rows.scores(blocks), rows.share, rows.weight)
+        total -= missing_information(rows.scores(blocks), rows.r, rows.weight)
     for block in blocks:
         part = _diagonal_blocks(total, block).diagonal(dim1=1, dim2=2)
         part += objective.prior_terms(block, point)[1]
@@ -97,10 +97,10 @@ def population_scores(layout, point, z):
     n_groups, n_nodes = mean_scores.shape
     means, deviations = layout.free_mean, layout.free_variance
     scores = point.new_zeros(n_groups, int(means.sum() + deviations.sum()), n_nodes)
-    for place, g in enumerate(np.flatnonzero(means)):
-        scores[g, place] = mean_scores[g]
-    for place, g in enumerate(np.flatnonzero(deviations), int(means.sum())):
-        scores[g, place] = deviation_scores[g]
+    for f, g in enumerate(np.flatnonzero(means)):
+        scores[g, f] = mean_scores[g]
+    for f, g in enumerate(np.flatnonzero(deviations), int(means.sum())):
+        scores[g, f] = deviation_scores[g]
     return scores
 
 
@@ -166,8 +166,8 @@ def _by_items(objective, point, curves, expected, scores, complete):
         codes, weight = answers.codes[rows].long(), answers.weight[rows]
         for k, (block, score) in enumerate(zip(items.blocks, scores, strict=True)):
             chosen = codes[:, block.items]
-            for q in range(0, len(block.items), 256):
-                few = slice(q, q + 256)
+            entries = len(codes) * block.width * block.kind.n_categories
+            for few in chunk_slices(len(block.items), entries, CHUNK_ENTRIES):
                 mean = torch.einsum("ns,jpcs->njpc", r, score[few])
                 at = chosen[:, few, None, None].clamp(min=0)
                 mean = mean.gather(3, at.expand(*mean.shape[:3], 1))[..., 0]

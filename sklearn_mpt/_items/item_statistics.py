@@ -84,7 +84,7 @@ def score_tables(X, weight, prob, n_categories, node_weight):
     largest = int((n_categories - 1).sum())
     others, all_scores = _score_curves_leaving_out_items(prob, n_categories)
     at_score = np.bincount(total, weight, largest + 1)
-    share = all_scores @ node_weight
+    score_prob = all_scores @ node_weight
     tables = []
     for j, rest in enumerate(others):
         count = n_categories[j]
@@ -95,7 +95,7 @@ def score_tables(X, weight, prob, n_categories, node_weight):
         for c in range(count):
             expected[c : c + joint.shape[1], c] = joint[c]
         with np.errstate(divide="ignore", invalid="ignore"):
-            expected *= (at_score / share)[:, None]
+            expected *= (at_score / score_prob)[:, None]
         tables.append((observed[1:-1], expected[1:-1]))
     return tables
 

@@ -76,11 +76,11 @@ def scores_of(prob):
 def univariate(prob, n_categories, X, weight, by_category):
     """Return the functions of each item: score, or indicators of all answers but 0."""
     mean, variance = scores_of(prob)
-    share = weight / weight.sum()
+    weight = weight / weight.sum()
     if not by_category:
         item_covariances = [variance[[j]][:, None] for j in range(len(prob))]
         return UnivariateMoments(
-            mean, np.arange(len(prob)), variance, item_covariances, share @ X
+            mean, np.arange(len(prob)), variance, item_covariances, weight @ X
         )
     means, item_index, cross, item_covariances, observed = [], [], [], [], []
     for j, count in enumerate(n_categories):
@@ -91,7 +91,7 @@ def univariate(prob, n_categories, X, weight, by_category):
         cross.append(p * (steps - mean[j]))
         eye = np.eye(count - 1)[:, :, None]
         item_covariances.append(eye * p[:, None] - p[:, None] * p[None])
-        observed += [share @ (X[:, j] == c) for c in range(1, count)]
+        observed += [weight @ (X[:, j] == c) for c in range(1, count)]
     means, cross = np.concatenate(means), np.concatenate(cross)
     item_index, observed = np.array(item_index), np.array(observed)
     return UnivariateMoments(means, item_index, cross, item_covariances, observed)
@@ -110,21 +110,21 @@ def covariance_of_moments(side, mean, variance, node_weight):
     total = weighted @ means.T
     centre = weighted.sum(axis=1)
     total -= np.outer(centre, centre)
-    place = np.full((d, d), -1)
-    place[first, second] = place[second, first] = m1 + np.arange(len(first))
+    moment_of_pair = np.full((d, d), -1)
+    pair_index = m1 + np.arange(len(first))
+    moment_of_pair[first, second] = moment_of_pair[second, first] = pair_index
     for i in range(d):
         functions_of_item = np.flatnonzero(side.item_index == i)
         total[np.ix_(functions_of_item, functions_of_item)] += (
             side.item_covariances[i] @ node_weight
         )
         others = np.delete(np.arange(d), i)
-        pairs = place[i, others]
+        pairs = moment_of_pair[i, others]
         cross = (side.cross[functions_of_item] * node_weight) @ mean[others].T
         total[np.ix_(functions_of_item, pairs)] += cross
         total[np.ix_(pairs, functions_of_item)] += cross.T
         spread = (mean[others] * (variance[i] * node_weight)) @ mean[others].T
         total[np.ix_(pairs, pairs)] += spread
-    pair_index = m1 + np.arange(len(first))
     total[pair_index, pair_index] += (variance[first] * variance[second]) @ node_weight
     return total
 
@@ -206,9 +206,9 @@ def rmsea_interval(value, df, n_rows, level=0.9):
     if df <= 0:
         return math.nan, math.nan
 
-    def limit(share):
+    def limit(probability):
         def excess(centre):
-            return ncx2.cdf(value, df, centre) - share
+            return ncx2.cdf(value, df, centre) - probability
 
         if excess(0.0) <= 0:
             return 0.0
@@ -243,8 +243,9 @@ def moment_statistic(X, weight, fitted, by_category):
     mean, variance = scores_of(prob)
     side = univariate(prob, items.n_categories, X, weight, by_category)
     one, two = np.triu_indices(X.shape[1], 1)
-    share = weight / weight.sum()
-    cross = (X * share[:, None]).T @ X
+    n_rows = weight.sum()
+    weight = weight / n_rows
+    cross = (X * weight[:, None]).T @ X
     observed = np.concatenate([side.observed, cross[one, two]])
     expected = np.concatenate([side.means, mean[one] * mean[two]]) @ node_weight
     covariance = covariance_of_moments(side, mean, variance, node_weight)
@@ -254,7 +255,7 @@ def moment_statistic(X, weight, fitted, by_category):
         return math.nan, 0
     residual = observed - expected
     value = statistic(residual, covariance, derivatives, fitted.n_free)
-    return float(weight.sum() * value), df
+    return float(n_rows * value), df
 
 
 def srmsr(X, weight, fitted):
@@ -264,9 +265,9 @@ def srmsr(X, weight, fitted):
     second[np.diag_indices(len(mean))] = (variance + mean**2) @ fitted.weight
     centre = mean @ fitted.weight
     expected = _correlation(second - np.outer(centre, centre))
-    share = weight / weight.sum()
-    deviation = X - share @ X
-    observed = _correlation((deviation * share[:, None]).T @ deviation)
+    weight = weight / weight.sum()
+    deviation = X - weight @ X
+    observed = _correlation((deviation * weight[:, None]).T @ deviation)
     pairs = np.triu_indices(len(mean), 1)
     return float(np.sqrt(np.mean((observed - expected)[pairs] ** 2)))
 

@@ -135,7 +135,8 @@ class MaskedItemSolver(Solver):
         masks = shared_masks(self.mask_rate, self.n_masks, d, self.rng)
         masks = torch.from_numpy(masks).to(z.device)
         curves = items.curves(point, z)
-        table, prob = items.table(curves), items.prob(curves)
+        table = items.table(curves)
+        prob = items.prob(curves).permute(2, 0, 1).contiguous()  # shape: (s, d, c)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
         masked, value = MaskedSums.zeros(table, len(log_weight)), 0.0
         groups_of_rows = np.array_split(self.rng.permutation(len(answers)), len(masks))
@@ -187,12 +188,10 @@ def _add_masked(sums, answers, rows, mask, table, prob, log_weight):
     observed = (indicators * (~mask)[:, None]).flatten(1)
     hidden = indicators[:, mask].flatten(1)
     r = torch.addmm(log_weight[group], observed, table.flatten(0, 1)).softmax(1)
-    hidden_prob = prob[mask].flatten(0, 1).T  # shape: (s, h c)
-    score, share, node_slope = target_terms(
-        r, hidden, hidden_prob, weight * d / mask.sum()
-    )
+    scale = weight * d / mask.sum()
+    score, slopes, node_slope = target_terms(r, hidden, prob[:, mask].flatten(1), scale)
     node_slope *= r
-    sums.slopes[mask] += share.T.unflatten(0, (-1, max_categories))
+    sums.slopes[mask] += slopes.T.unflatten(0, (-1, max_categories))
     sums.slopes.add_((observed.T @ node_slope).unflatten(0, (d, max_categories)))
     sums.row_counts.add_((codes != MISSING).double().T @ (weight[:, None] * r))
     sums.group_slopes.index_add_(0, group, node_slope)

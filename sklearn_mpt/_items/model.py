@@ -19,16 +19,16 @@ class ItemModel(NamedTuple):
     """Items with their parameters; the components of z are uncorrelated.
 
     point : flat parameters of the items, (p,). mean, variance : mean and variance of z
-    in each group, (g, k). share : shares of the groups, (g,). root : the matrix F,
-    (k, k); z F are the abilities in the coordinates of users. seed : of quasi-random
-    points, for more abilities than grids serve.
+    in each group, (g, k). group_weight : proportions of the groups, (g,). root : the
+    matrix F, (k, k); z F are the abilities in the coordinates of users. seed : of
+    quasi-random points, for more abilities than grids serve.
     """
 
     items: Items
     point: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
-    share: np.ndarray
+    group_weight: np.ndarray
     root: np.ndarray
     seed: tuple[int, ...]
 
@@ -77,15 +77,15 @@ class ItemModel(NamedTuple):
     def density(self, device):
         point = torch.tensor(self.point, device=device)
         population = self.population(device)
-        share = torch.tensor(self.share, device=device)
+        group_weight = torch.tensor(self.group_weight, device=device)
         root = torch.tensor(self.root, device=device)
         if self.items.n_dims > MAX_GRID_DIMS:
             return SampledItemDensity(
-                self.items, point, population, share, root, self.seed
+                self.items, point, population, group_weight, root, self.seed
             )
         steps = spacing(self.items, point, population, SCORING)
         grid = PriorGrid.over(population, steps, WIDE_RADIUS)
-        return ItemDensity(self.items, point, grid, population, share, root)
+        return ItemDensity(self.items, point, grid, population, group_weight, root)
 
     def objective(self, answers, priors, unseen=None):
         """Return the log marginal likelihood of answers as a function of parameters."""

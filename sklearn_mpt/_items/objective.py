@@ -107,15 +107,15 @@ def expectations(answers, table, log_weight):
         start = (
             (base + log_weight)[group] if len(log_weight) > 1 else base + log_weight[0]
         )
-        total, share = total_and_shares(torch.addmm(start, indicators, differences))
+        total, r = total_and_shares(torch.addmm(start, indicators, differences))
         weight = answers.weight[rows]
         value += float(weight @ total)
-        share *= weight[:, None]
-        sums.addmm_(indicators.T, share)
+        r *= weight[:, None]
+        sums.addmm_(indicators.T, r)
         if len(log_weight) > 1:
-            groups.index_add_(0, group, share)
+            groups.index_add_(0, group, r)
         else:
-            groups[0] += share.sum(0)
+            groups[0] += r.sum(0)
     return ExpectedCounts(value, answers.counts(sums, groups.sum(0)), groups)
 
 

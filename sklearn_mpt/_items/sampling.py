@@ -28,7 +28,9 @@ from sklearn_mpt._items.objective import ItemObjective, block_sums
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
-POPULATION_POINTS = 2**12  # of averages over a population of many abilities
+# Points of averages over a population of many abilities. Averages of probabilities of
+# items have errors below 1e-3.
+POPULATION_POINTS = 2**12
 
 
 class ItemJoint:
@@ -98,15 +100,15 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
 
     Parameters
     ----------
-    items, point, population, share, root
+    items, point, population, group_weight, root
         As for `ItemDensity`.
     seed : tuple of int
         Of quasi-random points.
     """
 
-    def __init__(self, items, point, population, share, root, seed):
+    def __init__(self, items, point, population, group_weight, root, seed):
         grid = PopulationPoints(items.n_dims, point)
-        ItemDensity.__init__(self, items, point, grid, population, share, root)
+        ItemDensity.__init__(self, items, point, grid, population, group_weight, root)
         scoring = importance(IMPORTANCE_POINTS, items.n_dims, point.device, seed)
         units = Units(point.new_zeros(()), point.new_ones(()))
         joint = ItemJoint(items, point)
@@ -159,7 +161,7 @@ class AnswersAtNodes(NamedTuple):
     """
 
     value: torch.Tensor  # log-likelihood, (n,)
-    share: torch.Tensor  # posterior weights of the nodes, (n, s)
+    r: torch.Tensor  # posterior weights of the nodes, (n, s)
     weight: torch.Tensor  # sample weights, (n,)
     z: torch.Tensor  # shape: (n s, k)
     curves: list
@@ -168,10 +170,10 @@ class AnswersAtNodes(NamedTuple):
     def counts(self, i):
         """Return expected numbers of answers to the items of a block; (j, c, n s)."""
         (at, present), log_prob = self.answered[i], self.curves[i].log_prob
-        share = torch.where(present[..., None], self.weight[:, None] * self.share, 0.0)
-        counts = torch.zeros_like(log_prob).unflatten(2, self.share.shape)
-        at = at[:, None, :, None].expand(-1, 1, -1, self.share.shape[1])
-        return counts.scatter_(1, at, share[:, None]).flatten(2)
+        weight = torch.where(present[..., None], self.weight[:, None] * self.r, 0.0)
+        counts = torch.zeros_like(log_prob).unflatten(2, self.r.shape)
+        at = at[:, None, :, None].expand(-1, 1, -1, self.r.shape[1])
+        return counts.scatter_(1, at, weight[:, None]).flatten(2)
 
     def scores(self, blocks):
         """Return the scores of rows at their nodes, (n, s, p), 0 where missing."""
@@ -181,7 +183,7 @@ class AnswersAtNodes(NamedTuple):
         ):
             at, present = answered
             scores = block.scores(curve, self.z).transpose(0, 1)
-            chosen = [at_answers(one, at, self.share.shape[1]) for one in scores]
+            chosen = [at_answers(one, at, self.r.shape[1]) for one in scores]
             chosen = torch.where(present[..., None], torch.stack(chosen), 0.0)
             parts.append(chosen.permute(2, 3, 1, 0).flatten(2))
         return torch.cat(parts, 2)
@@ -257,9 +259,9 @@ class SampledObjective(ItemObjective):
                 log_prob = at_answers(curve.log_prob, at, n_nodes)
                 total += torch.where(present[..., None], log_prob, 0.0).sum(0)
                 answered.append((at, present))
-            value, share = total_and_shares(total)
+            value, r = total_and_shares(total)
             weight = self.answers.weight[rows]
-            yield AnswersAtNodes(value, share, weight, z, curves, answered)
+            yield AnswersAtNodes(value, r, weight, z, curves, answered)
 
     def _sums(self, point):
         value, parts = 0.0, [(0.0, 0.0)] * len(self.layout.items.blocks)
