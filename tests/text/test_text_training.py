@@ -147,6 +147,8 @@ def test_batches_depend_on_the_random_state():
     assert (labels(None) != labels(None)).any()
 
 
+# on a machine with one core
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes")
 def test_workers_draw_anew_in_every_epoch():
     collate = DataCollatorForMPT(make_tokenizer(), random_state=0)
 
