@@ -1,6 +1,7 @@
 """One protocol for all models: what generic code may rely on.
 
-A new model adds one line to MODELS: a factory of an unfitted estimator, and rows.
+A new model adds one line to MODELS, a factory of an unfitted estimator and rows, and
+one to KEEPS_PROTOCOL, an estimator for the checks of scikit-learn.
 """
 
 import copy
