@@ -16,7 +16,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._linear import linear_map
+from sklearn_mpt._integration import row_nodes
 
 N_NODES = (5, 7)
 
@@ -48,11 +48,11 @@ def tables():
 def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    default = dict(linear_map.ROW_GRID)
+    default = dict(row_nodes.ROW_GRID)
     for name, X, likelihood in tables():
         results = []
         for n in N_NODES:
-            linear_map.ROW_GRID = default | {2: n}
+            row_nodes.ROW_GRID = default | {2: n}
             start = time.process_time()
             model = MPTLinearVAE(2, likelihood=likelihood, max_iter=60, random_state=0)
             model.fit(X)

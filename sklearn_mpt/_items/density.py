@@ -11,7 +11,7 @@ from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, PriorGrid
 from sklearn_mpt._integration.quadrature import mean_and_covariance, moments
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
-from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY, chunk_slices
+from sklearn_mpt._numbers import FLOAT_BYTES, TINY
 from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 # Smaller errors of integration, in nats, are reported as 0, as for linear models.
@@ -190,30 +190,20 @@ class ItemDensity(LatentDensity):
         z = self.grid.z[chosen] + X.new_tensor(cell * self.grid.steps)
         return z @ self.root
 
-    def mean_chain_scores(self, X, orders):
-        return torch.stack([self._chain(X, order) for order in orders], 1)
-
-    def _chain(self, X, order):
-        """Return scores along an order of the items, or one for each row; (2, d)."""
-        d = X.shape[1]
-        order = order.expand(X.shape)
-        scores = X.new_zeros(2, d).double()
-        row_entries = len(self.grid.z) + 2 * d * self.items.max_categories
-        for part in chunk_slices(len(X), row_entries, CHUNK_ENTRIES):
-            rows, orders = X[part].double(), order[part]
-            codes, present = rows.nan_to_num().long(), ~rows.isnan()
-            joint = self.log_weight.expand(len(rows), -1).clone()
-            is_target = present.clone()
-            row_index = torch.arange(len(rows), device=X.device)
-            for t in range(d):
-                probs = self.answer_probs(joint.softmax(1))
-                log_prob = self._log_prob_of(rows, probs, is_target)
-                scores[0, t] += log_prob.sum() / (d - t)
-                item = orders[:, t]
-                scores[1, t] += log_prob[row_index, item].sum()
-                observed = present[row_index, item][:, None]
-                joint += torch.where(
-                    observed, self.table[item, codes[row_index, item]], 0.0
-                )
-                is_target[row_index, item] = False
-        return scores / len(X)
+    def _chain_sums(self, X, order):
+        n_rows, d = X.shape
+        codes, present = X.nan_to_num().long(), ~X.isnan()
+        joint = self.log_weight.expand(n_rows, -1).clone()
+        is_target, scores = present.clone(), X.new_zeros(2, d)
+        row_index = torch.arange(n_rows, device=X.device)
+        for t in range(d):
+            probs = self.answer_probs(joint.softmax(1))
+            log_prob = self._log_prob_of(X, probs, is_target)
+            item = order[:, t]
+            scores[0, t] = log_prob.sum() / (d - t)
+            scores[1, t] = log_prob[row_index, item].sum()
+            observed = present[row_index, item][:, None]
+            terms = self.table[item, codes[row_index, item]]
+            joint += torch.where(observed, terms, 0.0)
+            is_target[row_index, item] = False
+        return scores

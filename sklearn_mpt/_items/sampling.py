@@ -13,14 +13,12 @@ from sklearn_mpt._base.density import IntegratedDensity, Units
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._integration.integrals import IMPORTANCE_POINTS, importance, rows_of
 from sklearn_mpt._integration.quadrature import (
-    FINE_TRAINING_POINTS,
-    TRAINING_POINTS,
     gaussian_around,
-    mixtures,
     normal_nodes,
     total_and_shares,
     widened,
 )
+from sklearn_mpt._integration.row_nodes import RowNodes
 from sklearn_mpt._items.abilities import covariances, modes
 from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._items.density import ItemDensity
@@ -65,17 +63,17 @@ class ItemJoint:
         return entries
 
     def propose(self, rows):
-        X = torch.where(rows.observed, rows.X, torch.nan)
-        return [self.posterior(X, X.new_zeros(len(X), self.n_dims))]
+        return [self.posterior_near(rows, rows.X.new_zeros(len(rows.X), self.n_dims))]
 
     def propose_fewer(self, rows, posteriors):
         return self.propose(rows)
 
-    def posterior(self, X, start):
+    def posterior_near(self, rows, start):
         """Return a Gaussian at the mode of each row, wider than the posterior there.
 
-        X : NaN where missing. start : where the search for the mode starts, (n, k).
+        start : where the search for the mode starts, (n, k).
         """
+        X = torch.where(rows.observed, rows.X, torch.nan)
         prior = torch.zeros_like(start), torch.ones_like(start)
         z, curvature = modes(self.items, self.point, X, prior, start)
         eye = identity(self.n_dims, z)
@@ -211,34 +209,34 @@ class SampledObjective(ItemObjective):
     def __init__(self, *args, seed=(0,), steps_between_moves=4, **params):
         super().__init__(*args, **params)
         self.seed, self.steps_between_moves = seed, steps_between_moves
-        self.counts, self._n_steps = TRAINING_POINTS, 0
         codes = self.answers.codes.double()
         self._rows = rows_of(torch.where(codes == MISSING, torch.nan, codes))
-        self._posterior = self._nodes = None
+        self._set_row_nodes(is_fine=False)
+
+    def _set_row_nodes(self, is_fine):
+        shape = len(self.answers), self.layout.items.n_dims
+        device = self.answers.codes.device
+        self._row_nodes = RowNodes(*shape, device, self.seed, is_fine, n_groups=1)
+        self._is_fine, self._nodes, self._n_steps = is_fine, None, 0
 
     def place_nodes(self, point):
         """Move the nodes if it is time; return whether they have moved."""
-        items, n_rows = self.layout.items, len(self.answers)
+        items = self.layout.items
         is_time = self._n_steps % self.steps_between_moves == 0
         self._n_steps += 1
         if self._nodes is not None and not is_time:
             return False
         if self.grid is None:
             self.grid = PopulationPoints(items.n_dims, point)
-        start = point.new_zeros(n_rows, items.n_dims)
-        if self._posterior is not None:
-            start = self._posterior.mean
         joint = ItemJoint(items, point[: items.n_parameters])
-        X = torch.where(self._rows.observed, self._rows.X, torch.nan)
-        rule = mixtures(self.counts, items.n_dims, point.device, self.seed, 1)
-        self._posterior = joint.posterior(X, start)
-        self._nodes = rule.place(rule.groups[0], [self._posterior], self._rows)
+        posterior = self._row_nodes.posterior(self._rows, joint, slice(None))
+        self._nodes = self._row_nodes.place(self._rows, posterior, 0)
         return True
 
     def refine(self):
-        if self.counts == FINE_TRAINING_POINTS:
+        if self._is_fine:
             return False
-        self.counts, self._nodes, self._n_steps = FINE_TRAINING_POINTS, None, 0
+        self._set_row_nodes(is_fine=True)
         return True
 
     def blocks(self, point, n_numbers=1):

@@ -27,6 +27,7 @@ from sklearn_mpt._integration.prior_grid import (
     prior_grid,
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS, Nodes
+from sklearn_mpt._integration.row_nodes import RowNodes
 from sklearn_mpt._linear.integrated_sums import (
     NO_CONTEXT,
     RepresentativeValues,
@@ -43,7 +44,6 @@ from sklearn_mpt._linear.integrated_sums import (
 )
 from sklearn_mpt._linear.linear_map import (
     LinearMap,
-    RowNodes,
     bound_grid,
     spacing,
 )

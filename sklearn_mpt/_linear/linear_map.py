@@ -6,22 +6,17 @@ import torch
 from sklearn_mpt._integration.modes import gaussians_at_modes, posterior_precision
 from sklearn_mpt._integration.prior_grid import MAX_SPACING, spacings
 from sklearn_mpt._integration.quadrature import (
-    FINE_TRAINING_POINTS,
     MAX_GRID_DIMS,
-    TRAINING_POINTS,
     Posterior,
     gaussian_around,
     grids,
-    mixtures,
     normal_nodes,
     widened,
 )
+from sklearn_mpt._integration.row_nodes import ROW_GRID
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING
 
-# Number of dimensions -> nodes in each dimension. With more, fits score the same to
-# .002 nats on the tables of benchmarks/bench_row_nodes.py.
-ROW_GRID = {1: 15, 2: 5, 3: 5}
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
 
@@ -82,6 +77,9 @@ class LinearMap:
 
     def propose_fewer(self, rows, posteriors):
         return self.propose(rows)
+
+    def posterior_near(self, rows, start):
+        return laplace(rows, self, tol=MODE_TOLERANCE, start=start)
 
 
 def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
@@ -158,44 +156,6 @@ def evidence_lower_bound(rows, posterior, joint, grid):
     trace = (posterior.root**2).sum((1, 2)) + (posterior.mean**2).sum(1)
     log_det = log_determinant(posterior.root)
     return expected - 0.5 * (trace - posterior.mean.shape[1] - log_det)
-
-
-class RowNodes:
-    """Place nodes for each row, around the mode of its posterior.
-
-    The search for the mode of a row starts at its mode in the step before.
-
-    n_rows : number of rows. is_fine : whether sampled nodes are many. n_groups : number
-    of independent groups of sampled nodes, of which each step takes the next. Their
-    errors average out over steps: the error of an average over many steps is that of a
-    step, divided by the square root of `n_groups`. Their points take little memory, as
-    rows share them.
-    """
-
-    def __init__(self, n_rows, n_dims, device, seed, is_fine=False, n_groups=16):
-        shape = n_rows, n_dims
-        self._modes = torch.zeros(shape, dtype=torch.float64, device=device)
-        self.is_sampled = n_dims > MAX_GRID_DIMS
-        if self.is_sampled:
-            counts = FINE_TRAINING_POINTS if is_fine else TRAINING_POINTS
-            self.rule = mixtures(counts, n_dims, device, seed, n_groups)
-            self.n_nodes = sum(counts)
-            return
-        n_per_dim = ROW_GRID[n_dims]
-        self.rule = grids((n_per_dim,), n_dims, device)
-        self.n_nodes = n_per_dim**n_dims
-
-    def posterior(self, rows, joint, index):
-        """Return the Laplace approximation of rows, whose indices are `index`."""
-        start = self._modes[index]
-        posterior = laplace(rows, joint, tol=MODE_TOLERANCE, start=start)
-        self._modes[index] = posterior.mean
-        return posterior
-
-    def place(self, rows, posterior, iteration):
-        """Return the nodes of rows around their `posterior`."""
-        group = self.rule.groups[iteration % len(self.rule.groups)]
-        return self.rule.place(group, [posterior], rows)
 
 
 def bound_grid(joint, seed, n_nodes=7, n_points=256):

@@ -361,7 +361,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
     """Two routes to the exact integrals, on grids fine enough for both."""
     monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
     monkeypatch.setattr("sklearn_mpt._integration.prior_grid.RADIUS", 8.0)
-    monkeypatch.setattr("sklearn_mpt._linear.linear_map.ROW_GRID", {2: 41})
+    monkeypatch.setattr("sklearn_mpt._integration.row_nodes.ROW_GRID", {2: 41})
     objective = IntegratedRows(
         torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
     )
