@@ -13,7 +13,7 @@ from sklearn_mpt._base.user_modules import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
     SEARCH,
-    laplace,
+    gaussian_at_mode,
     n_modes,
     posteriors_around_modes,
 )
@@ -124,7 +124,7 @@ class DeepModule(torch.nn.Module):
 
         max_steps : Newton steps from the mode given more entries, which is near.
         """
-        mode, _ = laplace(rows, posteriors[0].mean, self, max_steps)
+        mode, _ = gaussian_at_mode(rows, posteriors[0].mean, self, max_steps)
         return [mode, self.posterior(rows.X, rows.observed)]
 
 

@@ -67,7 +67,7 @@ def posteriors_around_modes(rows, z, module):
     starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
     shape = starts.shape[:2]
     index = torch.arange(shape[0], device=z.device).repeat_interleave(shape[1])
-    posterior, joint = laplace(rows.take(index), starts.flatten(0, 1), module)
+    posterior, joint = gaussian_at_mode(rows.take(index), starts.flatten(0, 1), module)
     mass = joint - log_peak(posterior)
     return _distinct(
         RowModes(*(part.unflatten(0, shape) for part in (*posterior, mass)))
@@ -125,7 +125,7 @@ def _cauchy_points(n_dims):
     return normal[:, :-1] / normal[:, -1:].abs()
 
 
-def laplace(rows, z, module, max_steps=SEARCH.max_steps):
+def gaussian_at_mode(rows, z, module, max_steps=SEARCH.max_steps):
     """Return the Gaussian at the mode near z, (n, k), and the log joint density there.
 
     The curvature is that of Gauss and Newton.

@@ -132,7 +132,7 @@ def _decoder_start(sizes, location, activation, activation_scale, rng):
 
 def _encoder_start(recipe, n_components, likelihood, rows, rng):
     """Return an encoder whose net is 0, so that it is the additive posterior."""
-    inputs, observed = _read(likelihood, rows.X)
+    inputs, observed = _encoder_inputs(likelihood, rows.X)
     n_inputs = inputs.shape[1]
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
@@ -154,7 +154,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
     }
 
 
-def _read(likelihood, X):
+def _encoder_inputs(likelihood, X):
     """Return the inputs of the encoder, 0.0 where missing, and where they are seen."""
     observed = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
     inputs = likelihood.inputs(torch.from_numpy(np.nan_to_num(X))).numpy()
@@ -173,7 +173,7 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     """
     coefs, intercepts = layers
     at_noise = likelihood.from_attributes(fitted, fitted["_scale"])
-    inputs, observed = _read(likelihood, rows.X)
+    inputs, observed = _encoder_inputs(likelihood, rows.X)
     slope, root, _ = slopes_at(at_noise, rows.X, location, rows.weight)
     size = np.sqrt(rows.weight)[:, None]
     W, noise = closed_form_of_rows(size * (slope / root), z.shape[1])

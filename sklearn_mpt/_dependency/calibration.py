@@ -65,7 +65,7 @@ class HeldOut(NamedTuple):
     weight: np.ndarray
 
 
-class Components(NamedTuple):
+class NumberComponents(NamedTuple):
     """Components of each row: means, variances and weights, (n, n_components) each."""
 
     mean: np.ndarray
@@ -132,7 +132,7 @@ def forest_components(mean, variance, counts, shape_weights, spread):
     variances = np.hstack([variance + added, total * SCALES**2 + added])
     variances *= spread[:, None] ** 2
     weight = np.hstack([share * shape_weights[:, :1], shape_weights[:, 1:]])
-    return Components(means, variances, weight)
+    return NumberComponents(means, variances, weight)
 
 
 def limited(components, limits):
@@ -237,19 +237,19 @@ class Calibration:
             shapes.append(values_log_prob(self.family, x, near, self.limits[1]))
         return self.wide.add_to_log_prob(np.stack(shapes), x)
 
-    def spreads(self, shape_weights, *, n_turns=2, tol=0.01):
+    def spreads(self, shape_weights, *, n_rounds=2, tol=0.01):
         """Return the factors with which intervals cover rows as often as they should.
 
         Each is that of its end given the other, in turn, as rows between the ends have
         a part of both.
 
-        shape_weights : of rows, (n, n_shapes). n_turns : with a uniform mask rate a
-        turn has a tenth of the error of the one before. tol : error of a factor.
+        shape_weights : of rows, (n, n_shapes). n_rounds : with a uniform mask rate a
+        round has a tenth of the error of the one before. tol : error of a factor.
         """
         components = self._components(shape_weights[:, : 1 + len(SCALES)])
         values_weight = shape_weights[:, 1 + len(SCALES) :].sum(axis=1)
         spreads = np.ones(2)
-        for ends in [[0, 1], *[[1], [0]] * n_turns]:
+        for ends in [[0, 1], *[[1], [0]] * n_rounds]:
             entry_weight = self.end_weights[ends].sum(axis=0)
 
             def excess(spread, ends=ends, entry_weight=entry_weight):

@@ -13,7 +13,7 @@ import numpy as np
 
 from sklearn_mpt._dependency.calibration import (
     SCALES,
-    Components,
+    NumberComponents,
     cell,
     forest_components,
     interpolated,
@@ -119,7 +119,7 @@ class NumberConditional(ColumnConditional):
     def _components(self, inputs):
         """Return the components of rows, with means and variances within limits."""
         mean, variance = self._predicted(inputs)
-        parts = Components(mean, variance, np.ones_like(mean))
+        parts = NumberComponents(mean, variance, np.ones_like(mean))
         return limited(parts, self.limits)
 
     def _predicted(self, inputs):

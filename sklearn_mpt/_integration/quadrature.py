@@ -375,20 +375,20 @@ def row_shifts(rows, n_dims, seed):
     """Return pseudo-random integers that depend on observed entries; (n, k)."""
     directions = _directions(2 * rows.X.shape[1], n_dims, seed).to(rows.X)
     observed = rows.observed.to(rows.X.dtype)
-    turns = torch.cat([rows.X * observed, observed], 1) @ directions % 1
-    return (turns * 2**N_SHIFT_BITS).long() << (N_BITS - N_SHIFT_BITS)
+    shifts = torch.cat([rows.X * observed, observed], 1) @ directions % 1
+    return (shifts * 2**N_SHIFT_BITS).long() << (N_BITS - N_SHIFT_BITS)
 
 
 @functools.lru_cache(maxsize=16)
-def _directions(n_numbers, n_dims, seed, turns=30.0):
+def _directions(n_numbers, n_dims, seed, deviation=30.0):
     """Draw the coefficients of shifts as functions of the numbers of a row; (p, k).
 
-    A shift is the fractional part of their product with the numbers. turns : standard
-    deviation of the coefficients. If it is large, rows that differ little have
-    independent shifts.
+    A shift is the fractional part of their product with the numbers. deviation : that
+    of the coefficients. If it is large, rows that differ little have independent
+    shifts.
     """
     rng = np.random.default_rng([*seed, n_numbers, n_dims])
-    return torch.from_numpy(turns * rng.normal(size=(n_numbers, n_dims)))
+    return torch.from_numpy(deviation * rng.normal(size=(n_numbers, n_dims)))
 
 
 def log_mean_exp(log_values, axis):

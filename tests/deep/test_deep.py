@@ -18,7 +18,7 @@ from sklearn_mpt._deep.objectives import (
     shared_bounds,
     shared_scores,
 )
-from sklearn_mpt._deep.posterior_modes import laplace, n_modes
+from sklearn_mpt._deep.posterior_modes import gaussian_at_mode, n_modes
 from sklearn_mpt._fitting.masks import training_sets
 from sklearn_mpt._integration.integrals import log_joint, rows_of
 from sklearn_mpt._integration.quadrature import (
@@ -416,7 +416,7 @@ def test_laplace_finds_the_mode(name):
     X[1], X[0, :2] = torch.nan, torch.nan
     rows = rows_of(X)
     with torch.no_grad():
-        posterior, at_mode = laplace(rows, tensor(4, N_DIMS), model)
+        posterior, at_mode = gaussian_at_mode(rows, tensor(4, N_DIMS), model)
     z = posterior.mean.clone().requires_grad_()
     nodes = Nodes(z[:, None], standard_normal_log_prob(z)[:, None])
     joint = log_joint(rows, nodes, model)
