@@ -48,7 +48,9 @@ MAX_GRID_NODES = 2**15
 # Smallest probability that shared nodes estimate. Terms of smaller ones may underflow,
 # so that nodes of each row estimate them.
 MIN_AVERAGE = 1e-200
-QUASI_RANDOM_GAIN = 2  # standard error of random over that of quasi-random points
+# Standard error of random points over that of quasi-random ones, at least. What it is
+# for numbers of points is in benchmarks/RESULTS.rst, "Quasi-random points".
+QUASI_RANDOM_GAIN = 2
 
 
 class Accuracy(NamedTuple):
@@ -124,8 +126,18 @@ def importance(
     Rules share no points. If they did, posteriors would be adapted to the points that
     are used next, and likelihoods would be too low.
 
-    counts : the points of each part, for rule after rule. pilot : those of the rule
-        that only adapts posteriors, if there is one.
+    Parameters
+    ----------
+    counts : sequence of tuple of int
+        Numbers of points of each part of the mixture, for rule after rule.
+    n_dims : int
+    device : torch.device
+    seed : tuple of int
+    tolerance : float
+        Error at which refining ends, in nats, or in units of z or of standardised
+        features.
+    pilot : tuple of int, default=None
+        Numbers of points of the rule that only adapts posteriors, if there is one.
     """
 
     def rules():
