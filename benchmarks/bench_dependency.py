@@ -23,7 +23,11 @@ scikit-learn::
     python benchmarks/bench_dependency.py --variants default leaves_2 all_features
     python benchmarks/bench_dependency.py scaling
     python benchmarks/bench_dependency.py columns
+    python benchmarks/bench_dependency.py calibration --rows 150 --seeds 2 --draws 19
 
+``calibration`` prints what coarser and finer shapes of the calibration of forests, and
+other limits of their factors, change: means over tables, and the standard errors over
+tables of the differences.
 Without draws (``--draws 0``) nothing is said of intervals.
 """
 
@@ -32,6 +36,7 @@ import contextlib
 import io
 import time
 import warnings
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -40,6 +45,12 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import MPTDependencyNetwork
+from sklearn_mpt._dependency import (
+    calibration,
+    category_calibration,
+    conditionals,
+    training,
+)
 
 # package, name, and most rows
 TABLES = {
@@ -78,6 +89,7 @@ def both(**params):
     return forests(params, params)
 
 
+PARTS = ["tables", "scaling", "columns", "calibration"]
 VARIANTS = {
     "default": lambda seed: MPTDependencyNetwork(random_state=seed),
     "uncalibrated": lambda seed: MPTDependencyNetwork(
@@ -91,6 +103,45 @@ VARIANTS = {
     "leaves_5": both(min_samples_leaf=5),
     "masks_2": forests(n_masks=2),
     "masks_5": forests(n_masks=5),
+}
+
+
+def powers_of_two(first, last, step):
+    return 2.0 ** np.arange(first, last + step / 2, step)
+
+
+# What is changed -> name of the number, its value, and the modules that have it.
+CALIBRATIONS = {
+    "three scales, 1/4 to 1": (
+        "SCALES",
+        powers_of_two(-2, 0, 1),
+        [calibration, conditionals],
+    ),
+    "six scales, 1/4 to 1.4": (
+        "SCALES",
+        powers_of_two(-2, 0.5, 0.5),
+        [calibration, conditionals],
+    ),
+    "eleven scales, 1/4 to 1.4": (
+        "SCALES",
+        powers_of_two(-2, 0.5, 0.25),
+        [calibration, conditionals],
+    ),
+    "four scales, 1/2 to 1.4": (
+        "SCALES",
+        powers_of_two(-1, 0.5, 0.5),
+        [calibration, conditionals],
+    ),
+    "factors 0.84 to 1.2": ("SPREADS", (2**-0.25, 2**0.25), [calibration]),
+    "factors 1/2 to 2": ("SPREADS", (0.5, 2.0), [calibration]),
+    "500 copies": ("MAX_COPIES", 500, [training]),
+    "2000 copies": ("MAX_COPIES", 2000, [training]),
+    "powers 1/2, 1, 2": ("POWERS", powers_of_two(-1, 1, 1), [category_calibration]),
+    "powers 0.7 to 2, by 1.2": (
+        "POWERS",
+        powers_of_two(-0.5, 1, 0.25),
+        [category_calibration],
+    ),
 }
 
 
@@ -222,11 +273,41 @@ def columns():
         print(f"{n_rows:6}{d:9}{seconds[0]:11.1f}{seconds[1]:14.1f}", flush=True)
 
 
+def calibrations(args):
+    """Print what other numbers of the calibration change."""
+
+    def measured():
+        make = VARIANTS["default"]
+        return pd.DataFrame(
+            [
+                pd.DataFrame(
+                    [
+                        measure(name, seed, make, args.rows, args.draws)
+                        for seed in range(args.seeds)
+                    ]
+                ).mean()
+                for name in args.tables
+            ]
+        )
+
+    default = measured()
+    names = [name for name in ("numbers", "categories", "inside") if name in default]
+    print(f"{'default':26}", *(f"{default[n].mean():+8.4f}       " for n in names))
+    for label, (name, value, modules) in CALIBRATIONS.items():
+        with contextlib.ExitStack() as stack:
+            for module in modules:
+                stack.enter_context(patch.object(module, name, value))
+            change = measured() - default
+        means, errors = change.mean(), change.sem()
+        entries = (f"{means[n]:+8.4f} ±{errors[n]:.4f}" for n in names)
+        print(f"{label:26}", *entries, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["tables", "scaling", "columns"])
+    parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
     parser.add_argument("--variants", nargs="+", default=["default"], choices=VARIANTS)
     parser.add_argument("--seeds", type=int, default=3)
@@ -237,6 +318,9 @@ def main():
     with threadpool_limits(1):
         if args.part in ("scaling", "columns"):
             scaling() if args.part == "scaling" else columns()
+            return
+        if args.part == "calibration":
+            calibrations(args)
             return
         results = []
         for name in args.tables:

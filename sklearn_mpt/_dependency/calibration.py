@@ -34,12 +34,12 @@ from scipy.optimize import brentq
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
 from sklearn_mpt._probabilities import drawn_codes
 
-# Factors of standard deviations, from 1/4 to the root of 2. What the shapes gain is in
-# benchmarks/RESULTS.rst, "Dependency networks".
-SCALES = 2.0 ** (np.arange(-4, 2) / 2)
+# Factors of standard deviations. What the shapes gain, and what finer factors lose, is
+# in benchmarks/RESULTS.rst, "Dependency networks" and "Numbers of the calibration".
+SCALES = np.array([0.25, 0.5, 1.0])
 LEVEL = 0.9  # of the intervals whose coverage is calibrated
 # Least and largest factor of standard deviations: half and twice the variance. What
-# wider limits change is in benchmarks/RESULTS.rst, too.
+# narrower and wider limits change is in benchmarks/RESULTS.rst, too.
 SPREADS = 0.5**0.5, 2.0**0.5
 # Copies of rows that are used: the coverage of as many has a standard error of 0.01.
 MAX_COPIES = 1000

@@ -15,8 +15,9 @@ import numpy as np
 from sklearn_mpt._dependency.calibration import end_shares
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
 
-# Exponents, from the root of 1/2 to 2. What the shapes gain is in
-# benchmarks/RESULTS.rst, "Dependency networks".
+# Exponents, from the root of 1/2 to 2. What the shapes gain, and how little others
+# change, is in benchmarks/RESULTS.rst, "Probabilities of categories" and "Numbers of
+# the calibration".
 POWERS = 2.0 ** (np.arange(-1, 3) / 2)
 
 

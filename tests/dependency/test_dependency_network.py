@@ -232,9 +232,9 @@ def test_a_forest_is_a_mixture_of_its_leaves_and_of_normals_at_its_mean():
         return stats.norm.pdf(grid, mean * scale[1] + shift[1], factor * variance**0.5)
 
     expected = of_leaves * np.mean(list(map(normal, means, variances)), 0)
-    for i, weight in enumerate(of_scales[:6]):
-        expected += weight * normal(centre, 2.0 ** (i - 4) * total)
-    assert sum(of_scales[:6]) + of_leaves == pytest.approx(1)
+    for i, weight in enumerate(of_scales[:3]):
+        expected += weight * normal(centre, 4.0 ** (i - 2) * total)
+    assert sum(of_scales[:3]) + of_leaves == pytest.approx(1)
     wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
     expected = (1 - WEIGHT) * expected + WEIGHT * wide
     assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-5)
