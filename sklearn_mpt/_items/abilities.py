@@ -8,7 +8,7 @@ import torch
 
 from sklearn_mpt._information.differences import central_differences
 from sklearn_mpt._integration.modes import LogJoint, climb
-from sklearn_mpt._items.answers import MISSING, at_answers
+from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._matrices import identity
 
 # z at which a likelihood is at its limit, if slopes are not far below 0.01.
@@ -48,13 +48,14 @@ def log_prob_of(items, point, rows, z):
     codes, present = rows
     value, gradient = torch.zeros_like(z[:, 0]), torch.zeros_like(z)
     for block in items.blocks:
+        answers, observed = codes[:, block.items].to(z), present[:, block.items]
+        likelihood, location = block.place(point, z)
+        log_prob = likelihood.entry_log_prob(answers, location)
+        slope, _ = likelihood.derivatives(answers, location)
         slopes, shape_params = block.split(point)
-        curve = block.kind.curve(shape_params, slopes @ z.T)
-        answers, observed = codes[:, block.items].T, present[:, block.items].T
-        chosen = at_answers(curve.log_prob, answers)[..., 0]
-        slope = at_answers(curve.eta, answers)[..., 0]
-        value += torch.where(observed, chosen, 0.0).sum(0)
-        gradient += torch.where(observed, slope, 0.0).T @ slopes
+        slope = block.kind.eta_slope(shape_params, slope)
+        value += torch.where(observed, log_prob, 0.0).sum(1)
+        gradient += torch.where(observed, slope, 0.0) @ slopes
     return value, gradient
 
 
@@ -171,7 +172,7 @@ def likelihood_start(items, point, X, n_nodes=601):
     z = torch.cat(
         [inner.new_tensor([-LIMIT_ABILITY]), inner, inner.new_tensor([LIMIT_ABILITY])]
     )[:, None]
-    table = items.table(items.curves(point, z))
+    table = items.log_prob(point, z)
     flat = torch.nan_to_num(table).clamp(min=-1e12)  # sums stay finite
     total = X.new_zeros(len(X), len(z))
     codes = X.nan_to_num(nan=float(MISSING))

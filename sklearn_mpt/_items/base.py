@@ -135,7 +135,7 @@ class FittedItems(LatentMixin, IterativeMPT):
     def _prob_of(self, density, theta):
         with torch_modes():
             z = density.z_of_abilities(self._tensor(theta))
-            prob = density.items.prob(density.items.curves(density.point, z))
+            prob = density.items.prob(density.items.log_prob(density.point, z))
             return prob.permute(2, 0, 1).cpu().numpy()
 
     def _posterior_abilities(self, X, density, codes):

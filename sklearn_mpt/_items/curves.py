@@ -1,18 +1,22 @@
 r"""Item curves: the log-probability of each answer given z, and its derivatives.
 
-A block holds items of one kind with the same number of categories. Its parameters are a
-matrix with a row for each item: slopes a, unless they are fixed at one, and then the
-kind's shape parameters. With :math:`\eta = a^\top z`, the probabilities of the answers
-0..C-1 are
+Items of a kind are a likelihood of `_likelihoods`, whose locations are an intercept and
+:math:`\eta = a^\top z`. A block holds items of one kind with the same number of
+categories. Its parameters are a matrix with a row for each item: slopes a, unless they
+are fixed at one, the intercept, and the shape parameters of the likelihood. Users know
+them by other names: the probabilities of the answers 0..C-1 are
 
 graded
-    :math:`P(x \geq c) = \sigma(\eta + d_c)`, :math:`d_1 > d_2 > \ldots` [1]_;
+    :math:`P(x \geq c) = \sigma(\eta + d_c)`, :math:`d_1 > d_2 > \ldots` [1]_,
+    which is `Ordinal`;
 gpcm
-    :math:`P(x = c) \propto \exp(c \, \eta + d_c)`, :math:`d_0 = 0` [2]_;
+    :math:`P(x = c) \propto \exp(c \, \eta + d_c)`, :math:`d_0 = 0` [2]_, which is
+    `PartialCredit`;
 nominal
-    :math:`P(x = c) \propto \exp(s_c z + d_c)`, :math:`s_0 = d_0 = 0` [3]_;
+    :math:`P(x = c) \propto \exp(s_c z + d_c)`, :math:`s_0 = d_0 = 0` [3]_, which is
+    `Categorical`;
 3pl
-    :math:`P(x = 1) = g + (1 - g) \, \sigma(\eta + d)`, logit of g a parameter [4]_.
+    :math:`P(x = 1) = g + (1 - g) \, \sigma(\eta + d)`, which is `Guessing`.
 
 References
 ----------
@@ -22,8 +26,6 @@ References
    Applied Psychological Measurement 16, 1992.
 .. [3] R. D. Bock, "Estimating item parameters and latent ability when responses are
    scored in two or more nominal categories", Psychometrika 37, 1972.
-.. [4] A. Birnbaum, "Some latent trait models and their use in inferring an examinee's
-   ability", in: Lord and Novick, Statistical Theories of Mental Test Scores, 1968.
 """
 
 from abc import ABC, abstractmethod
@@ -31,18 +33,18 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.functional import logsigmoid
+from scipy.special import expit, logit
 
 from sklearn_mpt._factors.rotation import SCALE
 from sklearn_mpt._information.differences import STEP, central_differences
-from sklearn_mpt._matrices import identity
+from sklearn_mpt._items.guessing import GUESSING_START, Guessing
+from sklearn_mpt._likelihoods.bernoulli import Bernoulli
+from sklearn_mpt._likelihoods.categorical import Categorical
+from sklearn_mpt._likelihoods.ordinal import Ordinal
+from sklearn_mpt._likelihoods.partial_credit import PartialCredit
 
-GUESSING_START = 0.15  # below the share of those who guess one of five or six answers
 # Largest threshold at the start of training, in logits: a probability of 6e-6.
 MAX_THRESHOLD = 12.0
-# Least probability, and 1 less the largest, that a person of average ability knows the
-# answer, at the start: with few right answers guessing may explain all of them.
-MIN_KNOWN = 0.05
 EPS = np.finfo(float).eps
 
 
@@ -59,10 +61,15 @@ class Curve(NamedTuple):
 
 
 class ItemKind(ABC):
-    """A kind of items with C categories.
+    """A kind of items with C categories: a likelihood whose locations depend on eta.
+
+    The shape parameters of items are an intercept, which is added to eta, and the shape
+    parameters of the likelihood.
 
     Parameters
     ----------
+    likelihood : Likelihood
+        With any shape parameters.
     n_categories : int
     has_slope : bool
         Whether slopes are parameters; otherwise they are one.
@@ -73,17 +80,62 @@ class ItemKind(ABC):
     is_guessed = False  # whether the last parameter is the logit of guessing
     is_logistic = False  # whether the logit of the second of two answers is linear
 
-    def __init__(self, n_categories, has_slope=True):
+    def __init__(self, likelihood, n_categories, has_slope=True):
+        self.likelihood = likelihood
         self.n_categories = n_categories
         self.has_slope = has_slope
 
     @property
     def n_shape_params(self):
-        return self.n_categories - 1
+        return 1 + self.likelihood.n_shape_params
 
-    @abstractmethod
+    def place(self, shape_params, eta):
+        """Return the likelihood of the items, and their locations at nodes.
+
+        shape_params : (j, q). eta : (j, s). The locations are (s, l).
+        """
+        likelihood = self.likelihood.at(shape_params[:, 1:].flatten())
+        return likelihood, (eta + shape_params[:, :1]).T
+
+    def eta_slope(self, shape_params, slope):
+        """Return derivatives in eta, (..., j), of those in locations, (..., l)."""
+        return slope
+
+    def log_prob(self, shape_params, eta):
+        """Return the log-probabilities of all answers at nodes; (j, c, s)."""
+        likelihood, location = self.place(shape_params, eta)
+        log_prob = likelihood.entry_log_prob(self._answers(eta), location)
+        return log_prob.permute(2, 0, 1).contiguous()
+
+    def eta_information(self, shape_params, eta):
+        """Return the Fisher information about eta at nodes; (j, s)."""
+        likelihood, location = self.place(shape_params, eta)
+        answers = self._answers(eta)
+        prob = likelihood.entry_log_prob(answers, location).exp()
+        slope, _ = likelihood.derivatives(answers, location)
+        return (prob * self.eta_slope(shape_params, slope) ** 2).sum(0).T
+
     def curve(self, shape_params, eta):
-        """Return the curve; shape_params : (j, q). eta : (j, s)."""
+        likelihood, location = self.place(shape_params, eta)
+        log_prob, slope, more = likelihood.log_prob_and_scores(
+            self._answers(eta), location
+        )
+        log_prob = log_prob.permute(2, 0, 1).contiguous()
+        eta_slope = self.eta_slope(shape_params, slope).permute(2, 0, 1)
+        slope, more = (_by_item(part, len(eta)) for part in (slope, more))
+        return Curve(log_prob, eta_slope, self._shape_scores(eta, slope, more))
+
+    def _shape_scores(self, eta, slope, more):
+        """Return the derivatives in shape parameters, (j, q, c, s).
+
+        slope, more : those in locations and in shape parameters of the likelihood.
+        """
+        return torch.cat([slope, more], 1) if more.shape[1] else slope
+
+    def _answers(self, eta):
+        """Return all answers to the items, (c, 1, j)."""
+        codes = torch.arange(self.n_categories, device=eta.device).to(eta)
+        return codes[:, None, None].expand(-1, 1, len(eta))
 
     @abstractmethod
     def start(self, proportions, slope):
@@ -92,23 +144,21 @@ class ItemKind(ABC):
         proportions : of the categories in the answers, (j, c). slope : (j,).
         """
 
-    def is_valid(self, shape_params):
-        """Return whether shape parameters are valid, such as thresholds in order."""
-        return True
+    @abstractmethod
+    def describe(self, slopes, shape_params):
+        """Return the attributes of `Items.describe` that are not the default.
 
-    def guessing(self, shape_params):
-        return np.zeros(len(shape_params))
-
-    def intercept(self, shape_params):
-        return shape_params
-
-    def difficulty(self, slope, shape_params):
-        """Return z at the thresholds, given the lengths of the slopes; (j, c - 1)."""
-        return -shape_params / slope[:, None]
+        slopes : (j, k). shape_params : (j, q).
+        """
 
     @abstractmethod
     def shape_params(self, discrimination, intercept, guessing, scores):
         """Return shape parameters, given the fitted attributes of items; arrays."""
+
+
+def _by_item(scores, n_items):
+    """Return derivatives (c, s, j q) as a tensor (j, q, c, s)."""
+    return scores.unflatten(2, (n_items, -1)).permute(2, 3, 0, 1)
 
 
 def _conditional_ratio(slope):
@@ -116,92 +166,117 @@ def _conditional_ratio(slope):
     return np.sqrt(1 + (slope / SCALE) ** 2)[:, None]
 
 
-class Graded(ItemKind):
-    """Graded responses; with two categories the two-parameter logistic model."""
+def _length(slopes):
+    """Return the lengths of slopes, with the sign if there is one; (j, 1)."""
+    if slopes.shape[1] == 1:
+        return slopes
+    return np.linalg.norm(slopes, axis=1, keepdims=True)
+
+
+class LevelItems(ItemKind):
+    """Ordered answers: a logit for each answer except the first.
+
+    The logits at z = 0 are the sum of intercept and thresholds of the likelihood.
+    """
+
+    levels: type  # a subclass of `Levels`
+
+    def __init__(self, n_categories, has_slope=True):
+        # over two categories all kinds are Bernoulli
+        levels = self.levels.of_columns(n_categories, 1)
+        likelihood = levels if n_categories > 2 else Bernoulli()
+        super().__init__(likelihood, n_categories, has_slope)
 
     @property
     def is_logistic(self):
         return self.n_categories == 2
 
-    def curve(self, shape_params, eta):
-        cut = eta[:, None] + shape_params[:, :, None]
-        if self.n_categories == 2:
-            log_prob, slope = cut.new_empty(2, len(shape_params), 2, eta.shape[1])
-            log_prob[:, 1] = logsigmoid(cut[:, 0])
-            torch.sub(log_prob[:, 1], cut[:, 0], out=log_prob[:, 0])
-            torch.exp(log_prob[:, 1], out=slope[:, 1])
-            torch.neg(slope[:, 1], out=slope[:, 0])
-            slope[:, 1].neg_().add_(1)
-            return Curve(log_prob, slope, slope[:, None])
-        low, high = cut, cut  # for categories from 1 on; for categories to C - 2
-        gap = (shape_params[:, :-1] - shape_params[:, 1:])[:, :, None]
-        shape = len(shape_params), self.n_categories, eta.shape[1]
-        log_prob = eta.new_zeros(shape)
-        log_prob[:, 1:] += logsigmoid(low)
-        log_prob[:, :-1] += logsigmoid(-high)
-        log_prob[:, 1:-1] += torch.log(-torch.expm1(-gap))
-        low_slope, high_slope = torch.sigmoid(-low), -torch.sigmoid(high)
-        slope = eta.new_zeros(shape)
-        slope[:, 1:] += low_slope
-        slope[:, :-1] += high_slope
-        inner = 1 / torch.expm1(gap)
-        shape_slope = eta.new_zeros(len(shape_params), self.n_shape_params, *shape[1:])
-        for m in range(self.n_shape_params):
-            shape_slope[:, m, m + 1] = low_slope[:, m]
-            shape_slope[:, m, m] = high_slope[:, m]
-            if m > 0:
-                shape_slope[:, m, m] -= inner[:, m - 1]
-            if m < self.n_shape_params - 1:
-                shape_slope[:, m, m + 1] += inner[:, m]
-        return Curve(log_prob, slope, shape_slope)
-
-    def is_valid(self, shape_params):
-        return bool((shape_params[:, :-1] > shape_params[:, 1:]).all())
-
     def start(self, proportions, slope):
-        above = proportions[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
-        logit = np.log(above / (1 - above)) * _conditional_ratio(slope)
-        return logit.clip(-MAX_THRESHOLD, MAX_THRESHOLD)
+        logits = self._start_logits(proportions, slope).clip(
+            -MAX_THRESHOLD, MAX_THRESHOLD
+        )
+        location, thresholds = self.levels.split_logits(logits)
+        if self.n_categories == 2:
+            return location[:, None]
+        start = self.likelihood.from_attributes({"thresholds_": thresholds}, 1.0)
+        shape_params = start.shape_params.detach().numpy()
+        return np.c_[location, shape_params.reshape(len(proportions), -1)]
+
+    def _start_logits(self, proportions, slope):
+        return self.levels.logits_of(proportions)
+
+    def _logits(self, shape_params):
+        """Return the logits of answers at z = 0; (j, c - 1)."""
+        if self.n_categories == 2:
+            return shape_params
+        given = self.likelihood.at(torch.from_numpy(shape_params[:, 1:].ravel()))
+        return shape_params[:, :1] + given.attributes(1.0)["thresholds_"]
+
+    def describe(self, slopes, shape_params):
+        logits = self._logits(shape_params)
+        return {
+            "discrimination": slopes,
+            "intercept": self._intercept(logits),
+            "difficulty": -logits / _length(slopes),
+        }
+
+    @staticmethod
+    @abstractmethod
+    def _intercept(logits):
+        """Return the intercepts that users know, given the logits of answers."""
+
+    @staticmethod
+    @abstractmethod
+    def _logits_of(intercept):
+        """Return the logits of answers, given the intercepts that users know."""
 
     def shape_params(self, discrimination, intercept, guessing, scores):
+        location, thresholds = self.levels.split_logits(self._logits_of(intercept))
+        return np.c_[location, self.levels.shape_params_of(thresholds)]
+
+
+class GradedItems(LevelItems):
+    """Graded responses; with two categories the two-parameter logistic model."""
+
+    levels = Ordinal
+
+    def _start_logits(self, proportions, slope):
+        return super()._start_logits(proportions, slope) * _conditional_ratio(slope)
+
+    @staticmethod
+    def _intercept(logits):
+        return logits
+
+    @staticmethod
+    def _logits_of(intercept):
         return intercept
 
 
-class PartialCreditItems(ItemKind):
+class PartialCreditItems(LevelItems):
     """Generalised partial credit; logits of adjacent categories are linear in z."""
 
-    def curve(self, shape_params, eta):
-        codes = torch.arange(self.n_categories, dtype=eta.dtype, device=eta.device)
-        zero = shape_params.new_zeros(len(shape_params), 1)
-        free = torch.cat([zero, shape_params], 1)[:, :, None]
-        return self._softmax(codes[:, None] * eta[:, None] + free, codes[None, :, None])
+    levels = PartialCredit
 
-    def _softmax(self, logits, weight):
-        log_prob = logits.log_softmax(1)
-        prob = log_prob.exp()
-        slope = weight - (weight * prob).sum(1, keepdim=True)
-        eye = identity(self.n_categories, prob)
-        shape_params = eye[1:, :, None] - prob[:, 1:, None]
-        return Curve(log_prob, slope, shape_params)
+    @staticmethod
+    def _intercept(logits):
+        return logits.cumsum(axis=1)
 
-    def start(self, proportions, slope):
-        logit = np.log(proportions[:, 1:] / proportions[:, :1])
-        return logit.clip(-MAX_THRESHOLD, MAX_THRESHOLD)
-
-    def difficulty(self, slope, shape_params):
-        return -np.diff(shape_params, axis=1, prepend=0.0) / slope[:, None]
-
-    def shape_params(self, discrimination, intercept, guessing, scores):
-        return intercept
+    @staticmethod
+    def _logits_of(intercept):
+        return np.diff(intercept, axis=1, prepend=0.0)
 
 
-class Nominal(PartialCreditItems):
-    """Categories without order; each except the first has a slope and an intercept."""
+class NominalItems(ItemKind):
+    """Categories without order; each except the first has a slope and an intercept.
+
+    The locations of `Categorical` are logits up to a constant; that of the first
+    category is 0.
+    """
 
     is_ordered = False
 
     def __init__(self, n_categories):
-        super().__init__(n_categories, has_slope=False)
+        super().__init__(Categorical(n_categories), n_categories, has_slope=False)
 
     @property
     def n_shape_slopes(self):
@@ -211,91 +286,72 @@ class Nominal(PartialCreditItems):
     def n_shape_params(self):
         return 2 * (self.n_categories - 1)
 
-    def curve(self, shape_params, eta):
-        zero = shape_params.new_zeros(len(shape_params), 1)
-        slopes, free = shape_params.tensor_split([self.n_categories - 1], 1)
-        slopes, free = (
-            torch.cat([zero, part], 1)[:, :, None] for part in (slopes, free)
-        )
-        curve = self._softmax(slopes * eta[:, None] + free, slopes)
-        return curve._replace(
-            shape_params=torch.cat(
-                [eta[:, None, None] * curve.shape_params, curve.shape_params], 1
-            )
-        )
+    def place(self, shape_params, eta):
+        slopes, intercepts = self._with_first(shape_params)[..., None]
+        return self.likelihood, (slopes * eta[:, None] + intercepts).flatten(0, 1).T
+
+    def eta_slope(self, shape_params, slope):
+        slopes, _ = self._with_first(shape_params)
+        return (slope.unflatten(-1, slopes.shape) * slopes).sum(-1)
+
+    def _shape_scores(self, eta, slope, more):
+        return torch.cat([eta[:, None, None] * slope[:, 1:], slope[:, 1:]], 1)
+
+    def _with_first(self, shape_params):
+        """Return slopes and intercepts of all categories; (2, j, c)."""
+        return torch.nn.functional.pad(self._split(shape_params), (1, 0))
+
+    def _split(self, shape_params):
+        """Return slopes and intercepts of the categories except the first.
+
+        shape_params : (j, q). Returns an array or tensor of shape (2, j, c - 1).
+        """
+        return shape_params.reshape(len(shape_params), 2, -1).swapaxes(0, 1)
 
     def start(self, proportions, slope):
-        codes = np.arange(1, self.n_categories)
-        return np.concatenate(
-            [slope[:, None] * codes, super().start(proportions, slope)], 1
-        )
+        intercept = np.log(proportions[:, 1:] / proportions[:, :1])
+        slopes = slope[:, None] * np.arange(1, self.n_categories)
+        return np.c_[slopes, intercept.clip(-MAX_THRESHOLD, MAX_THRESHOLD)]
 
-    def intercept(self, shape_params):
-        return shape_params[:, self.n_categories - 1 :]
-
-    def difficulty(self, slope, shape_params):
-        return np.full((len(shape_params), self.n_categories - 1), np.nan)
-
-    def discrimination(self, shape_params):
-        """Return the slope of the last category, divided by C - 1."""
-        return shape_params[:, self.n_categories - 2] / (self.n_categories - 1)
-
-    def scores(self, shape_params):
-        """Return the scores of the categories; that of the last is C - 1."""
-        slope = self.discrimination(shape_params)
-        slope = np.where(slope == 0, np.finfo(float).tiny, slope)[:, None]
-        counts = shape_params[:, : self.n_categories - 1] / slope
-        return np.concatenate([np.zeros((len(shape_params), 1)), counts], 1)
+    def describe(self, slopes, shape_params):
+        """Return slopes of the last category over C - 1, and scores beside them."""
+        slopes, intercept = self._split(shape_params)
+        slope = slopes[:, -1:] / (self.n_categories - 1)
+        divisor = np.where(slope == 0, np.finfo(float).tiny, slope)
+        scores = np.pad(slopes / divisor, ((0, 0), (1, 0)))
+        return {
+            "discrimination": slope,
+            "intercept": intercept,
+            "category_scores": scores,
+        }
 
     def shape_params(self, discrimination, intercept, guessing, scores):
-        slopes = discrimination[:, :1] * scores[:, 1:]
-        return np.concatenate([slopes, intercept], 1)
+        return np.c_[discrimination[:, :1] * scores[:, 1:], intercept]
 
 
-class Guessed(ItemKind):
+class GuessedItems(ItemKind):
     """Three parameters: slope, intercept, and probability of guessing the answer."""
 
-    n_shape_params = 2
     is_guessed = True
 
     def __init__(self):
-        super().__init__(2)
-
-    def curve(self, shape_params, eta):
-        cut, logit = eta + shape_params[:, :1], shape_params[:, 1:].expand_as(eta)
-        known, guess = torch.sigmoid(cut), torch.sigmoid(logit)
-        log_right = torch.logaddexp(
-            logsigmoid(logit), logsigmoid(-logit) + logsigmoid(cut)
-        )
-        log_wrong = logsigmoid(-logit) + logsigmoid(-cut)
-        odds = torch.exp(log_wrong - log_right)  # of a wrong answer
-        slope = torch.stack([-known, odds * known], 1)
-        guess_slopes = torch.stack([-guess, odds * guess], 1)
-        return Curve(
-            torch.stack([log_wrong, log_right], 1),
-            slope,
-            torch.stack([slope, guess_slopes], 1),
-        )
+        super().__init__(Guessing.of_columns(2, 1), 2)
 
     def start(self, proportions, slope):
-        known = (proportions[:, 1] - GUESSING_START) / (1 - GUESSING_START)
-        known = known.clip(MIN_KNOWN, 1 - MIN_KNOWN)
-        cut = np.log(known / (1 - known)) * _conditional_ratio(slope)[:, 0]
-        logit = np.log(GUESSING_START / (1 - GUESSING_START))
-        return np.stack([cut, np.full(len(proportions), logit)], 1)
+        location = Guessing.location_of(proportions[:, 1:]) * _conditional_ratio(slope)
+        return np.c_[location, np.full(len(proportions), logit(GUESSING_START))]
 
-    def guessing(self, shape_params):
-        return 1 / (1 + np.exp(-shape_params[:, 1]))
-
-    def intercept(self, shape_params):
-        return shape_params[:, :1]
-
-    def difficulty(self, slope, shape_params):
-        return -shape_params[:, :1] / slope[:, None]
+    def describe(self, slopes, shape_params):
+        intercept = shape_params[:, :1]
+        return {
+            "discrimination": slopes,
+            "intercept": intercept,
+            "difficulty": -intercept / _length(slopes),
+            "guessing": expit(shape_params[:, 1]),
+        }
 
     def shape_params(self, discrimination, intercept, guessing, scores):
-        guessing = guessing.clip(EPS, 1 - EPS)
-        return np.stack([intercept[:, 0], np.log(guessing / (1 - guessing))], 1)
+        return np.c_[intercept, logit(guessing.clip(EPS, 1 - EPS))]
 
 
 BINARY = ("rasch", "2pl", "3pl")
@@ -306,10 +362,10 @@ WITHOUT_SLOPE = ("rasch", "partial_credit")
 def kind_of(name, n_categories):
     """Return the kind of items for a name of `MODELS`."""
     if name in ("2pl", "rasch", "graded"):
-        return Graded(n_categories, has_slope=name != "rasch")
+        return GradedItems(n_categories, has_slope=name != "rasch")
     if name in ("gpcm", "partial_credit"):
         return PartialCreditItems(n_categories, has_slope=name == "gpcm")
-    return Guessed() if name == "3pl" else Nominal(n_categories)
+    return GuessedItems() if name == "3pl" else NominalItems(n_categories)
 
 
 class ItemBlock(NamedTuple):
@@ -342,9 +398,23 @@ class ItemBlock(NamedTuple):
             slopes = values.new_ones(len(values), self.n_dims)
         return slopes, shape_params
 
+    def place(self, point, z):
+        """Return the likelihood, and locations (s, l) at nodes (s, k)."""
+        return self.kind.place(*self._at(point, z))
+
     def curve(self, point, z):
+        return self.kind.curve(*self._at(point, z))
+
+    def log_prob(self, point, z):
+        return self.kind.log_prob(*self._at(point, z))
+
+    def eta_information(self, point, z):
+        return self.kind.eta_information(*self._at(point, z))
+
+    def _at(self, point, z):
+        """Return shape parameters, (j, q), and eta at nodes, (j, s)."""
         slopes, shape_params = self.split(point)
-        return self.kind.curve(shape_params, slopes @ z.T)
+        return shape_params, slopes @ z.T
 
     def scores(self, curve, z):
         """Return derivatives of log-probabilities in the parameters; (j, p, c, s)."""
@@ -432,24 +502,32 @@ class Items:
     def curves(self, point, z):
         return [block.curve(point, z) for block in self.blocks]
 
-    def table(self, curves):
+    def log_prob(self, point, z):
         """Return log-probabilities of all answers; (d, c, s), 0 beyond the last."""
-        like = curves[0].log_prob
-        if len(curves) == 1:
+        return self._joined([block.log_prob(point, z) for block in self.blocks])
+
+    def table(self, curves):
+        """Return the same, given the curves of the blocks."""
+        return self._joined([curve.log_prob for curve in curves])
+
+    def prob(self, table):
+        """Return probabilities, given their logarithms (d, c, s); 0 beyond the last."""
+        if (self.n_categories == self.max_categories).all():
+            return table.exp()
+        counts = torch.from_numpy(self.n_categories).to(table.device)
+        exists = torch.arange(table.shape[1], device=table.device) < counts[:, None]
+        return torch.where(exists[..., None], table.exp(), 0.0)
+
+    def _joined(self, tensors):
+        """Join tensors of the blocks, (j, c, s); (d, c, s)."""
+        like = tensors[0]
+        if len(tensors) == 1:
             order = self.blocks[0].items.argsort()
             return like if bool((order.diff() == 1).all()) else like[order]
-        table = like.new_zeros(len(self), self.max_categories, like.shape[2])
-        for block, curve in zip(self.blocks, curves, strict=True):
-            table[block.items, : block.kind.n_categories] = curve.log_prob
-        return table
-
-    def prob(self, curves):
-        """Return probabilities of all answers; (d, c, s), 0 beyond the last."""
-        like = curves[0].log_prob
-        prob = like.new_zeros(len(self), self.max_categories, like.shape[2])
-        for block, curve in zip(self.blocks, curves, strict=True):
-            prob[block.items, : block.kind.n_categories] = curve.log_prob.exp()
-        return prob
+        joined = like.new_zeros(len(self), self.max_categories, like.shape[2])
+        for block, tensor in zip(self.blocks, tensors, strict=True):
+            joined[block.items, : block.kind.n_categories] = tensor
+        return joined
 
     def slopes(self, point):
         """Return slopes of all items, 1 where they are fixed; (d, k)."""
@@ -468,18 +546,15 @@ class Items:
             slopes.append(of_items)
         return torch.cat(slopes).abs().amax(0)
 
-    def eta_information(self, curves):
-        """Return the Fisher information of items about their locations; (d, s)."""
-        like = curves[0].log_prob
-        information = like.new_zeros(len(self), like.shape[2])
-        for block, curve in zip(self.blocks, curves, strict=True):
-            information[block.items] = (curve.log_prob.exp() * curve.eta**2).sum(1)
+    def eta_information(self, point, z):
+        """Return the Fisher information of items about eta at nodes; (d, s)."""
+        information = z.new_zeros(len(self), len(z))
+        for block in self.blocks:
+            information[block.items] = block.eta_information(point, z)
         return information
 
     def is_valid(self, point):
-        return bool(point.isfinite().all()) and all(
-            block.kind.is_valid(block.split(point)[1]) for block in self.blocks
-        )
+        return bool(point.isfinite().all())
 
     def start(self, proportions, slopes):
         """Return the flat parameters from which training starts.
@@ -513,24 +588,15 @@ class Items:
         }
         tensor = torch.from_numpy(np.asarray(point))
         for block in self.blocks:
-            slopes, shape_params = (part.numpy() for part in block.split(tensor))
             kind, chosen = block.kind, block.items.numpy()
-            scores = np.arange(kind.n_categories, dtype=float)
-            if isinstance(kind, Nominal):
-                slopes = kind.discrimination(shape_params)[:, None]
-                scores = kind.scores(shape_params)
-            length = slopes[:, 0]
-            if self.n_dims > 1:
-                length = np.linalg.norm(slopes, axis=1)
-            count = kind.n_categories - 1
-            attributes["discrimination"][chosen] = slopes
-            attributes["intercept"][chosen, :count] = kind.intercept(shape_params)
+            slopes, shape_params = (part.numpy() for part in block.split(tensor))
+            attributes["category_scores"][chosen, : kind.n_categories] = np.arange(
+                kind.n_categories
+            )
             with np.errstate(divide="ignore", invalid="ignore"):
-                attributes["difficulty"][chosen, :count] = kind.difficulty(
-                    length, shape_params
-                )
-            attributes["guessing"][chosen] = kind.guessing(shape_params)
-            attributes["category_scores"][chosen, : count + 1] = scores
+                described = kind.describe(slopes, shape_params)
+            for name, values in described.items():
+                attributes[name][(chosen, *_leading(values))] = values
         return attributes
 
     def point(self, discrimination, intercept, guessing, category_scores):
@@ -548,3 +614,8 @@ class Items:
             given = discrimination[chosen][:, : block.n_slopes]
             parts.append(np.concatenate([given, shape_params], 1).ravel())
         return np.concatenate(parts)
+
+
+def _leading(values):
+    """Return the slices of the columns of values, an array of one or two axes."""
+    return [slice(width) for width in values.shape[1:]]

@@ -46,9 +46,8 @@ class ItemDensity(LatentDensity):
         self.population = population
         self.group_weight = group_weight
         self.root = root
-        curves = items.curves(point, grid.z)
-        self.table = items.table(curves)
-        self.prob = items.prob(curves)
+        self.table = items.log_prob(point, grid.z)
+        self.prob = items.prob(self.table)
         self.group_log_weight = grid.log_weight(population)
         self.log_weight = (
             group_weight.log()[:, None] + self.group_log_weight
@@ -104,9 +103,8 @@ class ItemDensity(LatentDensity):
         z, weights = self.grid.z, self.log_weight.exp()
         centred = z - weights @ z
         prior = torch.einsum("s,sk,sl->kl", weights, centred, centred)
-        curves = self.items.curves(self.point, z)
         slopes = self.items.slopes(self.point)
-        information = self.items.eta_information(curves)
+        information = self.items.eta_information(self.point, z)
         information = torch.einsum("jk,jl,js->skl", slopes, slopes, information)
         posterior = torch.linalg.inv(information + torch.linalg.inv(prior))
         error = self.root.T @ torch.einsum("s,skl->kl", weights, posterior) @ self.root
@@ -141,8 +139,8 @@ class ItemDensity(LatentDensity):
 
     def decode(self, Z):
         """Return expected answers, as numbers, given abilities."""
-        curves = self.items.curves(self.point, self.z_of_abilities(Z))
-        prob = self.items.prob(curves)
+        table = self.items.log_prob(self.point, self.z_of_abilities(Z))
+        prob = self.items.prob(table)
         codes = torch.arange(
             self.items.max_categories, dtype=prob.dtype, device=prob.device
         )

@@ -107,10 +107,9 @@ class ItemsMixin(FittedItems):
         density = self._density()
         with torch_modes():
             z = density.z_of_abilities(self._tensor(theta))
-            curves = density.items.curves(density.point, z)
             slopes = density.items.slopes(density.point)
             slopes = slopes @ torch.linalg.inv(density.root).T
-            information = density.items.eta_information(curves)
+            information = density.items.eta_information(density.point, z)
             by_item = (information.T * (slopes**2).sum(1)).cpu().numpy()
         return TestInformation(by_item, by_item.sum(axis=1))
 

@@ -136,7 +136,7 @@ class MaskedItemSolver(Solver):
         masks = torch.from_numpy(masks).to(z.device)
         curves = items.curves(point, z)
         table = items.table(curves)
-        prob = items.prob(curves).permute(2, 0, 1).contiguous()  # shape: (s, d, c)
+        prob = items.prob(table).permute(2, 0, 1).contiguous()  # shape: (s, d, c)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
         masked, value = MaskedSums.zeros(table, len(log_weight)), 0.0
         groups_of_rows = np.array_split(self.rng.permutation(len(answers)), len(masks))

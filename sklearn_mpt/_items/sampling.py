@@ -55,11 +55,12 @@ class ItemJoint:
 
     def entry_log_prob(self, X, z):
         """Return log p(x_j | z) at nodes of each row, (n, s, d); X : 0 if missing."""
-        codes, entries = X.long(), z.new_empty(*z.shape[:2], X.shape[1])
-        curves = self.items.curves(self.point, z.flatten(0, 1))
-        for block, curve in zip(self.items.blocks, curves, strict=True):
-            log_prob = at_answers(curve.log_prob, codes[:, block.items].T, z.shape[1])
-            entries[..., block.items] = log_prob.permute(1, 2, 0)
+        entries = z.new_empty(*z.shape[:2], X.shape[1])
+        for block in self.items.blocks:
+            likelihood, location = block.place(self.point, z.flatten(0, 1))
+            location = location.unflatten(0, z.shape[:2])
+            answers = X[:, None, block.items]
+            entries[..., block.items] = likelihood.entry_log_prob(answers, location)
         return entries
 
     def propose(self, rows):
@@ -123,7 +124,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
 
     def _flat_probs(self, z):
         """Return probabilities of all answers at nodes (n, s, k); (n, s, d c)."""
-        prob = self.items.prob(self.items.curves(self.point, z.flatten(0, -2)))
+        prob = self.items.prob(self.items.log_prob(self.point, z.flatten(0, -2)))
         return prob.flatten(0, 1).T.unflatten(0, z.shape[:-1])
 
     def decode(self, Z):

@@ -55,6 +55,5 @@ def max_precision(items, point, population, steps):
     steps : spacings of the nodes, (k,).
     """
     z = PriorGrid.over(population, steps.tolist(), WIDE_RADIUS).z
-    information = items.eta_information(items.curves(point, z))
-    information = (items.slopes(point) ** 2).T @ information
+    information = (items.slopes(point) ** 2).T @ items.eta_information(point, z)
     return information.amax(1) + population.deviation.amax(0) ** -2

@@ -69,16 +69,14 @@ def column_scales(mean, variance):
 def log_softmax(logits):
     """Return log-probabilities along the last axis.
 
-    Over few categories torch's function takes three times as long.
+    Over few categories torch is several times faster along the first axis.
     """
-    least = logits - logits.amax(-1, keepdim=True).detach()
-    return least - least.exp().sum(-1, keepdim=True).log()
+    return logits.movedim(-1, 0).log_softmax(0).movedim(0, -1)
 
 
 def softmax(logits):
     """Return probabilities along the last axis, as fast as `log_softmax`."""
-    exp = (logits - logits.amax(-1, keepdim=True).detach()).exp_()
-    return exp / exp.sum(-1, keepdim=True)
+    return logits.movedim(-1, 0).softmax(0).movedim(0, -1)
 
 
 def at_codes(table, X):
@@ -509,6 +507,17 @@ class Likelihood(torch.nn.Module, ABC):
         shape = np.broadcast_shapes(X.shape[:-1], location.shape[:-1])
         return location.new_zeros(*shape, 0)
 
+    def log_prob_and_scores(
+        self, X: torch.Tensor, location: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return `entry_log_prob`, and derivatives in locations and shape parameters.
+
+        Kinds for which these have parts in common compute them once.
+        """
+        log_prob = self.entry_log_prob(X, location)
+        slope, _ = self.derivatives(X, location)
+        return log_prob, slope, self.shape_scores(X, location)
+
     def shape_sums(
         self,
         X: torch.Tensor,
@@ -561,12 +570,12 @@ class ShapeLikelihood(Likelihood):
     ----------
     raw : Tensor of shape (g,)
         Shape parameters, or a function of them, by which nets train them; feature by
-        feature. Training starts from there.
+        feature. Training starts from there. None where `at` sets shape parameters.
     """
 
     def __init__(self, raw):
         super().__init__()
-        self.raw = torch.nn.Parameter(raw)
+        self.register_parameter("raw", None if raw is None else torch.nn.Parameter(raw))
         self.register_buffer("given", None)  # shape parameters that `at` has set
 
     @abstractmethod

@@ -60,7 +60,7 @@ class Levels(ShapeLikelihood):
         return cls(n_categories, shape_params, n_features)
 
     def _empty(self):
-        return self.of_columns(self.n_categories, self.n_features)
+        return type(self)(self.n_categories, None, self.n_features)
 
     def values_of_each(self, n_features):
         return [range(self.n_categories)] * n_features
@@ -68,25 +68,41 @@ class Levels(ShapeLikelihood):
     def check_rows(self, X):
         check_codes(X, self.n_categories, self.kind)
 
-    def start_attributes(self, X, scale, weight=None):
-        shares = smoothed_shares(X, self.n_categories, weight)
-        return {"thresholds_": self._thresholds_of(shares)}
+    @staticmethod
+    @abstractmethod
+    def logits_of(shares):
+        """Return the location plus thresholds at which levels have these shares.
+
+        shares : (d, C). Returns (d, C - 1).
+        """
 
     @staticmethod
     @abstractmethod
-    def _thresholds_of(shares):
-        """Return the thresholds at which levels have these shares; (d, C - 1)."""
+    def split_logits(logits):
+        """Return locations (d,) and thresholds (d, C - 1), whose sum the logits are."""
+
+    @staticmethod
+    @abstractmethod
+    def shape_params_of(thresholds):
+        """Return the shape parameters of thresholds, arrays (d, C - 1); (d, C - 2)."""
+
+    def start_location(self, X, weight=None):
+        """Return the locations at which levels have their shares.
+
+        Half an observation of each level is added.
+        """
+        shares = smoothed_shares(X, self.n_categories, weight)
+        return self.split_logits(self.logits_of(shares))[0]
+
+    def start_attributes(self, X, scale, weight=None):
+        shares = smoothed_shares(X, self.n_categories, weight)
+        return {"thresholds_": self.split_logits(self.logits_of(shares))[1]}
 
     def from_attributes(self, fitted, scale):
-        thresholds = fitted["thresholds_"][:, : self.n_categories - 1]
-        shape_params = self._shape_params_of(
-            torch.from_numpy(np.array(thresholds, dtype=float))
-        )
-        return type(self)(self.n_categories, shape_params.flatten(), len(thresholds))
-
-    @abstractmethod
-    def _shape_params_of(self, thresholds):
-        """Return the shape parameters of thresholds (d, C - 1); (d, C - 2)."""
+        thresholds = np.asarray(fitted["thresholds_"], dtype=float)
+        shape_params = self.shape_params_of(thresholds[:, : self.n_categories - 1])
+        shape_params = torch.from_numpy(shape_params.ravel())
+        return type(self)(self.n_categories, shape_params, len(thresholds))
 
     def _shape_params_by_feature(self):
         """Return the shape parameters of each feature, (..., d, C - 2)."""

@@ -24,7 +24,7 @@ from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes
-from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
+from sklearn_mpt._likelihoods.levels import Levels
 
 MIN_GAP = 1e-6  # least gap between thresholds, whose logarithm is a parameter
 # Threshold below the first level, and minus that above the last. It is finite, as the
@@ -41,16 +41,24 @@ class Ordinal(Levels):
     kind = "ordinal"
 
     @staticmethod
-    def _thresholds_of(shares):
-        logits = logit(shares[:, ::-1].cumsum(1)[:, -2::-1])
-        return logits - logits[:, :1]
+    def logits_of(shares):
+        """Return the logits of P(x >= c)."""
+        return logit(shares[:, ::-1].cumsum(1)[:, -2::-1])
 
-    def start_location(self, X, weight=None):
-        """Return the logits of the shares above the first level.
+    @staticmethod
+    def split_logits(logits):
+        return logits[:, 0], logits - logits[:, :1]
 
-        Half an observation of each level is added.
-        """
-        return logit(1 - smoothed_shares(X, self.n_categories, weight)[:, 0])
+    @staticmethod
+    def shape_params_of(thresholds):
+        """Return the logarithms of the gaps; infinite or NaN where there are none."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(-np.diff(thresholds))
+
+    def from_attributes(self, fitted, scale):
+        likelihood = super().from_attributes(fitted, scale)
+        likelihood.raw.data.clamp_(min=math.log(2 * MIN_GAP))
+        return likelihood
 
     def check_attributes(self, fitted, columns=(), names=()):
         for j, name in zip(columns, names, strict=True):
@@ -60,9 +68,6 @@ class Ordinal(Levels):
                     f"init['thresholds'] of column {name!r}, which is 'ordinal', must "
                     f"start with 0 and fall, got {thresholds.tolist()}."
                 )
-
-    def _shape_params_of(self, thresholds):
-        return (-thresholds.diff(dim=1)).clamp(min=2 * MIN_GAP).log()
 
     def shape_attributes(self, scale):
         return {"thresholds_": self._thresholds()}
@@ -93,12 +98,14 @@ class Ordinal(Levels):
         return location + at_codes(upper, X), location + at_codes(lower, X)
 
     def entry_log_prob(self, X, location):
-        above, beyond = self._around(X, location)
+        return self._entry_log_prob(X, *self._around(X, location))
+
+    def _entry_log_prob(self, X, above, beyond):
         log_prob = logsigmoid(above) + logsigmoid(-beyond)
         if not self.n_shape_params:
             return log_prob
         between = torch.log(-torch.expm1(-self._shape_params_by_feature().exp()))
-        table = torch.nn.functional.pad(between, (1, 1)).to(location.dtype)
+        table = torch.nn.functional.pad(between, (1, 1)).to(above.dtype)
         return log_prob + at_codes(table, X)
 
     def derivatives(self, X, location):
@@ -111,7 +118,19 @@ class Ordinal(Levels):
         if not self.n_shape_params:
             return super().shape_scores(X, location)
         above, beyond = self._around(X, location)
-        below, over = torch.sigmoid(-above)[..., None], torch.sigmoid(beyond)[..., None]
+        return self._shape_scores(X, torch.sigmoid(-above), torch.sigmoid(beyond))
+
+    def log_prob_and_scores(self, X, location):
+        above, beyond = self._around(X, location)
+        below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
+        scores = below.new_zeros(*below.shape[:-1], 0)
+        if self.n_shape_params:
+            scores = self._shape_scores(X, below, over)
+        return self._entry_log_prob(X, above, beyond), below - over, scores
+
+    def _shape_scores(self, X, below, over):
+        """Return `shape_scores`, given P(x < c) and P(x > c) for the level c."""
+        below, over = below[..., None], over[..., None]
         gaps, is_past, is_at = self._gaps(X)
         slope = gaps * (is_past * (over - below) + is_at * over) + is_at * _at_gap(gaps)
         return slope.flatten(-2)

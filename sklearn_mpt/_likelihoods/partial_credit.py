@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes, log_softmax
-from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
+from sklearn_mpt._likelihoods.levels import Levels
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 
 
@@ -29,17 +29,18 @@ class PartialCredit(Levels):
     kind = "partial_credit"
 
     @staticmethod
-    def _thresholds_of(shares):
-        steps = np.diff(np.log(shares), axis=1)
-        return steps - steps.mean(axis=1, keepdims=True)
+    def logits_of(shares):
+        """Return the logits of neighbouring levels."""
+        return np.diff(np.log(shares))
 
-    def start_location(self, X, weight=None):
-        """Return the mean logits of neighbouring levels.
+    @staticmethod
+    def split_logits(logits):
+        location = logits.mean(axis=1)
+        return location, logits - location[:, None]
 
-        Half an observation of each level is added.
-        """
-        shares = np.log(smoothed_shares(X, self.n_categories, weight))
-        return (shares[:, -1] - shares[:, 0]) / (self.n_categories - 1)
+    @staticmethod
+    def shape_params_of(thresholds):
+        return thresholds.cumsum(axis=1)[:, :-1]
 
     def check_attributes(self, fitted, columns=(), names=()):
         for j, name in zip(columns, names, strict=True):
@@ -50,9 +51,6 @@ class PartialCredit(Levels):
                     "'partial_credit', must have the sum 0, got "
                     f"{thresholds.tolist()}."
                 )
-
-    def _shape_params_of(self, thresholds):
-        return thresholds.cumsum(1)[:, :-1]
 
     def shape_attributes(self, scale):
         constants = self._constants()
@@ -87,11 +85,19 @@ class PartialCredit(Levels):
         return X - mean, (prob * (codes - mean[..., None]) ** 2).sum(-1)
 
     def shape_scores(self, X, location):
-        if not self.n_shape_params:
-            return super().shape_scores(X, location)
-        inner = slice(1, -1)
-        is_level = (X[..., None] == self._codes(location)[inner]).to(location.dtype)
-        return (is_level - self._log_prob(location)[..., inner].exp()).flatten(-2)
+        return self._shape_scores(X, self._log_prob(location).exp())
+
+    def log_prob_and_scores(self, X, location):
+        log_prob = self._log_prob(location)
+        prob = log_prob.exp()
+        slope = X - prob @ self._codes(location)
+        return at_codes(log_prob, X), slope, self._shape_scores(X, prob)
+
+    def _shape_scores(self, X, prob):
+        """Return `shape_scores`, given the probabilities of all levels."""
+        inner = self._codes(prob)[1:-1]
+        is_level = (X[..., None] == inner).to(prob.dtype)
+        return (is_level - prob[..., 1:-1]).flatten(-2)
 
     def shape_sums(self, X, location, share, known, z):
         if not self.n_shape_params:

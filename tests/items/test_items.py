@@ -21,6 +21,7 @@ from sklearn_mpt import (
 )
 from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items.curves import Items, kind_of
+from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._items.item_statistics import collapse_cells
 from sklearn_mpt._items.objective import ParameterLayout
 
@@ -264,6 +265,33 @@ def test_derivatives_of_curves(name):
     with pytest.raises(ValueError, match=", ".join(map(repr, NAMES))):
         MPTItemResponse("none").fit(np.eye(3))
     assert kind_of(name, count).n_categories == count
+
+
+def test_derivatives_of_guessing_are_those_of_autograd():
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(rng.integers(2, size=(30, 3)).astype(float))
+    location = torch.from_numpy(rng.normal(size=(30, 3), scale=3)).requires_grad_()
+    logits = torch.from_numpy(rng.normal(size=3) - 1.5).requires_grad_()
+    likelihood = Guessing.of_columns(2, 3).at(logits)
+    prob = logits.sigmoid() + (1 - logits.sigmoid()) * location.sigmoid()
+    expected = torch.where(X > 0, prob, 1 - prob).log()
+    assert_allclose(likelihood.entry_log_prob(X, location).detach(), expected.detach())
+    assert_allclose(likelihood.mean(location).detach(), prob.detach())
+    slopes = torch.autograd.grad(expected.sum(), (location, logits), retain_graph=True)
+    log_prob, slope, scores = likelihood.log_prob_and_scores(X, location)
+    assert_allclose(log_prob.detach(), expected.detach())
+    assert_allclose(slope.detach(), slopes[0])
+    assert_allclose(scores.sum(0).detach(), slopes[1])
+    assert_allclose(likelihood.shape_scores(X, location).detach(), scores.detach())
+    one = likelihood.derivatives(torch.ones_like(X), location)
+    zero = likelihood.derivatives(torch.zeros_like(X), location)
+    mean_square = prob * one[0] ** 2 + (1 - prob) * zero[0] ** 2
+    for _, information in (one, zero):
+        assert_allclose(information.detach(), mean_square.detach())
+    observed = torch.ones_like(X)
+    pairs = likelihood.pair_log_prob(X, observed, location[:4])
+    sums = likelihood.entry_log_prob(X[:, None], location[:4]).sum(2)
+    assert_allclose(pairs.detach(), sums.detach())
 
 
 # Statistics, by enumeration of all rows

@@ -1,0 +1,106 @@
+r"""Answers that are right or wrong, where some right ones are guessed.
+
+With the location l and the probability g of guessing the answer [1]_,
+
+.. math:: P(x = 1) = g + (1 - g) \, \sigma(l).
+
+References
+----------
+.. [1] A. Birnbaum, "Some latent trait models and their use in inferring an examinee's
+   ability", in: Lord and Novick, Statistical Theories of Mental Test Scores, 1968.
+"""
+
+import torch
+from scipy.special import logit
+from torch.nn.functional import logsigmoid
+
+from sklearn_mpt._likelihoods.base import ShapeLikelihood
+from sklearn_mpt._likelihoods.bernoulli import Bernoulli
+from sklearn_mpt._likelihoods.levels import smoothed_shares
+
+GUESSING_START = 0.15  # below the share of those who guess one of five or six answers
+# Least probability, and 1 less the largest, that a person of average ability knows the
+# answer, at the start: with few right answers guessing may explain all of them.
+MIN_KNOWN = 0.05
+
+
+class Guessing(ShapeLikelihood):
+    """Features that are 0 or 1, given the logits of knowing the answer.
+
+    Shape parameters are the logits of g. With any g above 0 the log-probability of 1 is
+    not concave in the location, as that of other kinds is. So only item models, whose
+    training does not need it, have this kind.
+
+    Parameters
+    ----------
+    guessing_logits : Tensor of shape (d,)
+    """
+
+    bounds = Bernoulli.bounds
+    values = Bernoulli.values
+    measure = Bernoulli.measure
+    n_shape_params = 1
+    has_blocks = True
+
+    check_rows = staticmethod(Bernoulli.check_rows)
+
+    @classmethod
+    def of_columns(cls, n_categories, n_features):
+        start = torch.full((n_features,), float(logit(GUESSING_START)), device="cpu")
+        return cls(start.double())
+
+    def _empty(self):
+        return type(self)(None)
+
+    @staticmethod
+    def location_of(proportion):
+        """Return the locations at which these proportions of answers are right."""
+        known = (proportion - GUESSING_START) / (1 - GUESSING_START)
+        return logit(known.clip(MIN_KNOWN, 1 - MIN_KNOWN))
+
+    @classmethod
+    def start_location(cls, X, weight=None):
+        return cls.location_of(smoothed_shares(X, 2, weight)[:, 1])
+
+    def _log_probs(self, location):
+        """Return the log-probabilities of wrong and of right answers; (..., d) each."""
+        logits = self.shape_params.to(location.dtype)
+        unguessed = logsigmoid(-logits)
+        right = torch.logaddexp(logsigmoid(logits), unguessed + logsigmoid(location))
+        return unguessed + logsigmoid(-location), right
+
+    def entry_log_prob(self, X, location):
+        wrong, right = self._log_probs(location)
+        return torch.where(X > 0, right, wrong)
+
+    def row_factors(self, X, observed):
+        return Bernoulli.row_factors(self, X, observed)
+
+    def location_factors(self, location):
+        wrong, right = self._log_probs(location)
+        return torch.cat([right, wrong], 1)
+
+    def derivatives(self, X, location):
+        """Return the derivative, and the Fisher information."""
+        wrong, right = self._log_probs(location)
+        odds, known = (wrong - right).exp(), torch.sigmoid(location)
+        return torch.where(X > 0, odds, -1.0) * known, known**2 * odds
+
+    def shape_scores(self, X, location):
+        return self.log_prob_and_scores(X, location)[2]
+
+    def log_prob_and_scores(self, X, location):
+        wrong, right = self._log_probs(location)
+        is_right = X > 0
+        # derivatives of log-probabilities in the logit of knowing or guessing, over the
+        # probability of it
+        factor = torch.where(is_right, (wrong - right).exp(), -1.0)
+        known, guessed = torch.sigmoid(location), torch.sigmoid(self.shape_params)
+        log_prob = torch.where(is_right, right, wrong)
+        return log_prob, factor * known, factor * guessed.to(factor.dtype)
+
+    def mean(self, location):
+        return self._log_probs(location)[1].exp()
+
+    def draw(self, location, uniform):
+        return (uniform < self.mean(location)).to(location.dtype)
