@@ -115,7 +115,8 @@ class ResidualNet(torch.nn.Module):
 def _dropout_scale(h, dropout, generator):
     """Return 0 for values of h that are dropped, and the inverse of the share kept.
 
-    Four values share 64 random bits, so the share is a multiple of 2 ** -16.
+    The dropout of torch takes no generator. Here four values share 64 random bits, so
+    the share is a multiple of 2 ** -16.
     """
     n_dropped = min(round(dropout * 2**16), 2**16 - 1)
     bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64, device=h.device)
