@@ -106,10 +106,10 @@ class PriorGrid(NamedTuple):
 
         joint : logs of the terms, (n, s).
         """
-        even, odd = joint[:, self.is_even], joint[:, ~self.is_even]
-        difference = even.logsumexp(1) - odd.logsumexp(1)
+        even = joint[:, self.is_even].logsumexp(1)
+        odd = joint[:, ~self.is_even].logsumexp(1)
         # each half is a grid; the error of both is about the square of that of one
-        return joint.logsumexp(1), difference**2
+        return torch.logaddexp(even, odd), (even - odd) ** 2
 
 
 def spacings(precision, ratio, widest):
