@@ -37,13 +37,10 @@ NAMES = (
     "storms",
 )
 OTHER_VALUES = {
-    "no shrinkage below 0.003": (candidates, "SHRINKAGES", (0.3, 0.03, 0.003)),
-    "shrinkages 0.03 and 0.0003": (candidates, "SHRINKAGES", (0.03, 0.0003)),
+    "four shrinkages": (candidates, "SHRINKAGES", (0.3, 0.03, 0.003, 0.0003)),
     "no shrinkage of mixtures": (candidates, "SHRINKAGE_OF_MIXTURES", 1e-4),
     "shrinkage of mixtures 0.1": (candidates, "SHRINKAGE_OF_MIXTURES", 0.1),
     "variants are kinds": (candidates, "VARIANT_MAY_GAIN", candidates.MAY_GAIN),
-    "2 rows for a component": (candidates, "ROWS_PER_COMPONENT", 2),
-    "30 rows for a component": (candidates, "ROWS_PER_COMPONENT", 30),
     "30 epochs of EM": (candidates, "EM_EPOCHS", 30),
     "no pseudo-entries": (weights, "PSEUDO_ENTRIES", 1e-3),
     "100 pseudo-entries": (weights, "PSEUDO_ENTRIES", 100.0),

@@ -28,10 +28,10 @@ from sklearn_mpt._mixture.estimator import MPTMixture
 # ``benchmarks/bench_imputation_rules.py`` prints what other values of rules cost, and
 # how long fits take beside their costs by formula.
 
-# Variance that is added to the variance 1 of each number in every step of EM.
-SHRINKAGES = 0.3, 0.03, 0.003, 0.0003
-# The strongest shrinkage that is tried: columns for each row times this, at least this.
-SHRINKAGE, MIN_SHRINKAGE = 3.0, 0.01
+# Variance that is added to the variance 1 of each number in every step of EM. More of
+# them gain nothing: "Imputation: rules of the choice of models" in
+# benchmarks/RESULTS.rst.
+SHRINKAGES = 0.03, 0.0003
 # Shrinkage of mixtures: columns for each row of a component, times this. The bias from
 # it must vanish with the number of rows, as standard errors do.
 SHRINKAGE_OF_MIXTURES = 0.03
@@ -41,9 +41,6 @@ SIZES = 2, 4, 8, 16
 # What the first model of a path is expected to gain, in nats per hidden entry: of a
 # path of another kind, and of one that varies a kind.
 MAY_GAIN, VARIANT_MAY_GAIN = 0.1, 0.02
-# Least number of rows for each component of a mixture. It saves time for candidates
-# that hardly ever gain: benchmarks/RESULTS.rst has 2 and 30 rows.
-ROWS_PER_COMPONENT = 10
 # Epochs of mixtures, of a Gaussian and of linear models, and the gain at which they
 # end: in nats per row, and of mixtures per row and column.
 EM_EPOCHS, EM_TOL = 15, 5e-4
@@ -216,14 +213,12 @@ def _gaussians(settings, with_powers=True):
         return settings.gaussian(with_powers, reg_covar=shrinkage)
 
     cost = size.em_seconds(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
-    strongest = max(SHRINKAGE * size.n_indicators / size.n_rows, MIN_SHRINKAGE)
     name = (
         "Gaussian, shrinkage" if with_powers else "Gaussian without powers, shrinkage"
     )
     return [
         Candidate(f"{name} {s}", cost, lambda before, s=s: start(before, s))
         for s in SHRINKAGES
-        if s <= strongest
     ]
 
 
@@ -271,7 +266,7 @@ def _mixtures(settings, kind, levels_are_numbers=True):
             lambda _, k=k: start(k),
         )
         for k in SIZES
-        if k * ROWS_PER_COMPONENT <= size.n_rows
+        if 2 * k <= size.n_rows
     ]
 
 
