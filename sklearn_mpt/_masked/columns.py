@@ -13,7 +13,7 @@ import torch
 from sklearn_mpt._likelihoods import likelihood_of
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._masked.linear_start import fit_mixture
+from sklearn_mpt._masked.linear_start import fit_mixture, residuals_of
 from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._probabilities import drawn_codes
 
@@ -32,6 +32,7 @@ class ColumnHead(torch.nn.Module, ABC):
 
     n_inputs: int  # inputs of the net for a column
     width: int  # parameters of a column
+    uses_moments = False
 
     @property
     def single(self) -> "ColumnHead":
@@ -42,9 +43,25 @@ class ColumnHead(torch.nn.Module, ABC):
     def inputs(self, X):
         """Return the inputs of the net; (n, d * n_inputs)."""
 
+    def units_of_inputs(self, X, weight):
+        """Return shift and scale of the inputs of the net; (d * n_inputs,) each."""
+        size = X.shape[1] * self.n_inputs
+        return np.zeros(size), np.ones(size)
+
+    def hide(self, inputs, visible, moments):
+        """Return the inputs of the net, 0 for hidden entries; (n, d * n_inputs).
+
+        visible : bool (n, d).
+        """
+        return inputs * visible.repeat_interleave(self.n_inputs, 1)
+
     @abstractmethod
-    def start(self, X: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-        """Return the parameters from which training starts; (d * width,)."""
+    def start(self, X, weight, linear, rng) -> np.ndarray:
+        """Return the parameters from which training starts; (d * width,).
+
+        X : standardised rows, NaN where missing. weight : (n,). linear :
+        `NumberMoments` of the columns of numbers. rng : source of masks.
+        """
 
     @abstractmethod
     def log_prob(self, X, parameters, moments):
@@ -53,6 +70,10 @@ class ColumnHead(torch.nn.Module, ABC):
     @abstractmethod
     def expect(self, parameters, moments):
         """Return the expected value, or the most probable category; (n, d)."""
+
+    def is_at_floor(self, X, parameters, moments):
+        """Return whether entries belong to components of the least width; (n, d)."""
+        return torch.zeros_like(X, dtype=torch.bool)
 
     @abstractmethod
     def draw(self, parameters, moments, uniform):
@@ -91,7 +112,7 @@ class LikelihoodHead(ColumnHead):
     def inputs(self, X):
         return self.likelihood.net_inputs(X)
 
-    def start(self, X, weight):
+    def start(self, X, weight, linear, rng):
         likelihood, scale = self.likelihood, np.ones(X.shape[1])
         shape_params = likelihood.start_attributes(X, scale, weight)
         shape_params = (
@@ -103,11 +124,9 @@ class LikelihoodHead(ColumnHead):
         arrays = [part.reshape(X.shape[1], -1) for part in (location, shape_params)]
         return np.concatenate(arrays, 1).ravel()
 
-    def reading(self, X, weight):
-        """Return shift and scale of the inputs of the net; (d * n_inputs,) each."""
-        size = X.shape[1] * self.n_inputs
+    def units_of_inputs(self, X, weight):
         if not self.likelihood.standardises_net_inputs:
-            return np.zeros(size), np.ones(size)
+            return super().units_of_inputs(X, weight)
         present = np.repeat(~np.isnan(X), self.n_inputs, axis=1)
         read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()
         read = np.where(present, read, np.nan)
@@ -152,19 +171,30 @@ class MixtureHead(ColumnHead):
         Number of components.
     """
 
+    n_inputs = 1
+    uses_moments = True
+
     def __init__(self, n_mixtures):
         super().__init__()
         self.n_mixtures = n_mixtures
-        self.n_inputs, self.width = 1, 3 * n_mixtures
+        self.width = 3 * n_mixtures
 
     def inputs(self, X):
         return X
 
-    def start(self, X, weight):
-        """X : residuals of the linear model, NaN where not hidden or missing."""
-        weight = np.ones(len(X)) if weight is None else weight
+    def hide(self, inputs, visible, moments):
+        """Return the inputs, hidden numbers replaced by their means; (n, d)."""
+        return torch.where(visible, inputs, moments[0])
+
+    def start(self, X, weight, linear, rng, n_residuals=1000):
+        """Fit mixtures to residuals of the linear model.
+
+        n_residuals : number of rows, with a mask each.
+        """
+        sample = np.resize(rng.permutation(len(X)), n_residuals)
+        residuals, weight = residuals_of(linear, X[sample], rng), weight[sample]
         starts = []
-        for x in X.T:
+        for x in residuals.T:
             present = ~np.isnan(x)
             starts.append(fit_mixture(x[present], weight[present], self.n_mixtures))
         return np.array(starts).ravel()
@@ -195,7 +225,6 @@ class MixtureHead(ColumnHead):
         return centre + width * torch.special.ndtri(uniform[..., 1])
 
     def is_at_floor(self, X, parameters, moments):
-        """Return whether entries belong to components of the least width; (n, d)."""
         log_weights, centres, widths = self._components(parameters, moments)
         distance = (X[..., None] - centres) / widths
         most_probable = (log_weights - widths.log() - 0.5 * distance**2).argmax(-1)

@@ -295,7 +295,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         rows = (X[:, numbers].astype(np.float64) - shift) / scale
         n_factors = count_factors(len(X), len(numbers))
         fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
-        fitted["_reading"] = self._empty_module(fitted).reading(X, weight)
+        fitted["_input_units"] = self._empty_module(fitted).units_of_inputs(X, weight)
         if self.net is None:
             fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
             fitted["dropout_"] = dropout
@@ -318,7 +318,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             counts,
             fitted["n_mixtures_"],
             fitted["_linear"],
-            fitted.get("_reading"),
+            fitted.get("_input_units"),
         )
 
     def _empty_net(self, module, fitted):

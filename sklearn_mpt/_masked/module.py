@@ -6,10 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._masked.columns import LikelihoodHead, MixtureHead
-from sklearn_mpt._masked.linear_start import (
-    NumberMoments,
-    residuals_of,
-)
+from sklearn_mpt._masked.linear_start import NumberMoments
 
 NUMBERS = "gaussian"
 
@@ -27,11 +24,12 @@ class MaskedModule(torch.nn.Module):
         Number of Gaussians for a column of numbers.
     linear : tuple of ndarray
         Parameters of `NumberMoments` for the columns of numbers.
-    reading : tuple of ndarray, default=None
-        Shift and scale of the inputs of columns other than numbers; None is no change.
+    input_units : tuple of ndarray, default=None
+        Shift and scale of the inputs of the columns, as `units_of_inputs` returns them;
+        None is no change.
     """
 
-    def __init__(self, kinds, n_categories, n_mixtures, linear, reading=None):
+    def __init__(self, kinds, n_categories, n_mixtures, linear, input_units=None):
         super().__init__()
         column_kinds = list(zip(kinds, n_categories, strict=True))
         self.heads = torch.nn.ModuleList()
@@ -57,18 +55,14 @@ class MaskedModule(torch.nn.Module):
             *accumulate(head.width * size for head, size in heads_and_sizes),
         ]
         self._place(places)
-        n_read = sum(
-            head.n_inputs * size
-            for head, size in heads_and_sizes
-            if isinstance(head, LikelihoodHead)
-        )
-        reading = (np.zeros(n_read), np.ones(n_read)) if reading is None else reading
-        for name, array in zip(("read_shift", "read_scale"), reading, strict=True):
+        n_read = sum(head.n_inputs * size for head, size in heads_and_sizes)
+        if input_units is None:
+            input_units = np.zeros(n_read), np.ones(n_read)
+        names = ("input_shift", "input_scale")
+        for name, array in zip(names, input_units, strict=True):
             tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
             self.register_buffer(name, tensor)
-        self.n_inputs = (
-            sum(h.n_inputs * s for h, s in heads_and_sizes) + self.n_features
-        )
+        self.n_inputs = n_read + self.n_features
         self.n_outputs = self._ends[-1]
         self.net: torch.nn.Module = torch.nn.Identity()
         # share of the hidden entries of each column in the last check in training
@@ -99,32 +93,23 @@ class MaskedModule(torch.nn.Module):
         for i, (head, (low, high)) in enumerate(zip(self.heads, ends, strict=True)):
             yield head, getattr(self, f"columns_{i}"), slice(low, high)
 
-    def reading(self, X, weight):
-        """Return the parameter `reading` for rows whose numbers are standardised."""
+    def units_of_inputs(self, X, weight):
+        """Return `input_units` for rows whose numbers are standardised."""
         parts = [
-            head.reading(X[:, columns.cpu().numpy()], weight)
+            head.units_of_inputs(X[:, columns.cpu().numpy()], weight)
             for head, columns, _ in self.groups()
-            if isinstance(head, LikelihoodHead)
         ]
-        if not parts:
-            return [np.zeros(0), np.ones(0)]
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
-    def start(self, X, weight, rng, n_residuals=1000):
+    def start(self, X, weight, rng):
         """Return the outputs from which training starts; ndarray (n_outputs,).
 
         X : rows whose numbers are standardised. rng : source of masks of the numbers.
-        n_residuals : number of rows, with a mask each, whose residuals mixtures are
-        fitted to.
         """
-        parts = []
-        for head, columns, _ in self.groups():
-            entries, entry_weight = X[:, columns.cpu().numpy()], weight
-            if isinstance(head, MixtureHead):
-                sample = np.resize(rng.permutation(len(X)), n_residuals)
-                entries = residuals_of(self.linear, entries[sample], rng)
-                entry_weight = weight[sample]
-            parts.append(head.start(entries, entry_weight))
+        parts = [
+            head.start(X[:, columns.cpu().numpy()], weight, self.linear, rng)
+            for head, columns, _ in self.groups()
+        ]
         return np.concatenate(parts)
 
     def _select(self, X, columns):
@@ -135,7 +120,7 @@ class MaskedModule(torch.nn.Module):
         if self.linear is None:
             return None
         for head, columns, _ in self.groups():
-            if isinstance(head, MixtureHead):
+            if head.uses_moments:
                 return self.linear(
                     self._select(X, columns), self._select(visible, columns)
                 )
@@ -149,15 +134,12 @@ class MaskedModule(torch.nn.Module):
         """
         parts, end = [], 0
         for head, columns, _ in self.groups():
-            visible_part = self._select(visible, columns)
             read = head.inputs(self._select(X, columns))
-            if isinstance(head, MixtureHead):
-                parts.append(torch.where(visible_part, read, moments[0]))
-                continue
             start, end = end, end + read.shape[1]
-            shift, scale = self.read_shift[start:end], self.read_scale[start:end]
+            shift, scale = self.input_shift[start:end], self.input_scale[start:end]
             read = (read - shift.to(read.dtype)) / scale.to(read.dtype)
-            parts.append(read * visible_part.repeat_interleave(head.n_inputs, 1))
+            visible_part = self._select(visible, columns)
+            parts.append(head.hide(read, visible_part, moments))
         return torch.cat([*parts, visible.to(X.dtype)], 1)
 
     def forward(self, X, visible, generator=None, moments=None):
@@ -242,11 +224,9 @@ class ConditionalDistributions:
         """Return whether conditionals of numbers have the least width; (n, d)."""
         select, at_floor = self.module._select, torch.zeros_like(X, dtype=torch.bool)
         for head, columns, part in self.module.groups():
-            if isinstance(head, MixtureHead):
-                parameters = self.outputs[:, part]
-                at_floor[:, columns] = head.is_at_floor(
-                    select(X, columns), parameters, self.moments
-                )
+            at_floor[:, columns] = head.is_at_floor(
+                select(X, columns), self.outputs[:, part], self.moments
+            )
         return at_floor
 
 
@@ -272,7 +252,7 @@ class EntryConditionals:
             start = module.start_of[self.column[index]]
             parameters = module.net.outputs_from(self.inputs[index], start, head.width)
             moments = None
-            if isinstance(head, MixtureHead):
+            if head.uses_moments:
                 place = module.place_of[self.column[index], None]
                 moments = [part[index].gather(1, place) for part in self.moments]
             result[index] = ask(index, head.single, parameters, moments)[:, 0]
