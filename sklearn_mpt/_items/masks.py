@@ -14,7 +14,7 @@ from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import ends_without_masks
-from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.schedules import falling_size, share_of_last
 from sklearn_mpt._fitting.stopping import is_flat
 from sklearn_mpt._integration.masked_scores import target_terms
 from sklearn_mpt._items.answers import MISSING
@@ -106,7 +106,8 @@ class MaskedItemSolver(Solver):
         self.point = point
         self.loss_curve.append(-evaluation.value / self.objective.answers.total)
         if not self.lml_follows:
-            self._average = torch.lerp(self.result, point, 2 / (n_steps + 2))
+            share = share_of_last(n_steps + 1, 1)
+            self._average = torch.lerp(self.result, point, share)
 
     def terminate(self):
         n_steps = len(self.loss_curve)
