@@ -125,11 +125,11 @@ class Density(ABC):
     def expect(self, X):
         """Return E[x | present entries]; (n, d)."""
 
-    def complete(self, X, columns, counts, curved, function):
+    def complete(self, X, columns, counts, averaged, function):
         """Return what fills gaps, by kinds of columns.
 
         That is `expect`, (n, d), which holds for other columns than the next; the
-        `average` of a function in the columns `curved`; and log-probabilities of all
+        `average` of a function in the columns `averaged`; and log-probabilities of all
         categories of the missing entries of `columns`, (n, sum of counts).
 
         columns : the columns of categories with gaps, (c,). counts : their numbers of
@@ -137,10 +137,10 @@ class Density(ABC):
         """
         hidden = X.isnan()
         has_gaps = hidden.any(0)
-        average = X[:, curved]
-        if has_gaps[curved].any():
-            average = self.average(X, curved, function)
-        has_gaps[columns] = has_gaps[curved] = False
+        average = X[:, averaged]
+        if has_gaps[averaged].any():
+            average = self.average(X, averaged, function)
+        has_gaps[columns] = has_gaps[averaged] = False
         filled = self.expect(X) if has_gaps.any() else X
         if not columns:
             return filled, average, X[:, :0]

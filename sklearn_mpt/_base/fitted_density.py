@@ -43,7 +43,7 @@ class FittedDensityMixin(DensityMixin):
     device: str | torch.device
     n_features_in_: int
     _bound: Mapping  # the parameters that results depend on, as they were in `fit`
-    _has_chains = True  # whether it offers `mean_chain_scores`
+    _has_chain_scores = True  # whether it offers `mean_chain_scores`
 
     # Scores
 
@@ -166,7 +166,7 @@ class FittedDensityMixin(DensityMixin):
             scores = density.mean_masked_scores(rows, masks, _n_rows(density))
         return scores.cpu().numpy()
 
-    @available_if(lambda self: self._has_chains)
+    @available_if(lambda self: self._has_chain_scores)
     def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
         """Compute the scores along orders of the features, averaged over rows.
 

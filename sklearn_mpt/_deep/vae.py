@@ -261,7 +261,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         return decoder.module if isinstance(decoder, UserDecoder) else decoder
 
     @property
-    def _has_chains(self):
+    def _has_chain_scores(self):
         bound = getattr(self, "_bound", {"conditional": self.conditional})
         return bound["conditional"] == "importance"
 

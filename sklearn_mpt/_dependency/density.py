@@ -91,7 +91,7 @@ class NetworkDensity(OrderMixture):
         row = torch.arange(len(rows), device=rows.device)
         return self._call_at("draw", rows, visible, row, column, uniform)
 
-    def complete(self, X, columns, counts, curved, function):
+    def complete(self, X, columns, counts, averaged, function):
         """Return what fills gaps; a column of categories is predicted once."""
         rows, present = self._read(X)
         log_prob = X.new_zeros(len(X), sum(counts))
@@ -103,9 +103,9 @@ class NetworkDensity(OrderMixture):
             if len(index):
                 log_probs = self._call("log_probs", rows[index], present[index], column)
                 log_prob[index, first:last] = log_probs
-        average = X[:, curved]
-        if X[:, curved].isnan().any():
-            average = self.average(X, curved, function)
+        average = X[:, averaged]
+        if X[:, averaged].isnan().any():
+            average = self.average(X, averaged, function)
         filled = self.units.restore(self.mean(rows, present, ~visible_or_other))
         return filled, average, log_prob
 

@@ -219,14 +219,14 @@ class MixtureDensity(Density):
             filled[:, self.layout.others] = likelihood.fill(mean)
         return filled
 
-    def complete(self, X, columns, counts, curved, function):
+    def complete(self, X, columns, counts, averaged, function):
         if columns and self._code_log_prob is None:
-            return super().complete(X, columns, counts, curved, function)
+            return super().complete(X, columns, counts, averaged, function)
         given, others = self.given(X, ~X.isnan()), self.layout.others.tolist()
         filled, log_prob = self._with_expected_numbers(X, given), X[:, :0]
-        average = X[:, curved]
+        average = X[:, averaged]
         if average.isnan().any():
-            average = self._average(given, curved, function)
+            average = self._average(given, averaged, function)
         if columns:
             places = zip(map(others.index, columns), counts, strict=True)
             code_log_prob = torch.cat(
