@@ -28,9 +28,9 @@ def check_counts(X, kind):
 
 
 def mean_counts(X, weight=None):
-    """Return the mean count of each column; half a count is added, so it is not 0."""
+    """Return the mean count of each column; that of zeros alone is of half a count."""
     total, present = totals(X, weight)
-    return (total + 0.5) / (present + 0.5)
+    return np.maximum(total, 0.5) / np.maximum(present, 0.5)
 
 
 def amounts_of(logs):

@@ -58,3 +58,14 @@ def test_the_choice_does_not_depend_on_the_unit(unit):
     ]
     for values in columns:
         assert kind_of_values(unit * values, KINDS) == kind_of_values(values, KINDS)
+
+
+@pytest.mark.parametrize("rate", [1e3, 1e7])
+def test_large_counts_are_poisson(rate):
+    counts = np.random.default_rng(0).poisson(rate, size=200).astype(float)
+
+    def poisson(train, test):
+        return stats.poisson.logpmf(test, train.mean())
+
+    assert_allclose(*held_out("poisson", counts, poisson), rtol=1e-6)
+    assert kind_of_values(counts, KINDS) == "poisson"
