@@ -30,11 +30,16 @@ from sklearn_mpt._numbers import ROUNDING
 def best_of_points(objective, points, n_epochs):
     """Return the end of the best of several short runs, from points.
 
-    objective : without noise.
+    All runs have the same batches, so that noise of batches does not decide.
     """
-    rng = np.random.default_rng(0)
     runs = [
-        Ascent(objective, point, learning_rate=1.0, rng=rng, makes_trials=False)
+        Ascent(
+            objective,
+            point,
+            learning_rate=1.0,
+            rng=np.random.default_rng(0),
+            makes_trials=False,
+        )
         for point in points
     ]
     return best_of_short_runs(runs, n_epochs).point

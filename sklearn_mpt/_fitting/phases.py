@@ -19,9 +19,9 @@ def ends_without_masks(mask_rate, n_masks):
 
 
 def best_of_short_runs(solvers, n_epochs):
-    """Train each of several solvers without noise; return the one with the least loss.
+    """Train each of several solvers; return the one with the least loss.
 
-    The losses are those of the last epochs.
+    The losses are those of the last epochs. They have no noise, or all the same.
     """
     for solver in solvers:
         for _ in range(n_epochs):

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._fitting.acceleration import QuasiNewton  # noqa: E402
-from sklearn_mpt._fitting.ascent import Ascent  # noqa: E402
+from sklearn_mpt._fitting.ascent import Ascent, best_of_points  # noqa: E402
 from sklearn_mpt._fitting.averages import PointAverage, agreement  # noqa: E402
 from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
@@ -287,6 +287,14 @@ def test_batches_of_an_epoch_are_all_steps():
     assert len(calls) == 5
     assert len({float(point.shape_params) for point in calls}) == 5
     assert len(ascent.loss_curve) == 1
+
+
+def test_short_runs_from_several_points_have_the_same_batches():
+    objective = Quadratic(noise=0.5, n_batches=3)
+    points = START, mix(START, BEST, 0.1)
+    ends = [best_of_points(objective, order, 2) for order in (points, points[::-1])]
+    assert_points_equal(*ends)
+    assert loss(ends[0]) < loss(START)
 
 
 def test_running_out_of_epochs_warns():
