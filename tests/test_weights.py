@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from kinds import KINDS as ALL_KINDS
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 from sklearn.base import clone
@@ -132,6 +133,20 @@ def test_starts_are_those_of_repeated_rows(X, model):
     weighted, twice = clone(model).fit(X, None, WEIGHT), clone(model).fit(repeated(X))
     assert_allclose(weighted.components_, twice.components_, atol=1e-10)
     assert_allclose(weighted.score_samples(X), twice.score_samples(X))
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_starts_of_all_kinds_are_those_of_repeated_rows(kind):
+    X = np.exp(rows())
+    if kind == "bernoulli":
+        X = binary()
+    elif kind == "zero_lognormal":
+        X[X < 0.5] = 0.0
+    elif kind not in ("gaussian", "lognormal", "gamma"):
+        X = np.minimum(np.floor(X), 3.0)
+    model = MPTLinearVAE(1, likelihood=kind, init="pca", max_iter=0, random_state=0)
+    weighted, twice = clone(model).fit(X, None, WEIGHT), clone(model).fit(repeated(X))
+    assert_allclose(weighted.components_, twice.components_, atol=1e-10)
 
 
 def test_a_stream_of_weighted_parts_is_that_of_repeated_ones():

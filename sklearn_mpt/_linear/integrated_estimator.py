@@ -378,7 +378,7 @@ def start_components(X, intercept, n_components, likelihood, weight=None):
     square roots s_j of their information, have the correlations s_i w_i' w_j s_j. The
     weights of a feature are cut at length 3.
     """
-    slopes, size, present = slopes_at(likelihood, X, intercept)
+    slopes, size, present = slopes_at(likelihood, X, intercept, weight)
     rows = torch.from_numpy(np.where(present, slopes / size, np.nan))
     mean = rows.new_zeros(rows.shape[1])
     moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
