@@ -6,7 +6,7 @@ of a row. So a few steps with masks, which cost less or escape from a poor start
 followed by steps on that sum, which has no noise of masks.
 """
 
-from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
 
 
 def ends_without_masks(mask_rate, n_masks):
@@ -21,12 +21,21 @@ def ends_without_masks(mask_rate, n_masks):
 def best_of_short_runs(solvers, n_epochs):
     """Train each of several solvers; return the one with the least loss.
 
-    The losses are those of the last epochs. They have no noise, or all the same.
+    The losses are those of the last epochs. They have no noise, or all the same. Runs
+    that diverge are left out; if all do, that of the last one is raised.
     """
+    finished, divergence = [], None
     for solver in solvers:
-        for _ in range(n_epochs):
-            solver.step()
-    return min(solvers, key=lambda solver: solver.loss_curve[-1])
+        try:
+            for _ in range(n_epochs):
+                solver.step()
+        except DIVERGENCE as error:
+            divergence = error
+        else:
+            finished.append(solver)
+    if divergence is not None and not finished:
+        raise divergence
+    return min(finished, key=lambda solver: solver.loss_curve[-1])
 
 
 class Phases(Solver):
