@@ -2,8 +2,9 @@
 
 A path is a sequence of models of one kind, each of which starts from the one before:
 for example, Gaussians with decreasing shrinkage, or mixtures with increasing numbers of
-components. Costs are seconds of a typical core, computed by formulas, so that the
-choice of models does not depend on a clock.
+components. Costs are seconds of a typical core, computed by formulas: the order in
+which models are tried depends on no clock. A model that takes much longer than its
+formula says is given up, by the clock of the process.
 """
 
 import copy

@@ -224,7 +224,7 @@ class EM(MixtureSolver):
         self.components = self._start
 
 
-class MaskedSolver(MixtureSolver):
+class MaskedEM(MixtureSolver):
     """Base of the solvers whose steps are on masked rows.
 
     Parameters
@@ -256,7 +256,7 @@ class MaskedSolver(MixtureSolver):
         self.loss_curve.append(-value)
 
 
-class InitialMaskedEM(MaskedSolver):
+class InitialMaskedEM(MaskedEM):
     """Steps on masked rows until an epoch gains no more than their noise.
 
     EM on whole rows follows, from the result, or from the start if it is better.
@@ -295,7 +295,7 @@ class InitialMaskedEM(MaskedSolver):
             self.components = after or before
 
 
-class AveragedMaskedEM(MaskedSolver):
+class AveragedMaskedEM(MaskedEM):
     """Steps on masked rows in all epochs, and the average of their results.
 
     Parameters
