@@ -83,7 +83,9 @@ def recipe_for(
     hidden_layer_sizes, activation, objective, batch_size, n_importance_samples
         As in `MPTDeepVAE`.
     image_features : int
-        Number of features from which on nets are those that suit images.
+        Number of features from which on nets are those that suit images; what they
+        gain there is in benchmarks/RESULTS.rst, "Deep models: what the recipe consists
+        of".
     batch_sizes : tuple of int
         Smallest and largest number of rows of a step.
     most_prior_samples : int
@@ -105,7 +107,7 @@ def recipe_for(
     elif n_importance_samples == "auto":
         n_importance_samples = 16 if objective == "iwae" else 4
     starts = (CURVED, STRONGLY_CURVED, STRONGLY_CURVED, LINEAR)
-    if not len(hidden_layer_sizes):  # there is nothing to bend
+    if not len(hidden_layer_sizes):  # a linear decoder has no curved start
         starts = (CURVED, LINEAR)
     return DeepRecipe(
         widths=tuple(hidden_layer_sizes),

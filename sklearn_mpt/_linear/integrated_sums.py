@@ -188,11 +188,11 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
 
     The gradient is that of products of matrices. If one of them is the same for all
     rows, so is its gradient, which is computed once. The information is computed at the
-    typical values of entries.
+    representative values of entries.
 
     blocks : iterable of rows, their weights, and indicators of `RepresentativeValues`.
-    grid, steps : as `prior_grid` returns and takes them. values : (v, d), the typical
-    values.
+    grid, steps : as `prior_grid` returns and takes them. values : (v, d), those of
+    `RepresentativeValues`.
 
     Returns the sums over the rows that the grid resolves, and for each block which rows
     it does not resolve, bool (n,).
@@ -231,7 +231,7 @@ def _shared_part(
     """Return what `shared_likelihood_sums` adds up, and which rows are unresolved.
 
     Value and weight of each row that is resolved; gradients in factors and shape
-    parameters, and weights of the typical values at nodes, (v, s, d).
+    parameters, and weights of representative values at nodes, (v, s, d).
 
     factors : `location_factors` of the nodes, or their locations if there are none.
     likelihood : with these shape parameters.
