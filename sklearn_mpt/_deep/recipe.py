@@ -83,9 +83,8 @@ def recipe_for(
     hidden_layer_sizes, activation, objective, batch_size, n_importance_samples
         As in `MPTDeepVAE`.
     image_features : int
-        Number of features from which on nets are those that suit images; what they
-        gain there is in benchmarks/RESULTS.rst, "Deep models: what the recipe consists
-        of".
+        Number of features from which on nets are those that suit images. What they
+        gain is in RESULTS.rst, "Deep models: what the recipe consists of".
     batch_sizes : tuple of int
         Smallest and largest number of rows of a step.
     most_prior_samples : int
