@@ -264,8 +264,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         proba : ndarray of shape (n_samples, n_components)
             Probabilities, which add up to 1 in each row.
         """
-        X, density = self._validate_rows(X), self._density()
-        return self._map_rows(density, lambda x: density.log_responsibility(x).exp(), X)
+        return self._proba_of_rows(self._validate_rows(X))
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the most probable component of each row.
@@ -316,9 +315,14 @@ class MPTMixture(TableMPT, IterativeMPT):
         proba : ndarray of shape (n_samples, n_components)
             Probabilities, which add up to 1 in each row.
         """
-        X, density = self._validate_rows(X), self._density()
+        X = self._validate_rows(X)
+        return self._proba_of_rows(X, X.dtype)
+
+    def _proba_of_rows(self, X, dtype=None):
+        """Return the probability of each component, for rows that are checked."""
+        density = self._density()
         return self._map_rows(
-            density, lambda x: density.log_responsibility(x).exp(), X, dtype=X.dtype
+            density, lambda x: density.log_responsibility(x).exp(), X, dtype=dtype
         )
 
     def bic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris
@@ -415,3 +415,15 @@ def test_a_constant_number_beside_other_kinds_does_not_hide_the_clusters(
     model = MPTMixture(2, likelihood=kinds, **params).fit(X)
     agree = np.mean(model.predict(X) == cluster[:, 0])
     assert max(agree, 1 - agree) > 0.99
+
+
+def test_components_of_rows_are_the_most_probable_ones():
+    X = load_iris().data.copy()
+    X[::7, 1] = np.nan
+    model = MPTMixture(3, random_state=0)
+    labels = model.fit_predict(X)
+    proba = model.predict_proba(X)
+    assert_array_equal(labels, proba.argmax(axis=1))
+    assert_array_equal(labels, model.predict(X))
+    assert_array_equal(proba, model.transform(X))
+    assert model.transform(X.astype(np.float32)).dtype == np.float32
