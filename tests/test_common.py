@@ -264,12 +264,19 @@ def test_scikit_learn_protocol(estimator, check):
         check(estimator)
 
 
+def public_estimators():
+    """Names of all estimators that the package offers."""
+    public = {name: getattr(sklearn_mpt, name) for name in sklearn_mpt.__all__}
+    return [
+        name
+        for name, c in public.items()
+        if inspect.isclass(c) and issubclass(c, BaseEstimator)
+    ]
+
+
 def test_every_estimator_of_rows_is_checked():
     """`MPTScorer` takes texts, which these checks do not draw."""
-    public = [getattr(sklearn_mpt, name) for name in sklearn_mpt.__all__]
-    estimators = {
-        c for c in public if inspect.isclass(c) and issubclass(c, BaseEstimator)
-    }
+    estimators = {getattr(sklearn_mpt, name) for name in public_estimators()}
     models = [factory() for factory, _ in MODELS.values()]
     for checked, missing in (
         (KEEPS_PROTOCOL, {MPTScorer}),
@@ -277,6 +284,16 @@ def test_every_estimator_of_rows_is_checked():
     ):
         found = {base for estimator in checked for base in type(estimator).__mro__}
         assert estimators - found == missing
+
+
+@pytest.mark.parametrize("name", public_estimators())
+def test_attributes_of_an_unfitted_estimator_exist_or_do_not(name):
+    """`dir`, `inspect` and scikit-learn's tags ask for all, and expect no error."""
+    estimator = getattr(sklearn_mpt, name)()
+    names = object.__dir__(estimator)  # with those that `dir` of scikit-learn leaves out
+    assert {*dir(estimator)} == {name for name in names if hasattr(estimator, name)}
+    assert dict(inspect.getmembers(estimator))["fit"]
+    assert not hasattr(estimator, "_n_features_out")
 
 
 def test_shapes(model, X, mask):

@@ -24,10 +24,11 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     _as_given: Callable[..., np.ndarray]
     _check_is_fitted: Callable[[], None]
     n_components: int
+    components_: np.ndarray
 
     @property
     def _n_features_out(self):
-        return len(vars(self)["components_"])
+        return len(self.components_)
 
     def _check_fitted_parameters(self):
         check_fitted_components(self.n_components, self._n_features_out)

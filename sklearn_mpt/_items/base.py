@@ -48,7 +48,7 @@ class FittedItems(LatentMixin, IterativeMPT):
 
     @property
     def _n_features_out(self):
-        return vars(self)["factor_correlation_"].shape[0]
+        return self.factor_correlation_.shape[0]
 
     @property
     def _priors(self):

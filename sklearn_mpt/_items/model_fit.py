@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import check_sample_weight
@@ -89,6 +90,7 @@ class ModelFitMixin(FittedItems):
 
     @property
     def _n_parameters(self):
+        check_is_fitted(self)
         model = self._model_of(vars(self))
         K = model.items.n_dims
         return model.layout.n_parameters - K * (K - 1) // 2
