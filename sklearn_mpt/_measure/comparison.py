@@ -14,12 +14,13 @@ from sklearn_mpt._checks import check_int, check_n_jobs, warn_caller
 from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.contract import (
     check_rows,
+    kind_of_scores,
     measures_of_columns,
     ragged_hook,
 )
 from sklearn_mpt._measure.display import LMLComparisonDisplay
 from sklearn_mpt._measure.lml_samples import sums_along_orders
-from sklearn_mpt._measure.pipelines import resolve_model
+from sklearn_mpt._measure.pipelines import last_step, resolve_model
 from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
 from sklearn_mpt._messages import listed, text_table
@@ -257,9 +258,10 @@ def compare_lml(
         If there are fewer than two models or two rows, if a model has other features
         than X, or if the scores of a model have another number of rows or are not
         finite. Also if one model has a density of a column for which another has a
-        probability; this is known for the models of this package only. Also if a
-        function scores visible entries instead of hidden ones, or reads the values of
-        other hidden entries.
+        probability; this is known for the models of this package only. Also if one
+        gives pseudo-log-likelihoods (``method="pll"``), and another log-probabilities
+        or bounds of them. Also if a function scores visible entries instead of hidden
+        ones, or reads the values of other hidden entries.
 
     Warns
     -----
@@ -310,6 +312,9 @@ def compare_lml(
     X = list(X) if isinstance(X, Iterator) else X
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
+    check_kinds(
+        {name: kind_of_scores(last_step(model)) for name, model in named.items()}
+    )
     seed = draw_seed(random_state)
     options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
     scores = {
@@ -376,6 +381,17 @@ def _score(name, model, X, options):
         )
     rows = check_rows(model, X)
     return sums_along_orders(model, rows, **options, is_compared=True)[0]
+
+
+def check_kinds(kinds):
+    """Raise an error if scores are of different kinds; `kinds` has one by name."""
+    if len(set(kinds.values())) > 1:
+        found = ", ".join(f"a {kind} of {name!r}" for name, kind in kinds.items())
+        raise ValueError(
+            f"Scores of different kinds cannot be compared, got {found}. A pseudo-log-"
+            "likelihood is no log-probability, as the dependence between two tokens "
+            "counts twice: give all models of texts the same method."
+        )
 
 
 def check_measures(measures_of, density_estimators):

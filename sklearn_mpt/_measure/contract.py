@@ -31,6 +31,12 @@ Another optional method returns whether log-probabilities are densities:
     For each feature "density", "probability", "density and probability" if some values
     have a density and some a probability, or None if it is not known.
 
+Another tells scores of different kinds apart, which must not be compared:
+
+``_kind_of_scores()``
+    What ``score_samples`` returns, such as "pseudo-log-likelihood". Models without it
+    return a "log-probability", which may be a density or a bound.
+
 A model of rows of several lengths, such as texts, takes no mask of shape (n_features,).
 It has these methods instead, with the arguments of the public functions:
 
@@ -55,6 +61,7 @@ from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
+LOG_PROBABILITY = "log-probability"
 # Differences of log-probabilities, relative or in nats:
 MIN_CHANGE = 1e-4  # larger than rounding errors in single precision
 MAX_ORDER_CHANGE = 1e-5  # largest between integrals of one joint, by quadrature
@@ -260,6 +267,12 @@ def measures_of_columns(model, n_features):
     if ask is not None:
         return ask()
     return None if n_features is None else [None] * n_features
+
+
+def kind_of_scores(model):
+    """Return the result of the model's `_kind_of_scores`, or a log-probability."""
+    ask = getattr(model, "_kind_of_scores", None)
+    return LOG_PROBABILITY if ask is None else ask()
 
 
 def mean_masked_scores(model, rows, masks):

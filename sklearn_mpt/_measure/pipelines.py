@@ -89,6 +89,11 @@ def resolve_model(model: object) -> object:
     return PipelineModel(model) if _transformers(model) else resolve_model(model[-1])
 
 
+def last_step(model: object) -> object:
+    """Return the last step of a Pipeline; other models are returned as they are."""
+    return model[-1] if isinstance(model, Pipeline) else model
+
+
 def check_pipeline(model: object) -> None:
     """Refuse a Pipeline, fitted or not, whose transforms have no known derivatives."""
     if isinstance(model, Pipeline) and not _takes_texts(model[-1]):

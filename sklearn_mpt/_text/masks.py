@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import binom, factorial
 
+from sklearn_mpt._measure.contract import LOG_PROBABILITY
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.estimates import (
     WindowLayout,
@@ -116,13 +117,14 @@ class MaskDraw:
 
 @dataclass(frozen=True)
 class ScoringMethod:
-    """The functions that `MaskDraw` calls for one method."""
+    """The functions that `MaskDraw` calls for one method, and what its scores are."""
 
     plan: Callable
     layout: Callable
     is_random: bool
     estimate: Callable = average_terms
     draw_orders: Callable | None = None
+    kind: str = LOG_PROBABILITY
 
     @property
     def is_centred(self):
@@ -237,8 +239,12 @@ def lay_out_singles(n_places, draw):
 
 METHODS = {
     "mpt": ScoringMethod(plan_sets, lay_out_sets, is_random=True),
-    "pll": ScoringMethod(plan_singles, lay_out_singles, is_random=False),
-    "pll_word_l2r": ScoringMethod(plan_words, lay_out_singles, is_random=False),
+    "pll": ScoringMethod(
+        plan_singles, lay_out_singles, False, kind="pseudo-log-likelihood"
+    ),
+    "pll_word_l2r": ScoringMethod(
+        plan_words, lay_out_singles, False, kind="pseudo-log-likelihood within words"
+    ),
     "chain": ScoringMethod(plan_orders, lay_out_orders, is_random=True),
     "ordered": ScoringMethod(plan_blocks, lay_out_singles, False, sum_tokens),
 }

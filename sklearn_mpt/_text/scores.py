@@ -386,6 +386,9 @@ class TextScoresMixin:
             self._score_texts(X, self._draw_of("mpt", seed, n_masks), n_jobs)
         )
 
+    def _kind_of_scores(self):
+        return METHODS[self.method].kind
+
     def _score_samples_on_masks(self, X, seed, n_jobs):
         """Compute `score_samples` with the masks of a seed, for `compare_lml`."""
         self._check_is_fitted()

@@ -7,6 +7,7 @@ from sklearn.decomposition import PCA
 from sklearn.ensemble import IsolationForest
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
+from sklearn.pipeline import make_pipeline
 
 from sklearn_mpt import (
     LMLComparison,
@@ -294,10 +295,10 @@ def test_models_of_texts_compare():
         name: MPTScorer(
             make_model(), make_tokenizer(), method=name, random_state=3
         ).fit()
-        for name in ("mpt", "pll")
+        for name in ("mpt", "ordered")
     }
     seed = scorers["mpt"]._seed
-    assert seed == scorers["pll"]._seed
+    assert seed == scorers["ordered"]._seed
     table = compare_lml(scorers, iter(TEXTS), random_state=3)
     scores = [scorers[name].score_samples(TEXTS) for name in table.names]
     assert_allclose(table.row_lml, scores)
@@ -305,6 +306,26 @@ def test_models_of_texts_compare():
     assert_allclose(table.lml_diff_std_error[1], expected)
     with pytest.raises(TypeError, match=r"texts\[1\] a pair"):
         compare_lml(scorers, ["a", ("a", "b")])
+
+
+@pytest.mark.parametrize("wrap", [lambda scorer: scorer, make_pipeline])
+@pytest.mark.parametrize(
+    "methods", [("pll", "mpt"), ("chain", "pll_word_l2r"), ("pll", "pll_word_l2r")]
+)
+def test_pseudo_log_likelihoods_are_no_log_probabilities(methods, wrap):
+    pytest.importorskip("transformers")
+    from text_models import TEXTS, make_model, make_tokenizer
+
+    scorers = {
+        method: wrap(MPTScorer(make_model(), make_tokenizer(), method=method)).fit(
+            TEXTS
+        )
+        for method in methods
+    }
+    with pytest.raises(ValueError, match="Scores of different kinds cannot be comp"):
+        compare_lml(scorers, TEXTS)
+    same = compare_lml([scorers[methods[0]]] * 2, TEXTS)
+    assert same.lml_diff[1] == 0
 
 
 def test_models_of_texts_have_the_same_masks():
