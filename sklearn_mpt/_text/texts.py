@@ -7,7 +7,7 @@ stop) tuple, of which the characters from start to stop are scored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from numbers import Integral
+from numbers import Integral, Real
 from reprlib import Repr
 
 import numpy as np
@@ -37,7 +37,6 @@ def check_texts(texts, joiner=None):
             "texts must be a list of str, or another sequence with an order, got a "
             f"{type(texts).__name__}."
         )
-    # a pair may be a list, as JSON has no tuples
     texts = [_check_text(text, index) for index, text in enumerate(texts)]
     if not texts:
         raise ValueError("texts must hold at least one text, got none.")
@@ -54,22 +53,38 @@ def check_texts(texts, joiner=None):
 
 
 def rows_of(texts):
-    """Return the rows of a DataFrame or array with two or three columns as tuples."""
+    """Return the texts of a column, or the rows of two or three columns as tuples.
+
+    Reads DataFrames, arrays of NumPy and pyarrow, and a `Dataset` of datasets; other
+    iterables are returned as they are.
+    """
+    n_dimensions = len(getattr(texts, "shape", (0,)))
     if is_into_dataframe(texts):
-        n_columns, rows = texts.shape[1], lambda: frame_of(texts).rows()
-    elif len(getattr(texts, "shape", (0,))) == 2:
-        n_columns, rows = texts.shape[1], texts.tolist
-    elif len(getattr(texts, "shape", (0,))) != 1:
-        n_columns = 0
-    else:
+        columns = [column.to_list() for column in frame_of(texts).iter_columns()]
+    elif _has_named_columns(texts):
+        columns = [rows_of(texts[name]) for name in texts.column_names]
+    elif hasattr(texts, "to_pylist"):  # of pyarrow, whose entries are no str
+        return texts.to_pylist()
+    elif n_dimensions == 1:
         return texts
-    if n_columns not in (2, 3):
-        raise ValueError(
-            "texts must be a list or a column of str; or have two columns, of contexts "
-            "and texts, or three, of texts and where their scored parts start and "
-            f"stop. Got shape {texts.shape}."
-        )
-    return [tuple(row) for row in rows()]
+    else:
+        columns = texts.T.tolist() if n_dimensions == 2 else []
+    if len(columns) == 1:
+        return columns[0]
+    if len(columns) in (2, 3):
+        return list(zip(*columns, strict=True))
+    raise ValueError(
+        "texts must be a list or a column of str; or have two columns, of contexts "
+        "and texts, or three, of texts and where their scored parts start and stop. "
+        f"Got a {type(texts).__name__} of "
+        + (f"shape {texts.shape}." if hasattr(texts, "shape") else "other columns.")
+    )
+
+
+def _has_named_columns(texts):
+    """Return whether texts are a `Dataset` of datasets, or a batch of pyarrow."""
+    names = getattr(texts, "column_names", None)
+    return isinstance(names, list) and hasattr(texts, "__len__")
 
 
 def _join(context, joiner, text):
@@ -101,7 +116,7 @@ def scored_text(text):
 
 
 def _check_text(text, index):
-    parts = text if isinstance(text, tuple | list) and len(text) in (2, 3) else (text,)
+    parts = text if isinstance(text, tuple) and len(text) in (2, 3) else (text,)
     is_part = len(parts) == 3 and all(map(_is_int, parts[1:]))
     for part in parts[:1] if is_part else parts:
         if not isinstance(part, str) or (len(parts) == 3 and not is_part):
@@ -139,6 +154,15 @@ def _check_part(text, start, stop, index):
 def _advice(part):
     if isinstance(part, bytes):
         return " Decode it, by .decode()."
+    if isinstance(part, list):
+        return (
+            " Write a (context, text) pair as a tuple, and join the words of one text, "
+            "by ' '.join(words)."
+        )
+    if isinstance(part, Mapping):
+        return " Take the text out of it, as in (row['text'] for row in X)."
+    if isinstance(part, Real) and part == part:
+        return " Of a table, pass the columns with texts, such as X['text']."
     # None, NaN, pandas.NA and entries that a masked array hides
     if part is None or str(part) in ("nan", "<NA>", "NaT", "--"):
         return " Texts that are missing must be dropped, or be ''."

@@ -35,6 +35,31 @@ def make_scorer(**kwargs):
     return MPTScorer(make_model(), make_tokenizer(with_pairs=True), **kwargs)
 
 
+class Dataset:
+    """What a `Dataset` of datasets offers: columns by their names, rows as dicts."""
+
+    def __init__(self, *columns):
+        self.columns = dict(zip("abc", map(list, columns), strict=False))
+        self.column_names = list(self.columns)
+        self.shape = len(self), len(columns)
+
+    def __len__(self):
+        return len(self.columns.get("a", []))
+
+    def __getitem__(self, key):
+        return self.columns[key]
+
+    def __iter__(self):
+        rows = zip(*self.columns.values(), strict=True)
+        return (dict(zip(self.column_names, row, strict=True)) for row in rows)
+
+
+def arrow_batch(*columns):
+    pyarrow = pytest.importorskip("pyarrow")
+    names = list("abc"[: len(columns)])
+    return pyarrow.RecordBatch.from_arrays(list(map(pyarrow.array, columns)), names)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_parts_are_scored_given_the_rest(method):
     """By the exact conditionals of a joint distribution of letters."""
@@ -112,7 +137,8 @@ def test_an_empty_part_scores_nothing():
         lambda pairs: np.array(pairs, dtype=object),
         lambda pairs: pd.DataFrame(pairs, columns=["context", "text"]),
         lambda pairs: pl.DataFrame(pairs, schema=["a", "b"], orient="row"),
-        lambda pairs: [list(pair) for pair in pairs],
+        lambda pairs: Dataset(*zip(*pairs, strict=True)),
+        lambda pairs: arrow_batch(*zip(*pairs, strict=True)),
     ],
 )
 def test_pairs_in_two_columns(make):
@@ -122,6 +148,54 @@ def test_pairs_in_two_columns(make):
     assert_array_equal(scorer.score_samples(table), expected)
     assert len(scorer.token_scores(table)) == len(PAIRS)
     assert [score.log_prob for score in scorer.iter_scores(table)] == list(expected)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Dataset,
+        arrow_batch,
+        lambda texts: arrow_batch(texts)["a"],
+        lambda texts: pytest.importorskip("pyarrow").chunked_array([texts]),
+        lambda texts: pd.DataFrame({"text": texts}),
+        lambda texts: pl.DataFrame({"text": texts}),
+        lambda texts: np.array(texts)[:, None],
+        pd.Series,
+        pl.Series,
+        np.array,
+    ],
+)
+def test_texts_in_one_column(make):
+    scorer = make_scorer().fit()
+    texts = [text for pair in PAIRS for text in pair]
+    expected = scorer.score_samples(texts)
+    table = make(texts)
+    assert_array_equal(scorer.score_samples(table), expected)
+    assert [score.log_prob for score in scorer.iter_scores(table)] == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("texts", "match"),
+    [
+        (
+            [["the", "cat"], ["a", "dog"]],
+            r"of type list. Write a \(context",
+        ),
+        ([["the", 0, 2]], "join the words"),
+        (iter(Dataset(["the", "cat"])), r"of type dict. Take the text out of it"),
+        (Dataset(["the", "cat"], [0, 1]), r"pass the columns with texts"),
+        (
+            pd.DataFrame({"text": ["the"], "label": [1.0]}),
+            "pass the columns with texts",
+        ),
+        (Dataset(), "two columns, of contexts and texts, .* Got a Dataset of shape"),
+        (np.array([[["the"]]]), r"Got a ndarray of shape \(1, 1, 1\)"),
+    ],
+)
+def test_other_tables_say_what_to_pass(texts, match):
+    scorer = make_scorer().fit()
+    with pytest.raises((TypeError, ValueError), match=match):
+        scorer.score_samples(texts)
 
 
 def test_parts_in_three_columns():
