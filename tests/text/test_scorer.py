@@ -273,7 +273,7 @@ def test_curves_of_texts_without_tokens(scorer):
 def test_many_more_masks_than_there_are_take_no_memory(scorer):
     curve = mpt_curve(scorer, ["a dog", "fast"], n_masks=10**15)
     few = mpt_curve(scorer, ["a dog", "fast"], n_masks=2)
-    assert_allclose(curve.lml, few.lml)
+    assert_allclose(curve.lml, few.lml, rtol=1e-5)  # single precision
     assert curve.lml_std_error == 0
     assert curve.text_noise.contrasts.shape[1] == 2
 
