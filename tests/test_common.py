@@ -329,6 +329,24 @@ def test_hidden_values_enter_only_their_own_term(model, X, mask):
         assert_allclose(np.delete(difference, j, axis=1), 0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", [n for n in MODELS if "deep" not in n])
+def test_terms_along_orders_are_conditionals(name):
+    """Along orders of all rows, and of each. Deep models call their conditionals."""
+    model, X = fit_once(name), with_gaps(few(name))
+    rng = np.random.default_rng(3)
+    of_rows = rng.permuted(np.broadcast_to(np.arange(5), (2, *X.shape)), axis=2)
+    for orders in (of_rows[:, 0], of_rows):
+        along = orders if orders.ndim == 3 else orders[:, None].repeat(len(X), axis=1)
+        terms = np.empty((2, *X.shape))
+        for i, t in np.ndindex(2, 5):
+            hidden = along[i].argsort(axis=1) >= t
+            is_next = along[i].argsort(axis=1) == t
+            terms[i][is_next] = model.conditional_log_prob(X, hidden)[is_next]
+        found = model.chain_log_prob(X, orders)
+        assert_allclose(found, terms, rtol=0, atol=1e-9)
+        assert_array_equal(found[:, np.isnan(X)], 0.0)
+
+
 def test_missing_is_the_same_as_hidden_for_the_other_features(model, X):
     mask = np.zeros(X.shape[1], dtype=bool)
     mask[:2] = True

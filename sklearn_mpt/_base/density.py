@@ -107,6 +107,11 @@ class Density(ABC):
 
     row_bytes: int  # memory that scoring a row takes
 
+    @property
+    def chain_row_bytes(self):
+        """Memory that the terms of a row along an order take."""
+        return self.row_bytes
+
     @abstractmethod
     def lml(self, X):
         """Return log p(present entries), and its standard error; (n,) each.

@@ -163,7 +163,8 @@ class FittedDensityMixin(DensityMixin):
         masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
         with torch_modes():
             rows = as_view(X, masks.device)
-            scores = density.mean_masked_scores(rows, masks, _n_rows(density))
+            n_rows = _n_rows(density.row_bytes)
+            scores = density.mean_masked_scores(rows, masks, n_rows)
         return scores.cpu().numpy()
 
     @available_if(lambda self: self._has_chain_scores)
@@ -215,11 +216,11 @@ class FittedDensityMixin(DensityMixin):
         def along(rows, order):
             return density.chain_log_prob(rows, order.long())
 
-        if len(orders) == len(X):
-            log_prob = self._map_rows(density, along, X, orders)
-        else:
-            shared = self._tensor(orders)
-            log_prob = self._map_rows(density, lambda rows: along(rows, shared), X)
+        arrays = (X, orders)
+        if len(orders) != len(X):
+            along, arrays = partial(along, order=self._tensor(orders)), (X,)
+        row_bytes = density.chain_row_bytes
+        log_prob = self._map_rows(density, along, *arrays, row_bytes=row_bytes)
         return log_prob.swapaxes(0, 1)
 
     # Imputation and samples
@@ -314,14 +315,16 @@ class FittedDensityMixin(DensityMixin):
         with torch_modes():
             return as_tensor(array, check_device(self.device))
 
-    def _map_rows(self, density, function, *arrays, dtype=None):
+    def _map_rows(self, density, function, *arrays, dtype=None, row_bytes=None):
         """Apply a function of tensors in double precision to chunks of rows.
 
-        dtype : of the result; None is what the function returns.
+        dtype : of the result; None is what the function returns. row_bytes : memory
+        that a row takes; None is what scoring it takes.
         """
         result = None
+        row_bytes = density.row_bytes if row_bytes is None else row_bytes
         with torch_modes():
-            device, n_rows = check_device(self.device), _n_rows(density)
+            device, n_rows = check_device(self.device), _n_rows(row_bytes)
             for start in range(0, len(arrays[0]), n_rows):
                 rows = slice(start, start + n_rows)
                 part = function(*(as_tensor(array[rows], device) for array in arrays))
@@ -333,10 +336,10 @@ class FittedDensityMixin(DensityMixin):
         return result
 
 
-def _n_rows(density):
+def _n_rows(row_bytes):
     """Return the number of rows that fit working_memory and CHUNK_BYTES."""
     budget = min(get_config()["working_memory"] * 2**20, CHUNK_BYTES)
-    return max(1, int(budget // density.row_bytes))
+    return max(1, int(budget // row_bytes))
 
 
 def _warn_if_uncertain(std_error, n_effective=None):

@@ -23,6 +23,7 @@ used, whose errors grow with the square root.
 import torch
 
 from sklearn_mpt._base.density import LatentDensity
+from sklearn_mpt._factors.chains import terms_along
 from sklearn_mpt._factors.sums import double_slices, moments_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._matrices import (
@@ -176,6 +177,10 @@ class LinearGaussian(LatentDensity):
             return super().mean_chain_scores(X, orders)
         return chain_scores(X, orders, self)
 
+    def chain_log_prob(self, X, orders):
+        log_prob = _finite(terms_along(X, orders, self))
+        return torch.where(X.isnan()[:, None], 0.0, log_prob)
+
     def posterior(self, X, observed):
         """Return mean (n, k) and root F (n or 1, k, k) of z given observed entries."""
         root, residual = self._root(observed), _residual(X, observed, self.mean)
@@ -304,6 +309,10 @@ class RescaledDensity(LatentDensity):
         n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
         later = following.flip(1).cumsum(1).flip(1) / n_left
         return scores - torch.stack([later, following])
+
+    def chain_log_prob(self, X, orders):
+        log_prob = self.density.chain_log_prob(self._standard(X), orders)
+        return log_prob - self._log_scale(X)[:, None]
 
 
 def density_of(components, mean, noise_variance):
