@@ -9,13 +9,17 @@ With the mean m and the dispersion :math:`\phi = 1 / r`, the variance is
 
 import numpy as np
 import torch
-from scipy.stats import nbinom
+from scipy.stats import gamma, nbinom
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.amounts import amounts_of, check_counts, mean_counts
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 MIN_DISPERSION = 1e-6  # nearly Poisson: a smaller one changes log-probabilities less
+# Larger draws are those of a gamma distribution of the same mean and variance, whose
+# quantiles differ by less than .001 standard deviations there. Those of scipy take
+# time that grows with the count, and are NaN or wrong beyond the precision of floats.
+MAX_COUNT_OF_QUANTILES = 1e6
 
 
 class NegativeBinomial(DispersionLikelihood):
@@ -97,7 +101,13 @@ class NegativeBinomial(DispersionLikelihood):
         return amounts_of(location)
 
     def draw(self, location, uniform):
+        uniform = uniform.double().cpu().numpy()
         size = self._size.detach().double().cpu().numpy()
-        t = (location.double() - self._size.double().log()).detach()
-        chance = torch.sigmoid(-t).cpu().numpy()
-        return location.new_tensor(nbinom.ppf(uniform.cpu().numpy(), size, chance))
+        mean = self.mean(location.detach().double()).cpu().numpy()
+        uniform, size, mean = np.broadcast_arrays(uniform, size, mean)
+        ratio = mean / size
+        drawn = np.round((1 + ratio) * gamma.ppf(uniform, mean / (1 + ratio)))
+        is_small = drawn < MAX_COUNT_OF_QUANTILES
+        chance = 1 / (1 + ratio[is_small])
+        drawn[is_small] = nbinom.ppf(uniform[is_small], size[is_small], chance)
+        return location.new_tensor(drawn)

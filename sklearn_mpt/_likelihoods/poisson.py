@@ -15,6 +15,10 @@ MAX_RATE = math.exp(MAX_EXPONENT)  # beyond it log-probabilities are linear
 # errors of more than 1e-4 nats.
 MAX_COUNT_IN_PRODUCT = 2.0**32
 MIN_COUNT_BY_SERIES = 16.0  # for larger counts Stirling's series has errors below 1e-11
+# Larger rates are drawn by an expansion of the quantiles, whose error is below .01
+# standard deviations. Those of scipy take time like the root of the rate, and are NaN
+# from rates of 1e11 on.
+MAX_RATE_OF_QUANTILES = 1e4
 
 
 class Poisson(Likelihood):
@@ -73,8 +77,25 @@ class Poisson(Likelihood):
         return _rate(location)
 
     def draw(self, location, uniform):
-        rate = _rate(location).detach().cpu().numpy()
-        return location.new_tensor(poisson.ppf(uniform.cpu().numpy(), rate))
+        rate = _rate(location.detach().double())
+        small = rate.clamp(max=MAX_RATE_OF_QUANTILES).cpu().numpy()
+        exact = rate.new_tensor(poisson.ppf(uniform.cpu().numpy(), small))
+        is_small = rate <= MAX_RATE_OF_QUANTILES
+        return torch.where(is_small, exact, _large_quantiles(uniform, rate)).to(
+            location.dtype
+        )
+
+
+def _large_quantiles(uniform, rate):
+    """Return quantiles of Poisson distributions of large rates [1]_.
+
+    References
+    ----------
+    .. [1] E. A. Cornish and R. A. Fisher, "Moments and cumulants in the specification
+       of distributions", Revue de l'Institut International de Statistique 5, 1938.
+    """
+    z = torch.special.ndtri(uniform.double())
+    return (rate + rate.sqrt() * z + (z**2 - 1) / 6).clamp(min=0).round()
 
 
 def _rate(location):

@@ -227,6 +227,43 @@ def test_draws_are_distributed_as_said(kind, likelihood, location):
     assert result.pvalue > 1e-3
 
 
+COUNTS = [kind for kind in ("poisson", "negative_binomial") if kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+@pytest.mark.parametrize("log_mean", [7.0, 9.3, 14.0, 25.0, 35.0, 50.0])
+def test_draws_of_large_counts_have_mean_and_spread_of_their_kind(kind, log_mean):
+    """NaN from means of 1e11 on with quantiles of scipy, and slow from 1e6 on."""
+    likelihood = columns_of(kind)
+    location = torch.full((1, 1), log_mean).double()
+    drawn, mean = draws(kind, 2000, location, likelihood).numpy(), np.exp(log_mean)
+    dispersion = (
+        0.0 if kind == "poisson" else likelihood.attributes(np.ones(1))["dispersion_"]
+    )
+    spread = np.sqrt(mean + dispersion * mean**2)
+    assert np.isfinite(drawn).all()
+    assert (drawn >= 0).all()
+    assert_array_equal(drawn, np.round(drawn))
+    assert abs((drawn - mean).mean()) < 4 * spread / np.sqrt(2000)
+    assert_allclose(drawn.std(), spread, rtol=0.15)
+
+
+@pytest.mark.parametrize("kind", COUNTS)
+def test_draws_of_large_counts_have_the_quantiles_of_scipy(kind):
+    """Where scipy has them: beyond the means from which other formulas are used."""
+    likelihood, mean = columns_of(kind), 2e6
+    level = torch.tensor([[1e-6], [0.01], [0.3], [0.5], [0.9], [1 - 1e-6]]).double()
+    location = torch.full((1, 1), np.log(mean)).double()
+    drawn = likelihood.draw(location, level)[:, 0]
+    if kind == "poisson":
+        law = stats.poisson(mean)
+    else:
+        size = 1 / likelihood.attributes(np.ones(1))["dispersion_"].item()
+        law = stats.nbinom(size, size / (size + mean))
+    expected = law.ppf(level[:, 0].numpy())
+    assert_allclose(drawn, expected, rtol=1e-5, atol=0.01 * law.std())
+
+
 @pytest.mark.parametrize("kind", ["lognormal", "gamma", "zero_lognormal"])
 def test_amounts_are_filled_in_with_what_is_expected(kind, likelihood, location):
     drawn = draws(kind, 100000, location, likelihood)
