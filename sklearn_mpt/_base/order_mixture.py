@@ -15,17 +15,20 @@ from sklearn_mpt._base.density import Density, Units
 
 
 def draw_orders(n_orders, n_features, rng):
-    """Draw orders of the columns; every second one is the reverse of the one before.
+    """Draw distinct orders of the columns, or all if there are no more.
+
+    Every second one is the reverse of the one before.
 
     Returns
     -------
-    orders : ndarray of int, of shape (n_orders, n_features)
+    orders : ndarray of int, of shape (n_orders or less, n_features)
     """
-    orders = np.empty((n_orders, n_features), dtype=np.int64)
-    for i in range(0, n_orders, 2):
-        orders[i] = rng.permutation(n_features)
-        orders[i + 1 : i + 2] = orders[i, ::-1]
-    return orders
+    n_orders = min(n_orders, math.factorial(n_features))
+    orders: dict[tuple[int, ...], None] = {}
+    while len(orders) < n_orders:
+        order = tuple(rng.permutation(n_features).tolist())
+        orders |= dict.fromkeys([order, order[::-1]])
+    return np.array(list(orders)[:n_orders], dtype=np.int64)
 
 
 class OrderMixture(Density):

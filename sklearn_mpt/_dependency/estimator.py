@@ -73,8 +73,8 @@ class MPTDependencyNetwork(TableMPT):
         Number of copies of each row. Each tree of a forest with `bootstrap` draws as
         many of them as there are rows, unless `max_samples` is another number.
     n_orders : int, default=8
-        Number of random orders of the columns whose mixture is the density. Every
-        second order is the reverse of the one before.
+        Number of random orders of the columns whose mixture is the density, at most as
+        many as exist. Every second order is the reverse of the one before.
     marginal_weight : float, default=0.01
         Weight, in (0, 1), of a distribution in each conditional that does not depend on
         other columns, so that nothing is impossible: shares of categories, to which

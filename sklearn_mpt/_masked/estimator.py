@@ -71,8 +71,8 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     n_mixtures : int, default=5
         Number of Gaussians in the conditional of a column of numbers.
     n_orders : int, default=8
-        Number of random orders of the columns whose mixture is the density. Every
-        second order is the reverse of the one before.
+        Number of random orders of the columns whose mixture is the density, at most as
+        many as exist. Every second order is the reverse of the one before.
     dropout : float or "auto", default="auto"
         Share of hidden units, in [0, 1), that are set to 0 in each step of training.
         "auto" grows with the number of columns per row. Not used with a `net`.

@@ -19,7 +19,8 @@ from sklearn_mpt._measure.contract import (
     ragged_hook,
     wants_row_orders,
 )
-from sklearn_mpt._measure.lml_samples import terms_along
+from sklearn_mpt._measure.lml_samples import GivenOrder, terms_along
+from sklearn_mpt._measure.masks import all_orders, count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects
 from sklearn_mpt._measure.workers import map_shares
@@ -55,7 +56,7 @@ def feature_contributions(
         Rows to explain. Missing entries (NaN, or the missing value of a DataFrame)
         contribute 0. For `MPTScorer`, texts.
     n_orders : int, default=50
-        Number of random orders of the features.
+        Number of random orders of the features; all of them, if there are no more.
     return_std : bool, default=False
         Whether to return the standard errors over orders too.
     as_explanation : bool, default=False
@@ -72,8 +73,9 @@ def feature_contributions(
         conditionals are exact, the sum of each row is its log marginal likelihood for
         any `n_orders`. For texts, a list of arrays of shape (n_tokens,).
     std_errors : ndarray of shape (n_samples, n_features)
-        Standard errors over pairs of orders (for texts, over orders). NaN with fewer
-        than two pairs, and if the contribution is -inf. Only if `return_std` is True.
+        Standard errors over pairs of orders (for texts, over orders). 0 with all
+        orders, NaN with fewer than two pairs, and if the contribution is -inf. Only if
+        `return_std` is True.
     explanation : shap.Explanation
         Returned instead of both if `as_explanation` is True, with `values`,
         `error_std`, `base_values` of 0, `data` (the rows, or the pieces of the texts)
@@ -140,20 +142,26 @@ class Contributions(NamedTuple):
 def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     rows = check_rows(estimator, X)
     check_hidden_values(estimator, rows)
-    n_pairs = (n_orders + 1) // 2
-    seeds = spawn_seeds(
-        given_or_parameter(estimator, "random_state", random_state), n_pairs
-    )
+    random_state = given_or_parameter(estimator, "random_state", random_state)
     n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
     conditional = CheckedConditional(estimator)
     per_row = wants_row_orders(conditional, rows)
-    counts = [2] * (n_orders // 2) + [1] * (n_orders % 2)
-    pairs = [OrderPair(seed, per_row, n) for seed, n in zip(seeds, counts, strict=True)]
-    moments = map_shares(partial(_moments_of_pairs, conditional), rows, pairs, n_jobs)
+    n_all = count_orders(rows.shape[1])
+    if n_orders >= n_all:
+        n_orders = int(n_all)
+        draws = [GivenOrder(order) for order in all_orders(rows.shape[1])]
+        degrees = np.inf  # the mean has no error
+    else:
+        n_pairs = (n_orders + 1) // 2
+        seeds, counts = spawn_seeds(random_state, n_pairs), [2] * n_pairs
+        counts[-1] -= n_orders % 2
+        pairs = zip(seeds, counts, strict=True)
+        draws = [OrderPair(seed, per_row, count) for seed, count in pairs]
+        degrees = n_pairs - 1 if n_pairs > 1 else np.nan
+    moments = map_shares(partial(_moments_of_pairs, conditional), rows, draws, n_jobs)
     mean, variance = reduce(np.add, moments)  # so far, sums
     mean /= n_orders
-    degrees = n_pairs - 1 if n_pairs > 1 else np.nan
     variance /= n_orders
     variance[np.isinf(mean)] = np.nan
     np.subtract(variance, mean**2, out=variance, where=np.isfinite(mean))
@@ -206,10 +214,10 @@ class OrderPair(NamedTuple):
         return np.stack([orders, orders[:, ::-1]])[: self.n_orders]
 
 
-def _moments_of_pairs(conditional, rows, pairs):
-    """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
+def _moments_of_pairs(conditional, rows, draws):
+    """Sum the terms over draws of orders, and the squares of the sums of draws."""
     moments = np.zeros((2, *rows.shape))
-    for _, counts, batch, terms in terms_along(conditional, rows, pairs):
+    for _, counts, batch, terms in terms_along(conditional, rows, draws):
         totals = np.add.reduceat(terms, np.cumsum(counts) - counts, axis=0)
         squares = totals**2 / counts[:, None, None]
         moments[:, batch] += totals.sum(axis=0), squares.sum(axis=0)

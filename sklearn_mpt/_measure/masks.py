@@ -5,16 +5,17 @@ A mask is a boolean array of shape (n_features,), True where a feature is hidden
 Masks of training are drawn in `_fitting.masks`, those of texts in `_text.masks`.
 """
 
+from functools import lru_cache
 from itertools import combinations, permutations
 from math import comb, factorial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
-MAX_ORDERED_FEATURES = 4  # of which all orders, 24, are listed; others are drawn
+MAX_ORDERED_FEATURES = 6  # of which all orders, 720, are listed; others are drawn
 
 
 def mask_size(rate, n_features):
@@ -144,25 +145,33 @@ def draw_partitions(size, n_masks, n_rows, n_features, rng):
 
 
 def count_orders(n_features):
-    """Return the number of orders of the features; infinity if it exceeds 24."""
+    """Return the number of orders of the features; infinity if it exceeds 720."""
     return factorial(n_features) if n_features <= MAX_ORDERED_FEATURES else np.inf
+
+
+@lru_cache(maxsize=MAX_ORDERED_FEATURES + 1)
+def all_orders(n_features):
+    """Return all orders of the features, as a constant array (n_orders, n_features)."""
+    orders = np.array(list(permutations(range(n_features))))
+    orders.flags.writeable = False
+    return orders
 
 
 def draw_order(index, seed, n_rows, n_features):
     """Draw the order with this index for each row; (n_rows, n_features).
 
-    If at most 24 orders exist, orders of different index differ in every row.
+    If at most 720 orders exist, orders of different index differ in every row. They are
+    then those of one list, in which each row has its own names of the features.
     """
     features = np.arange(n_features)
     if count_orders(n_features) == np.inf:
         rng = child_generator(seed, index)
         orders = np.tile(features, (n_rows, 1))
         return rng.permuted(orders, axis=1, out=orders)
-    orders = np.array(list(permutations(features)))
     rng = np.random.default_rng(seed)
-    parts = chunk_slices(n_rows, len(orders), CHUNK_ENTRIES)
-    keys = (rng.random((part.stop - part.start, len(orders))) for part in parts)
-    return np.concatenate([orders[key.argsort(axis=1)[:, index]] for key in keys])
+    order = rng.permutation(all_orders(n_features))[index]
+    names = np.tile(features, (n_rows, 1))
+    return rng.permuted(names, axis=1, out=names)[:, order]
 
 
 def child_generator(seed, *key):

@@ -1,3 +1,4 @@
+import math
 from itertools import permutations, product
 
 import joblib
@@ -21,6 +22,7 @@ from sklearn_mpt import (
     order_log_prob,
     order_spread,
 )
+from sklearn_mpt._base.order_mixture import draw_orders
 
 ORDERS = np.array(list(permutations(range(3))))
 CELLS = np.array(list(product([0.0, 1.0], repeat=3)))
@@ -76,11 +78,62 @@ def test_all_orders_leave_no_error_and_some_leave_the_spread():
     value, error = order_log_prob(no_joint, CELLS, 100, return_std=True)
     assert_allclose(value, mixture)
     assert_allclose(error, 0)
-    value, error = order_log_prob(no_joint, CELLS, 3, return_std=True, random_state=0)
-    assert (np.abs(value - mixture) < 4 * error).all()
-    assert (error > 0).all()
+    values, errors = np.swapaxes(
+        [
+            order_log_prob(no_joint, CELLS, 3, return_std=True, random_state=seed)
+            for seed in range(60)
+        ],
+        0,
+        1,
+    )
+    assert (errors > 0).all()
+    off = np.sqrt(((values - mixture) ** 2).mean() / (errors**2).mean())
+    assert 0.7 < off < 1.4
     one = order_log_prob(no_joint, CELLS, 1, return_std=True, random_state=0)
     assert np.isnan(one[1]).all()
+
+
+@pytest.mark.parametrize("per_row", [True, False])
+def test_as_many_orders_as_exist_are_all_of_them(per_row):
+    """120 of five columns, whatever measures them: no error is left."""
+    rng = np.random.default_rng(0)
+    links, X = rng.normal(size=(5, 5)), rng.integers(0, 2, (6, 5)).astype(float)
+    terms = np.zeros((120, 6, 5))
+    for i, order in enumerate(permutations(range(5))):
+        for t, j in enumerate(order):
+            hidden = np.isin(np.arange(5), order[t:])
+            terms[i, :, j] = no_joint(X, hidden, links)[:, j]
+
+    def model(X, mask):
+        assert per_row or mask.ndim == 1
+        return no_joint(X, mask, links)
+
+    options = {"return_std": True, "random_state": 0}
+    for value, error, expected in (
+        (*lml_samples(model, X, n_orders=120, **options), terms.sum(2).mean(0)),
+        (
+            *order_log_prob(model, X, 120, **options),
+            logsumexp(terms.sum(2), axis=0) - np.log(120),
+        ),
+        (*feature_contributions(model, X, n_orders=120, **options), terms.mean(0)),
+    ):
+        assert_allclose(value, expected, atol=1e-12)
+        assert_allclose(error, 0, atol=1e-7)
+    curve = mpt_curve(model, X, n_masks=120, design="chain", random_state=0)
+    assert_allclose(curve.lml, terms.sum(2).mean(), atol=1e-12)
+    assert_allclose(curve.lml_std_error, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_orders", "n_features"), [(8, 3), (120, 5), (7, 4), (3, 1)])
+def test_orders_of_mixtures_are_distinct(n_orders, n_features):
+    drawn = draw_orders(n_orders, n_features, np.random.default_rng(0))
+    assert len(drawn) == min(n_orders, math.factorial(n_features))
+    assert len(np.unique(drawn, axis=0)) == len(drawn)
+    assert_array_equal(
+        np.sort(drawn, axis=1), np.tile(np.arange(n_features), (len(drawn), 1))
+    )
+    even = len(drawn) // 2 * 2
+    assert_array_equal(drawn[1:even:2], drawn[:even:2, ::-1])
 
 
 def test_gaps_are_integrated_out(known):
