@@ -1,8 +1,6 @@
-"""Which entries of a table are to be filled in, and limits of what fills them."""
+"""Which entries of a table are to be filled in, and columns of what is filled in."""
 
-from collections.abc import Mapping
 from numbers import Real
-from typing import NamedTuple, Self
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -11,7 +9,6 @@ from sklearn.utils import check_array
 
 from sklearn_mpt._frames import (
     array_of_objects,
-    column_place,
     columns_of,
     is_missing,
     missing_in_array,
@@ -21,12 +18,9 @@ from sklearn_mpt._frames import (
     with_columns,
     with_strings,
 )
-from sklearn_mpt._messages import joined, listed
+from sklearn_mpt._messages import joined
 from sklearn_mpt._tables.filling import ColumnStorage
-from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.reader import TableReader
-
-KINDS_WITHOUT_NUMBERS = {None, "bernoulli", *CATEGORIES}
 
 
 def as_table(X, estimator, min_samples=1):
@@ -135,118 +129,6 @@ def _nullable(column):
     if dtype.kind in "iu":
         return str(dtype).replace("int", "Int").replace("u", "U")
     return dtype
-
-
-class Adjustments(NamedTuple):
-    """What is added to numbers that are filled in, and their bounds.
-
-    shift, low, high : of each column, (d,). NaN stands for the limits of
-    what `fit` saw, an infinite number for no limit.
-    """
-
-    shift: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    @classmethod
-    def from_parameters(
-        cls, delta, min_value, max_value, reader: TableReader, names
-    ) -> Self:
-        """Read the parameters; the error lists all problems.
-
-        names : of the columns.
-        """
-        problems, values = [], []
-        for parameter, value, default in (
-            ("delta", delta, 0.0),
-            ("min_value", min_value, np.nan),
-            ("max_value", max_value, np.nan),
-        ):
-            try:
-                values.append(_of_columns(parameter, value, default, reader, names))
-            except (TypeError, ValueError) as error:
-                problems.append(str(error))
-        if not problems:
-            above = np.flatnonzero(values[1] > values[2])
-            if len(above):
-                problems = [
-                    f"min_value {values[1][above[0]]} is above max_value "
-                    f"{values[2][above[0]]} in column(s) "
-                    f"{listed([names[j] for j in above])}."
-                ]
-        if problems:
-            raise ValueError(" ".join(problems))
-        return cls(*values)
-
-    @property
-    def places(self):
-        """Indices of the columns that they may change."""
-        is_bound = np.isfinite(self.low) | np.isfinite(self.high)
-        return np.flatnonzero((self.shift != 0) | is_bound).tolist()
-
-    def apply(self, filled, gaps, reader: TableReader):
-        """Return a table that was filled in, with its former gaps adjusted.
-
-        gaps : bool, shape (n, d).
-        """
-        places = [j for j in self.places if gaps[:, j].any()]
-        if not places:
-            return filled
-        rows = reader.encode(filled, places)
-        rows = np.fmin(np.fmax(rows + self.shift, self.low), self.high)
-        return reader.fill(filled, rows, gaps & np.isin(np.arange(len(gaps.T)), places))
-
-
-def _of_columns(parameter, value, default, reader, names):
-    """Return a parameter's number for each column; `default` where it has none."""
-    values = np.full(len(names), default)
-    if value is None:
-        return values
-    if isinstance(value, Mapping):
-        given = {column_place(key, names, parameter): by for key, by in value.items()}
-    elif np.ndim(value) == 0:
-        number = _number(value, parameter, parameter)
-        is_number = [_is_of_numbers(reader, j) for j in range(len(names))]
-        return np.where(is_number, number, default)
-    else:
-        array = np.asarray(value)
-        if array.shape != values.shape:
-            raise ValueError(
-                f"{parameter} must have a number for each of {len(names)} columns, got "
-                f"shape {array.shape}."
-            )
-        given = dict(enumerate(array.tolist()))
-    for j, by in given.items():
-        number = _number(by, f"{parameter} of column {names[j]!r}", parameter)
-        is_idle = number == 0 if parameter == "delta" else np.isinf(number)
-        if not is_idle and not _takes_number(reader, j, parameter):
-            raise ValueError(
-                f"{parameter} of column {names[j]!r}: the column holds no numbers."
-            )
-        values[j] = number
-    return values
-
-
-def _takes_number(reader, j, parameter):
-    is_shift_of_days = parameter == "delta" and reader.storage[j]["days"]
-    return is_shift_of_days or _is_of_numbers(reader, j)
-
-
-def _is_of_numbers(reader, j):
-    is_number = reader.kinds[j] not in KINDS_WITHOUT_NUMBERS
-    return is_number and not reader.storage[j]["days"]
-
-
-def _number(value, name, parameter):
-    """Return a finite number, or an infinite bound, which is none."""
-    try:
-        number = np.nan if isinstance(value, bool | str) else float(value)
-    except (TypeError, ValueError):
-        number = np.nan
-    no_bound = {"min_value": -np.inf, "max_value": np.inf}.get(parameter)
-    if not np.isfinite(number) and number != no_bound:
-        raise ValueError(f"{name} must be a finite number, got {plain(value)!r}.")
-    return number
 
 
 def check_kind_of_table(X, reader, names):

@@ -27,8 +27,9 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._frames import column_names, columns_of, with_distinct_names
+from sklearn_mpt._imputation.adjustments import Adjustments, rows_of
+from sklearn_mpt._imputation.bounded_tables import filled_within, unlimited
 from sklearn_mpt._imputation.gaps import (
-    Adjustments,
     as_table,
     check_kind_of_table,
     keep_columns,
@@ -37,7 +38,8 @@ from sklearn_mpt._imputation.gaps import (
     with_zeros,
     without_unknown,
 )
-from sklearn_mpt._imputation.multiple import bootstrap_fits
+from sklearn_mpt._imputation.limits import Limits
+from sklearn_mpt._imputation.multiple import bootstrap_fits, fitted_within
 from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.rows import digest_of, missing_entries
@@ -52,6 +54,10 @@ if TYPE_CHECKING:
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
+# Of draws of numbers with bounds, and of fits to them. With 600 rows and 40% of numbers
+# below a detection limit, whose mean is .31, the expected mean is .42 by a fit to the
+# others, .35 after 3 rounds and .33 after 7.
+N_ROUNDS = 8
 LikelihoodNames = str | list | tuple | dict
 Bound = float | dict | ArrayLike | None
 
@@ -92,11 +98,18 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         numbers, among them objects that are all numbers, dates and time differences.
         Arrays of floats hold numbers. "auto" also takes numbers 0 and 1 as "bernoulli",
         and whole numbers with few values as "ordinal" if that describes them better.
-    min_value, max_value : float, dict or array-like of (n_features,), default=None
-        Bounds of the numbers that are filled in; a dict maps columns, by name or
-        number, to bounds. One float is for all columns of numbers. With None, numbers
-        lie at most a standard deviation outside of what was seen, and are not negative
-        where nothing is, unless there is an `estimator`; infinite bounds lift that.
+    min_value, max_value : float, dict, array-like or DataFrame, default=None
+        Bounds of the numbers that are filled in: one for all columns of numbers; one
+        for each column, of shape (n_features,); or one for each entry, of the shape of
+        X, such as the detection limits of its rows, where NaN stands for no bound. A
+        dict maps columns, by name or number, to a bound, or to an array of shape
+        (n_samples,), such as another column. Draws and expectations are those of
+        distributions that are truncated at the bounds. Models also learn from bounds
+        that exclude some of the numbers seen in `fit`. With None, numbers lie at most a
+        standard deviation outside of what was seen, dates do not lie outside, and
+        numbers are not negative where nothing is, and not below half of the least
+        number seen where all are above zero, unless there is an `estimator`; infinite
+        bounds lift that.
     missing_values : int, float, str, NaN, None or pandas.NA, default=NaN
         Entries that are missing, besides NaN, None and NA, which always are.
     add_indicator : bool, default=False
@@ -191,6 +204,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     A power transform is taken only if it implies about the mean and the spread of the
     column.
 
+    A missing number that `min_value` or `max_value` bounds is drawn from the
+    distribution given the rest of its row, truncated at its bounds, and expected by its
+    mean. If the bounds exclude some of the numbers seen, as below a detection limit,
+    the chosen models are then trained on eight times, each time with new draws of such
+    numbers beside the numbers seen, by data augmentation [6]_.
+
     References
     ----------
     .. [1] D. B. Rubin, "Multiple imputation for nonresponse in surveys", Wiley, 1987.
@@ -202,6 +221,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
        some models are (somewhere) useful", Bayesian Analysis 17, 2022.
     .. [5] J. M. Bates and C. W. J. Granger, "The combination of forecasts", Operational
        Research Quarterly 20, 1969.
+    .. [6] M. A. Tanner and W. H. Wong, "The calculation of posterior distributions by
+       data augmentation", Journal of the American Statistical Association 82, 1987.
 
     Examples
     --------
@@ -225,6 +246,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader
+    _limits: Limits  # infinite ones of columns, if the user gave an estimator
     _is_kept: np.ndarray  # which columns `transform` returns, shape: (n_features,)
 
     # All other parameters must not change after `fit`.
@@ -318,13 +340,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             if sample_weight is not None:  # for draws of rows of the same table
                 weight = check_sample_weight(sample_weight, X)
                 self._training_weight = digest_of(X), weight
+            n_rows = len(X)
+            counted, _ = rows_that_count(np.arange(n_rows), sample_weight)
             X, weight = rows_that_count(X, sample_weight)
-            reasons, hints = self._learn_table(X)
+            reasons, hints = self._learn_table(X, n_rows)
             if estimator is None:
-                adjustments = self._adjustments(X)
                 estimator = StackedModels(
                     self._reader,
-                    bounds=(adjustments.low, adjustments.high),
                     max_seconds=self.max_seconds,
                     max_models=self.max_models,
                     random_state=self.random_state,
@@ -332,10 +354,38 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 self._warn_of_columns(reasons, hints)
             weights = {} if weight is None else {"sample_weight": weight}
             self.estimator_ = estimator.fit(X, **weights)
+            bounds = self._adjustments(X, n_rows).bounds
+            self._train_within(X, [rows_of(b, counted) for b in bounds], weights)
             self._bound = bound_parameters(self, self._free_parameters)
             if self.estimator is None:
                 self.selection_ = estimator.selection_
         return self
+
+    def _train_within(self, X, bounds, weights):
+        """Train the estimator on draws of missing numbers of which bounds are known."""
+        entries = self._bounded_entries(X, bounds)
+        if not entries.any():
+            return
+        rng = np.random.default_rng(spawn_seeds(self.random_state, 1)[0])
+        self.estimator_ = fitted_within(
+            self.estimator_,
+            lambda estimator: self._drawn(estimator, X, entries, bounds, rng),
+            N_ROUNDS,
+            **weights,
+        )
+
+    def _bounded_entries(self, X, bounds):
+        """Return the gaps whose bounds exclude some of the numbers seen in `fit`."""
+        low, high = bounds
+        excludes = (low > self._limits.least) | (high < self._limits.largest)
+        return missing_entries(X) & excludes
+
+    def _drawn(self, estimator, X, entries, bounds, rng):
+        """Return a table some of whose gaps are drawn within bounds."""
+        if not entries.any():
+            return X
+        drawn = self._imputed(estimator, X, "sample", seed_from(rng), bounds)
+        return self._reader.fill(X, self._reader.encode(drawn), entries)
 
     def _check_is_fitted(self):
         check_is_fitted(self)
@@ -353,8 +403,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     def _names(self, X):
         return getattr(self, "feature_names_in_", np.array(column_names(X))).tolist()
 
-    def _learn_table(self, X):
+    def _learn_table(self, X, n_rows):
         """Learn how columns are read, and check parameters that depend on columns.
+
+        n_rows : number of rows that were given; X has those that count.
 
         Returns
         -------
@@ -369,12 +421,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self._reader, reasons = TableReader.learn(X, "from_dtype", KINDS)
             problems.append(str(error))
         try:
-            self._adjustments(X)
+            self._adjustments(X, n_rows)
         except ValueError as error:
             problems.append(str(error))
         is_empty = np.array([reasons.get(j) == EMPTY for j in range(len(names))])
         self._is_kept = np.ones(len(names), dtype=bool)
         hints = []
+        self._limits = unlimited(X, self._reader)
         if self.estimator is None:
             if not len(self._reader.modelled):
                 problems.append(
@@ -396,11 +449,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self.indicator_.fit(_as_nan(missing_entries(X)))
         return reasons, hints
 
-    def _adjustments(self, X):
+    def _adjustments(self, X, n_rows=None):
         bounds = self.min_value, self.max_value
-        return Adjustments.from_parameters(
-            self.delta, *bounds, self._reader, column_names(X)
-        )
+        return Adjustments.from_parameters(self.delta, *bounds, self._reader, X, n_rows)
 
     def _warn_of_columns(self, reasons, hints):
         names = list(self.unmodelled_)
@@ -468,11 +519,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
         X, known : the table with and without unknown categories.
         """
-        filled = estimator.impute(known, method=method, random_state=random_state)
         adjustments = self._adjustments(X)
-        if adjustments.places:
-            gaps = missing_entries(known)
-            filled = adjustments.apply(filled, gaps, self._reader)
+        bounds = adjustments.bounds
+        filled = self._imputed(estimator, known, method, random_state, bounds)
+        filled = adjustments.shifted(filled, missing_entries(known), self._reader)
         filled = keep_columns(filled, self._is_kept)
         if not hasattr(self, "indicator_"):
             return filled
@@ -480,6 +530,16 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         names = column_names(with_distinct_names(X))
         added = [f"missingindicator_{names[j]}" for j in self.indicator_.features_]
         return with_indicators(filled, indicators, added)
+
+    def _imputed(self, estimator, X, method, random_state, bounds):
+        """Return what an estimator fills in within bounds, before shifts are added."""
+        if self.estimator is None:
+            return estimator.impute(X, method, random_state, bounds)
+        filled = estimator.impute(X, method=method, random_state=random_state)
+        limits = self._limits.with_bounds(*bounds)
+        return filled_within(
+            estimator, X, filled, self._reader, limits, method, random_state
+        )
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None):
         """Return the names of the columns that `transform` returns.
@@ -542,12 +602,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         self._check_is_fitted()
         X = self._read(X)
         weight = self._weight_of_rows(X, sample_weight)
-        known = self._without_unknown(X)
+        known, bounds = self._without_unknown(X), self._adjustments(X).bounds
+        entries = self._bounded_entries(known, bounds)
         seeds = spawn_seeds(self.random_state, self.n_imputations)
         tables = []
         for seed in seeds:
             rng = np.random.default_rng(seed)
-            estimator = bootstrap_fits(self.estimator_, known, rng, weight)
+            train = self._drawn(self.estimator_, known, entries, bounds, rng)
+            estimator = bootstrap_fits(self.estimator_, train, rng, weight)
             draw = seed_from(rng)
             tables.append(self._filled(estimator, X, known, "sample", draw))
         return tables

@@ -7,63 +7,117 @@ import numpy as np
 from sklearn_mpt._tables.kinds_of_values import step_of
 
 MAX_DECIMALS = 6  # numbers with more are on no grid
+REACH = 10.0  # standard deviations outside of what was seen where models have mass
 
 
 class Limits(NamedTuple):
     """Smallest and largest numbers of columns, and the grids that they are on.
 
-    low, high : of each column, infinite without limit. origin, step : of the grid of
-    each column; 0 without a grid.
+    low, high : of each column, infinite without limit; of each entry, (n, d), after
+    `with_bounds` of a table. least, largest, spread : of what was seen of a column, and
+    its standard deviation; NaN for columns that are not numbers. step : of the grid of
+    each column, through `least`; 0 without a grid.
     """
 
     low: np.ndarray
     high: np.ndarray
-    origin: np.ndarray
+    least: np.ndarray
+    largest: np.ndarray
+    spread: np.ndarray
     step: np.ndarray
 
     @classmethod
-    def from_rows(cls, rows, is_number):
+    def from_rows(cls, rows, is_number, has_margin=True):
         """Learn the limits and grids of columns of numbers.
 
-        Limits lie a standard deviation outside of what is seen, but are not negative
-        where nothing negative is.
+        Limits lie a standard deviation outside of what is seen. They are not negative
+        where nothing negative is, and at least half of the least number seen where that
+        is above zero.
 
-        rows : shape (n, d), NaN where missing. is_number : bool, (d,).
+        rows : shape (n, d), NaN where missing. is_number : bool, (d,). has_margin :
+        bool, (d,) or one for all; False for limits at what is seen, as of dates.
         """
-        n_columns = rows.shape[1]
-        low, high = np.full(n_columns, -np.inf), np.full(n_columns, np.inf)
-        origin, step = np.zeros((2, n_columns))
+        least, largest, spread = np.full((3, rows.shape[1]), np.nan)
+        step = np.zeros(rows.shape[1])
         for j in np.flatnonzero(is_number):
             numbers = rows[~np.isnan(rows[:, j]), j]
             if len(numbers):
-                margin = numbers.std()
-                floor = 0.0 if numbers.min() >= 0 else -np.inf
-                low[j] = max(numbers.min() - margin, floor)
-                high[j] = numbers.max() + margin
-                origin[j], step[j] = numbers.min(), decimal_step(numbers)
-        return cls(low, high, origin, step)
+                least[j], largest[j] = numbers.min(), numbers.max()
+                spread[j], step[j] = numbers.std(), decimal_step(numbers)
+        margin = np.where(has_margin, spread, 0.0)
+        floor = np.where(least >= 0, least / 2, -np.inf)
+        low, high = np.fmax(least - margin, floor), largest + margin
+        is_known = ~np.isnan(least)
+        low, high = np.where(is_known, low, -np.inf), np.where(is_known, high, np.inf)
+        return cls(low, high, least, largest, spread, step)
 
     def with_bounds(self, low, high):
-        """Return limits that a user's bounds replace where they are not NaN."""
+        """Return limits that a user's bounds replace where they are not NaN.
+
+        A limit that stays is as far from a bound as from what was seen, if the bound is
+        outside of that. So numbers above zero that lie below a detection limit may be
+        anywhere between zero and it.
+
+        low, high : shape (d,), or (n, d) for bounds of entries.
+        """
         is_low, is_high = ~np.isnan(low), ~np.isnan(high)
-        lower = np.where(is_low, low, self.low)
-        upper = np.where(is_high, high, self.high)
-        lower = np.where(is_high & ~is_low, np.minimum(lower, upper), lower)
-        upper = np.where(is_low & ~is_high, np.maximum(lower, upper), upper)
+        floor = np.fmin(self.step, high) / 2  # the grid of numbers above zero lacks 0
+        floor = np.where(self.least > 0, floor, -np.inf)
+        floor = np.where(self.least == 0, 0.0, floor)
+        below = np.fmin(np.fmax(high - self.spread, floor), high)
+        above = low + self.spread
+        has_low, has_high = np.isfinite(self.low), np.isfinite(self.high)
+        lower = np.where(has_low & (high <= self.least), below, self.low)
+        upper = np.where(has_high & (low >= self.largest), above, self.high)
+        lower, upper = np.where(is_low, low, lower), np.where(is_high, high, upper)
         return self._replace(low=lower, high=upper)
+
+    def rows(self, is_row):
+        """Return the limits of some rows, by a mask or indices."""
+        if self.low.ndim == 1:
+            return self
+        return self._replace(low=self.low[is_row], high=self.high[is_row])
 
     def clip(self, rows):
         return np.clip(rows, self.low, self.high)
 
+    def _places(self):
+        """Return the step, and the first and last places on the grid within limits."""
+        step = np.where(self.step > 0, self.step, 1.0)
+        first = np.ceil((self.low - self.least) / step)
+        return step, first, np.floor((self.high - self.least) / step)
+
     def nearest_existing(self, rows):
-        """Return the nearest numbers within limits and on the grid of their column."""
-        rows, has_grid = self.clip(rows), self.step > 0
-        step = np.where(has_grid, self.step, 1.0)
-        lower, upper = (self.low - self.origin) / step, (self.high - self.origin) / step
-        place = np.rint((rows - self.origin) / step)
-        place = place.clip(np.ceil(lower), np.floor(upper))
-        grid = self.origin + place * step
-        return np.where(has_grid, grid.round(MAX_DECIMALS), rows)
+        """Return the nearest numbers within limits and on the grid of their column.
+
+        Where no number of the grid is within the limits, it is not on the grid.
+        """
+        rows = self.clip(rows)
+        step, first, last = self._places()
+        place = np.rint((rows - self.least) / step).clip(first, last)
+        grid = (self.least + place * step).round(MAX_DECIMALS)
+        return np.where((self.step > 0) & (first <= last), grid, rows)
+
+    def of_draws(self):
+        """Return the limits of draws that `nearest_existing` rounds.
+
+        They lie half a step beyond the first and the last number of a grid, so that
+        these are as probable as others.
+        """
+        step, first, last = self._places()
+        is_grid = (self.step > 0) & (first <= last)
+        low = np.where(is_grid, self.least + (first - 0.5) * step, self.low)
+        high = np.where(is_grid, self.least + (last + 0.5) * step, self.high)
+        return self._replace(low=low, high=high)
+
+    def reached(self, n_rows):
+        """Return finite limits, beyond which no number is expected; (n_rows, d, 2)."""
+        width = REACH * self.spread
+        lowest, highest = self.least - width, self.largest + width
+        low = np.fmax(self.low, np.fmin(lowest, self.high - width))
+        high = np.fmin(self.high, np.fmax(highest, self.low + width))
+        limits = np.stack([low, high], axis=-1)
+        return np.broadcast_to(limits, (n_rows, *limits.shape[-2:]))
 
 
 def decimal_step(numbers):

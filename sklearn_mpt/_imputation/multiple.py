@@ -1,4 +1,4 @@
-"""Fits to rows drawn with replacement, for multiple imputation."""
+"""Fits that start from a fitted estimator, and fits to rows drawn with replacement."""
 
 import copy
 import warnings
@@ -23,13 +23,36 @@ def bootstrap_fits(estimator, X, rng, weight=None):
     else:
         n_drawn = int(np.floor(weight.sum() + 0.5))
         drawn = rng.choice(n_rows, size=n_drawn, p=weight / weight.sum())
-    if "warm_start" in estimator.get_params():
-        model = copy.deepcopy(estimator).set_params(warm_start=True)
-    else:
-        model = clone(estimator)
+    model = trained_on(estimator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if has_fit_parameter(model, "sample_weight"):
             weight = np.bincount(drawn, minlength=n_rows).astype(float)
             return model.fit(X, sample_weight=weight)
         return model.fit(take(X, np.sort(drawn)))
+
+
+def trained_on(estimator):
+    """Return a copy of a fitted estimator whose `fit` goes on, if its class can."""
+    if "warm_start" in estimator.get_params():
+        return copy.deepcopy(estimator).set_params(warm_start=True)
+    return clone(estimator)
+
+
+def fitted_within(estimator, draw, n_rounds, **fit_params):
+    """Return an estimator that is fitted to rows some of whose entries it draws.
+
+    It is a fit by data augmentation: rounds of draws, given the last fit, and of fits.
+
+    draw : callable
+        Returns a table in which an estimator has drawn the entries of which something
+        is known, such as bounds.
+    """
+    given = {}
+    if "warm_start" in estimator.get_params():
+        given = {"warm_start": estimator.warm_start}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(n_rounds):
+            estimator = trained_on(estimator).fit(draw(estimator), **fit_params)
+    return estimator.set_params(**given)

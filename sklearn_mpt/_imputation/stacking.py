@@ -18,10 +18,12 @@ from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.limits import Limits, largest_log_densities
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.selection import expected, search, with_levels
+from sklearn_mpt._imputation.truncation import Conditionals, draw_within, expect_within
 from sklearn_mpt._imputation.weights import ModelWeights, mixed
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
+from sklearn_mpt._tables.days import DATES
 from sklearn_mpt._tables.reader import TableReader
 
 # Of models that were fitted without the hidden entries: with these, they start near
@@ -55,8 +57,6 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     ----------
     reader : TableReader
         Kinds and categories of the columns. Columns without a kind are not modelled.
-    bounds : tuple of ndarray of shape (n_features,), default=None
-        Least and largest numbers to fill in; NaN for the limits of what was seen.
     max_seconds : "auto", float or None, default="auto"
         Processor time for the choice of models; see `MPTImputer`.
     max_models : int, default=None
@@ -90,14 +90,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self,
         reader: TableReader,
         *,
-        bounds: tuple[np.ndarray, np.ndarray] | None = None,
         max_seconds: str | float | None = "auto",
         max_models: int | None = None,
         warm_start: bool = False,
         random_state: RandomState = None,
     ):
         self.reader = reader
-        self.bounds = bounds
         self.max_seconds = max_seconds
         self.max_models = max_models
         self.warm_start = warm_start
@@ -141,10 +139,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         powers = PowerTransforms.from_rows(rows, is_number)
         self._coding = TableCoding(layout, numbers, powers, weight)
-        self._limits = Limits.from_rows(rows, layout.numbers)
-        if self.bounds is not None:
-            low, high = self.bounds
-            self._limits = self._limits.with_bounds(low[columns], high[columns])
+        is_date = [DATES in reader.storage[j]["days"] for j in columns]
+        self._limits = Limits.from_rows(rows, layout.numbers, np.logical_not(is_date))
         self._largest = largest_log_densities(rows, layout)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
@@ -193,18 +189,31 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         check_is_fitted(self)
         shape, columns = np.shape(X), self._columns
         mask = np.broadcast_to(check_mask(mask, *shape), shape)[:, columns]
-        rows = self._coded(X)
+        numbers, log_prob = self._numbers(X), np.zeros(shape)
+        is_target = mask & ~np.isnan(numbers)
+        mixture_log_prob = self._log_prob(numbers, mask, self.weights_)
+        log_prob[:, columns] = np.where(is_target, mixture_log_prob, 0.0)
+        return log_prob
+
+    def _log_prob(self, numbers, mask, weights):
+        """Return log-probabilities of hidden entries of the modelled columns, (n, m).
+
+        They are arbitrary where entries are not hidden.
+        """
+        rows = CodedRows(numbers, self._coding)
+        mask = np.broadcast_to(mask, numbers.shape)
         log_probs = [
             model.conditional_log_prob(rows, mask) for model in self.estimators_
         ]
-        mixture_log_prob = mixed(np.stack(log_probs), self.weights_[:, None])
-        mixture_log_prob = np.minimum(mixture_log_prob, self._largest)
-        log_prob = np.zeros(shape)
-        log_prob[:, columns] = np.where(mask & ~rows.gaps, mixture_log_prob, 0.0)
-        return log_prob
+        mixture_log_prob = mixed(np.stack(log_probs), weights[:, None])
+        return np.minimum(mixture_log_prob, self._largest)
 
     def impute(
-        self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
+        self,
+        X: ArrayLike,
+        method: str = "mean",
+        random_state: RandomState = None,
+        bounds: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> ArrayLike:
         """Fill in the gaps of rows.
 
@@ -218,6 +227,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             models other than independent columns, given what is drawn already.
         random_state : int, RandomState instance or None, default=None
             Determines the draws. None takes the estimator's own.
+        bounds : tuple of ndarray, default=None
+            Least and largest numbers to fill in, in each column, (n_features,), or in
+            each entry, (n_samples, n_features); NaN for the limits of what was seen.
 
         Returns
         -------
@@ -232,19 +244,45 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         filled, gaps = numbers.copy(), np.isnan(numbers)
         has_gaps = gaps.any(axis=1)
         if has_gaps.any():
-            rows = CodedRows(numbers[has_gaps], self._coding)
+            if bounds is None:
+                bounds = np.full((2, codes.shape[1]), np.nan)
+            low, high = (bound[..., columns] for bound in bounds)
+            limits = self._limits.with_bounds(low, high).rows(has_gaps)
             if method == "mean":
-                weights = ModelWeights(self.weights_, self.mean_weights_)
-                expected_numbers = expected(self.estimators_, weights, rows)
-                filled[has_gaps] = self._limits.clip(expected_numbers)
+                is_bound = np.isfinite(low) | np.isfinite(high)
+                is_bound = np.broadcast_to(is_bound, gaps.shape)[has_gaps]
+                filled[has_gaps] = self._expected(numbers[has_gaps], limits, is_bound)
             else:
                 state = self.random_state if random_state is None else random_state
-                seed = spawn_seeds(state, 1)[0]
-                drawn = self._drawn(rows.numbers, np.random.default_rng(seed))
-                filled[has_gaps] = self._limits.nearest_existing(drawn)
+                rng = np.random.default_rng(spawn_seeds(state, 1)[0])
+                filled[has_gaps] = self._drawn_within(numbers[has_gaps], limits, rng)
         complete = codes.copy()
         complete[:, columns] = np.where(gaps, filled, numbers)
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
+
+    def _expected(self, numbers, limits, is_bound):
+        """Fill rows in by expectations within limits.
+
+        is_bound : entries whose limits a user set, bool, (n, m).
+        """
+        weights = ModelWeights(self.weights_, self.mean_weights_)
+        filled = expected(self.estimators_, weights, CodedRows(numbers, self._coding))
+        model = self._conditionals()
+        return limits.clip(expect_within(model, numbers, filled, limits, is_bound))
+
+    def _drawn_within(self, numbers, limits, rng):
+        """Draw the missing entries of rows within limits."""
+        model, drawn = self._conditionals(rng), self._drawn(numbers, rng)
+        drawn = draw_within(model, numbers, drawn, limits.of_draws(), rng)
+        return limits.nearest_existing(drawn)
+
+    def _conditionals(self, rng=None):
+        """Return conditionals of rows, whatever their indices are."""
+        return Conditionals(
+            lambda rows, index: self._drawn(rows, rng),
+            lambda rows, index, mask: self._log_prob(rows, mask, self._draw_weights()),
+            dict(self._coding.layout.values),
+        )
 
     def _drawn(self, numbers, rng):
         """Draw the missing entries of rows; each from one of the models, by weights.
@@ -253,14 +291,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         models draw in turn, given what is drawn already. One uniform number for each
         row chooses the models of its entries, so that they are the same model if
         weights do not differ between columns.
-
-        Independent columns, the first, are left out: rows drawn from them would weaken
-        the dependence of columns, and bias slopes of regressions towards zero.
         """
-        shares = self.weights_.copy()
-        others = shares[1:].sum(axis=0) > 0
-        shares[0, others] = 0.0
-        model_of_entry = drawn_codes(shares.T, rng.random((len(numbers), 1, 1)))
+        weights = self._draw_weights().T
+        model_of_entry = drawn_codes(weights, rng.random((len(numbers), 1, 1)))
         drawn = numbers.copy()
         gaps = np.isnan(numbers)
         for k in rng.permutation(len(self.estimators_)):
@@ -274,6 +307,17 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                     entries[is_drawn], drawn_rows, drawn[is_drawn]
                 )
         return drawn
+
+    def _draw_weights(self):
+        """Return weights of the models in draws, (n_models, m).
+
+        Independent columns, the first, are left out: rows drawn from them would weaken
+        the dependence of columns, and bias slopes of regressions towards zero.
+        """
+        weights = self.weights_.copy()
+        others = weights[1:].sum(axis=0) > 0
+        weights[0, others] = 0.0
+        return weights
 
 
 def _in_order(places, names):
