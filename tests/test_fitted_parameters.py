@@ -72,6 +72,8 @@ CHANGED = {
     "model": "rasch",
     "mask_rate": 0.4,
     "n_masks": 7,
+    "max_inputs": 1,
+    "max_rows": 9,
     "objective": "other",
     "init": "pca",
     "max_iter": 1,

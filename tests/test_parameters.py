@@ -96,6 +96,8 @@ MODELS = {
         "classifier": [1, "forest", LinearSVC(), RandomForestClassifier],
         "regressor": [1, "forest", StandardScaler(), RandomForestRegressor],
         "likelihood": [*LIKELIHOOD, Bernoulli()],
+        "max_inputs": [value for value in COUNT if value is not None],
+        "max_rows": [value for value in COUNT if value is not None],
         "n_orders": COUNT,
         "marginal_weight": [*NO_REAL, 0.0, 1.0, -0.1],
         "calibrate": NO_BOOL,

@@ -21,6 +21,8 @@ class NetworkDensity(OrderMixture):
         Those of each column.
     learned : list of dict
         What else was learned of each column.
+    read : list of int ndarray
+        The columns that the predictors of each column read.
     share : float
         Weight of the distributions that do not depend on other columns.
     units : Units
@@ -30,10 +32,10 @@ class NetworkDensity(OrderMixture):
         Of the columns, for messages.
     """
 
-    def __init__(self, columns, predictors, learned, share, units, orders, names):
+    def __init__(self, columns, predictors, learned, read, share, units, orders, names):
         super().__init__(units, orders)
         self.names, self.predictors = names, predictors
-        self.codings = [PredictorCoding(columns, j) for j in range(len(predictors))]
+        self.codings = [PredictorCoding(columns, places) for places in read]
         self.conditionals = [
             conditional_of(*parts, share)
             for parts in zip(predictors, learned, strict=True)
@@ -48,9 +50,9 @@ class NetworkDensity(OrderMixture):
 
     def _call(self, method, rows, visible, column, *args):
         """Return what a method of the conditional of a column returns, as a tensor."""
-        visible = visible.numpy().copy()
-        visible[:, column] = False
-        inputs = PredictorInputs(self.codings[column], rows.numpy(), visible)
+        coding = self.codings[column]
+        parts = (part.numpy()[:, coding.places] for part in (rows, visible))
+        inputs = PredictorInputs(coding, *parts)
         args = (part.numpy() for part in args)
         with named(self.predictors[column], self.names[column], "predict"):
             result = getattr(self.conditionals[column], method)(inputs, *args)

@@ -17,6 +17,7 @@ from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, warn_constant
 from sklearn_mpt._dependency.density import NetworkDensity
+from sklearn_mpt._dependency.relevance import most_related
 from sklearn_mpt._dependency.training import NetworkSettings, fit_column
 from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._seeds import RandomState
@@ -69,6 +70,13 @@ class MPTDependencyNetwork(TableMPT):
         How many columns are hidden in training. "uniform" trains on each row as it is,
         and on copies that hide 1 to all other columns. A float in (0, 1] is a fixed
         rate and an int a fixed number, which include the predicted column.
+    max_inputs : int or None, default=20
+        Number of columns that the predictors of a column read: those that tell most of
+        it one by one, by Pearson's :math:`\phi^2` of categories and of polynomials of
+        ranks, less what chance gives. None is all others.
+    max_rows : int or None, default=10000
+        Number of rows to which the predictors of a column are fitted, drawn at random
+        where there are more. None is all rows.
     n_masks : int, default=3
         Number of copies of each row. Each tree of a forest with `bootstrap` draws as
         many of them as there are rows, unless `max_samples` is another number.
@@ -97,6 +105,8 @@ class MPTDependencyNetwork(TableMPT):
     estimators_ : list of list of estimators
         Fitted predictors of each column. There are none for a column with one value,
         and a classifier and a regressor for "zero_lognormal".
+    inputs_ : list of int ndarray
+        The columns that the predictors of each column read.
     orders_ : ndarray of shape (n_orders, n_features)
         The orders whose mixture is the density.
     likelihoods_, categories_ : list
@@ -115,8 +125,8 @@ class MPTDependencyNetwork(TableMPT):
     -----
     Numbers are standardised. No variance is smaller than that of rounding to the
     smallest distance of two values of the column, or 0.003 standard deviations.
-    Each predictor reads all other columns: fits take time linear in rows, and up to
-    quadratic in columns.
+    Fits take time linear in rows and in columns, but for the choice of inputs, where
+    there are more columns than `max_inputs`.
     A predictor that takes no NaN, by its tags, gets 0 for hidden inputs and indicators
     of visible columns. Weights of rows are passed to predictors as `sample_weight`; for
     the default forests they are probabilities to draw a row. If a predictor fails, the
@@ -143,12 +153,15 @@ class MPTDependencyNetwork(TableMPT):
     """
 
     estimators_: list[list[BaseEstimator]]
+    inputs_: list[np.ndarray]
     orders_: np.ndarray
     device = "cpu"  # predictors compute on arrays
 
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "classifier": [None, HasMethods(["fit", "predict_proba"])],
         "regressor": [None, HasMethods(["fit", "predict"])],
+        "max_inputs": [COUNT, None],
+        "max_rows": [COUNT, None],
         "n_masks": [COUNT],
         "n_orders": [COUNT],
         "marginal_weight": [OPEN_UNIT_INTERVAL],
@@ -162,6 +175,8 @@ class MPTDependencyNetwork(TableMPT):
         *,
         likelihood: LikelihoodNames = "from_dtype",
         mask_rate: str | float = "uniform",
+        max_inputs: int | None = 20,
+        max_rows: int | None = 10_000,
         n_masks: int = 3,
         n_orders: int = 8,
         marginal_weight: float = 0.01,
@@ -173,6 +188,8 @@ class MPTDependencyNetwork(TableMPT):
         self.regressor = regressor
         self.likelihood = likelihood
         self.mask_rate = mask_rate
+        self.max_inputs = max_inputs
+        self.max_rows = max_rows
         self.n_masks = n_masks
         self.n_orders = n_orders
         self.marginal_weight = marginal_weight
@@ -212,20 +229,26 @@ class MPTDependencyNetwork(TableMPT):
             self.classifier,
             self.regressor,
             int(self.n_masks),
+            None if self.max_rows is None else int(self.max_rows),
             self.mask_rate,
             float(self.marginal_weight),
             bool(self.calibrate),
             self._column_names,
         )
+        related = most_related(rows, weight, columns, self.max_inputs, data.rng)
         entropy = data.rng.integers(2**32, size=4).tolist()
         seeds = np.random.SeedSequence(entropy).spawn(rows.shape[1])
         fits = Parallel(n_jobs=self.n_jobs)(
-            delayed(fit_column)(rows, weight, j, columns, settings, seed)
-            for j, seed in enumerate(seeds)
+            delayed(fit_column)(rows, weight, j, read, columns, settings, seed)
+            for j, (read, seed) in enumerate(zip(related, seeds, strict=True))
         )
         warn_constant(fitted["_constant"], vars(self))
         predictors, learned = zip(*fits, strict=True)
-        return fitted | {"estimators_": list(predictors), "_learned": list(learned)}
+        return fitted | {
+            "estimators_": list(predictors),
+            "inputs_": related,
+            "_learned": list(learned),
+        }
 
     @property
     def _column_names(self):
@@ -236,6 +259,7 @@ class MPTDependencyNetwork(TableMPT):
             self._likelihood_by_column(),
             fitted["estimators_"],
             fitted["_learned"],
+            fitted["inputs_"],
             fitted["_marginal_weight"],
             Units.from_attributes(fitted, device),
             torch.tensor(fitted["orders_"], device=device),

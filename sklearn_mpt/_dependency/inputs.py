@@ -1,4 +1,4 @@
-"""Inputs of the predictor of a column: the other columns, coded as numbers."""
+"""Inputs of the predictor of a column: other columns, coded as numbers."""
 
 from functools import cached_property
 from typing import NamedTuple
@@ -7,38 +7,50 @@ import numpy as np
 import torch
 
 from sklearn_mpt._dependency.predictors import takes_gaps
+from sklearn_mpt._likelihoods.columns import Columns
 
 
 class PredictorCoding:
-    """Code of the columns other than one as numbers.
+    """Code of the columns that a predictor reads as numbers.
+
+    A number is itself, levels are -1 to 1, amounts logarithms, and categories
+    indicators.
 
     Parameters
     ----------
     columns : Columns
-        Likelihood of the columns. Its `inputs` code a number as itself, levels as -1 to
-        1, amounts as logarithms, and categories as indicators.
-    column : int
-        The column that is predicted.
+        Likelihood of all columns.
+    places : int ndarray
+        The columns that are read.
     """
 
-    def __init__(self, columns, column):
-        self.columns = columns
-        column_of = columns.feature_of.numpy()
-        self.kept = np.flatnonzero(column_of != column)
-        self.column_of = column_of[self.kept]
-        self.others = np.unique(self.column_of)
+    def __init__(self, columns, places):
+        self.places = places
+        kinds, counts = (
+            [of_all[j] for j in places]
+            for of_all in (columns.kinds, columns.n_categories)
+        )
+        self._columns = Columns(kinds, counts) if len(places) else None
+
+    def inputs(self, rows):
+        """Return the inputs that code rows of these columns; (n, p)."""
+        return self._columns.inputs(torch.from_numpy(rows)).numpy()
+
+    @property
+    def column_of(self):
+        """The column, among those that are read, of each input; (p,)."""
+        return self._columns.feature_of.numpy()
 
 
 class PredictorInputs:
-    """The visible other columns of rows, for the predictors of a column.
+    """The columns of rows that predictors read, as far as they are visible.
 
     Parameters
     ----------
     coding : PredictorCoding
-    rows : ndarray of shape (n, d)
+    rows : ndarray of shape (n, k)
         Any number where not visible.
-    visible : bool ndarray of shape (n, d)
-        False in the column that is predicted.
+    visible : bool ndarray of shape (n, k)
     """
 
     def __init__(self, coding, rows, visible):
@@ -58,8 +70,8 @@ class PredictorInputs:
 
     @property
     def share_visible(self):
-        """Shares of the other columns that are visible, (n,)."""
-        return self.n_visible / max(1, self.visible.shape[1] - 1)
+        """Shares of the columns that are visible, (n,)."""
+        return self.n_visible / max(1, self.visible.shape[1])
 
     def given_to(self, predictor):
         """Return the inputs of a predictor, (n, p).
@@ -68,14 +80,13 @@ class PredictorInputs:
         0, and indicators of visible columns are inputs too. Without other columns there
         is one input, 0.
         """
-        if not len(self.coding.kept):
+        if not self.visible.shape[1]:
             return np.zeros((len(self), 1))
         return self._with_nan if takes_gaps(predictor) else self._with_indicators
 
     @cached_property
     def _coded(self):
-        rows = torch.from_numpy(np.where(self.visible, self.rows, 0.0))
-        return self.coding.columns.inputs(rows).numpy()[:, self.coding.kept]
+        return self.coding.inputs(np.where(self.visible, self.rows, 0.0))
 
     @property
     def _is_seen(self):
@@ -88,7 +99,7 @@ class PredictorInputs:
     @cached_property
     def _with_indicators(self):
         coded = np.where(self._is_seen, self._coded, 0.0)
-        return np.column_stack([coded, self.visible[:, self.coding.others]])
+        return np.column_stack([coded, self.visible])
 
 
 class MaskedCopies(NamedTuple):

@@ -30,6 +30,7 @@ from sklearn_mpt._dependency.predictors import (
 )
 from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._likelihoods.levels import smoothed_shares
+from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
 from sklearn_mpt._seeds import N_TORCH_SEEDS, seed_from
 
@@ -46,13 +47,15 @@ class NetworkSettings(NamedTuple):
     """Settings that the columns share.
 
     classifier, regressor : unfitted estimators, or None for forests. n_masks : number
-    of copies of each row. mask_rate, marginal_weight, calibrate : as the parameters of
-    the estimator. names : of the columns.
+    of copies of each row. max_rows : largest number of rows, or None. mask_rate,
+    marginal_weight, calibrate : as the parameters of the estimator. names : of the
+    columns.
     """
 
     classifier: Any
     regressor: Any
     n_masks: int
+    max_rows: int | None
     mask_rate: str | float
     marginal_weight: float
     calibrate: bool
@@ -65,34 +68,32 @@ class NetworkSettings(NamedTuple):
         return prepared(predictor, n_rows, rng)
 
 
-def visible_sets(present, column, n_masks, mask_rate, rng):
-    """Return the visible entries of copies of rows, bool (n_masks * n, d).
+def visible_sets(present, n_features, n_masks, mask_rate, rng):
+    """Return the visible entries of copies of rows, bool (n_masks * n, k).
 
-    The column is never visible. With a uniform rate the first copy of a row is the row
-    as it is, and others hide 1 to all of its other entries.
+    With a uniform rate the first copy of a row is the row as it is, and others hide 1
+    to all of its entries.
 
-    present : bool (n, d).
+    present : entries of the columns that are read, bool (n, k). n_features : number of
+    all columns; a fixed rate hides one that is not read, too: the column itself.
     """
-    others = np.delete(np.arange(present.shape[1]), column)
-    if len(others) == 0:
-        return np.zeros((n_masks * len(present), 1), dtype=bool)
-    others_present = torch.from_numpy(present[:, others])
-    generator = torch.Generator(device="cpu")
-    generator.manual_seed(seed_from(rng, N_TORCH_SEEDS))
-    size = RowMasks(mask_rate, present.shape[1]).size
-    # the column itself is one of the hidden columns of a fixed size
-    masks = RowMasks("uniform" if size is None else size - 1, len(others))
-    visible = np.zeros((n_masks, *present.shape), dtype=bool)
-    for i, copy in enumerate(visible):
-        is_unmasked = i == 0 if size is None else size == 1
-        is_visible = others_present
-        if not is_unmasked:
-            is_visible = others_present & ~masks.draw(others_present, generator)[0]
-        copy[:, others] = is_visible.numpy()
-    return visible.reshape(-1, present.shape[1])
+    n, k = present.shape
+    hidden = np.zeros((n_masks, n, k), dtype=bool)
+    if mask_rate == "uniform":
+        masks, entries = RowMasks(mask_rate, k), torch.from_numpy(present)
+        generator = torch.Generator(device="cpu")
+        generator.manual_seed(seed_from(rng, N_TORCH_SEEDS))
+        for copy in hidden[1:] if k else ():
+            copy[:] = masks.draw(entries, generator)[0].numpy()
+    else:
+        n_hidden = fixed_size(mask_rate, n_features) - 1  # the column itself is one
+        of_read = rng.hypergeometric(k, n_features - 1 - k, n_hidden, (n_masks, n, 1))
+        place = rng.random(hidden.shape).argsort(axis=2).argsort(axis=2)
+        hidden = place < of_read
+    return (present & ~hidden).reshape(n_masks * n, k)
 
 
-def fit_column(rows, weight, column, columns, settings, seed):
+def fit_column(rows, weight, column, read, columns, settings, seed):
     """Fit the predictors of a column.
 
     Parameters
@@ -101,6 +102,8 @@ def fit_column(rows, weight, column, columns, settings, seed):
         Standardised, NaN where missing.
     weight : ndarray of shape (n,) or None
     column : int
+    read : int ndarray
+        The columns that predictors read.
     columns : Columns
         Likelihood of the columns.
     settings : NetworkSettings
@@ -113,18 +116,23 @@ def fit_column(rows, weight, column, columns, settings, seed):
         What the conditional needs beside them.
     """
     kind, rng = columns.kinds[column], np.random.default_rng(seed)
-    present = ~np.isnan(rows)
-    has_target = present[:, column]
-    rows, present = rows[has_target], present[has_target]
+    has_target = ~np.isnan(rows[:, column])
+    x = rows[has_target, column]
     weight = None if weight is None else weight[has_target]
+    kept = np.arange(len(x))
+    if settings.max_rows is not None and len(x) > settings.max_rows:
+        kept = np.sort(rng.choice(len(x), settings.max_rows, replace=False))
+    inputs = rows[np.ix_(np.flatnonzero(has_target)[kept], read)]
     n_masks = settings.n_masks
-    visible = visible_sets(present, column, n_masks, settings.mask_rate, rng)
-    row_index = np.tile(np.arange(len(rows)), n_masks)
-    copies = MaskedCopies(
-        row_index,
-        PredictorInputs(PredictorCoding(columns, column), rows[row_index], visible),
+    visible = visible_sets(
+        ~np.isnan(inputs), rows.shape[1], n_masks, settings.mask_rate, rng
     )
-    x = rows[:, column]
+    copies = MaskedCopies(
+        np.tile(kept, n_masks),
+        PredictorInputs(
+            PredictorCoding(columns, read), np.tile(inputs, (n_masks, 1)), visible
+        ),
+    )
     fit = _ColumnFit(copies, weight, settings, settings.names[column], rng)
     if kind == "zero_lognormal":
         return fit.amounts(x)
@@ -149,7 +157,7 @@ class _ColumnFit(NamedTuple):
         n_categories = max(2, n_categories)
         marginal = smoothed_shares(x[:, None], n_categories, self.weight)[0]
         learned = {"kind": kind, "marginal": marginal}
-        if len(np.unique(x)) < 2:
+        if len(np.unique(x[self.copies.rows])) < 2:
             return [], learned
         predictor = self._fitted(x, True)
         if is_classifying_forest(predictor) and self.settings.calibrate:
@@ -264,7 +272,8 @@ class _ColumnFit(NamedTuple):
         ValueError
             If the predictor fails; the message names it and the column.
         """
-        predictor = self.settings.predictor(is_classifier, len(y), self.rng)
+        n_rows = len(np.unique(self.copies.rows))
+        predictor = self.settings.predictor(is_classifier, n_rows, self.rng)
         rows = self.copies.rows[subset]
         Z = self.copies.inputs.given_to(predictor)[subset]
         weight = None if self.weight is None else self.weight[rows]
@@ -272,9 +281,9 @@ class _ColumnFit(NamedTuple):
             return fit_weighted(predictor, Z, y[rows], weight)
 
     def _residual_variance(self, y):
-        """Return variances of residuals of rows that are left out; (d,).
+        """Return variances of residuals of rows that are left out; (k + 1,).
 
-        By number of visible columns, 0 to d - 1, and not increasing with it.
+        By number of visible columns, 0 to all, and not increasing with it.
         """
         from sklearn.isotonic import IsotonicRegression  # its import takes long
 
@@ -288,7 +297,7 @@ class _ColumnFit(NamedTuple):
         weight = None if self.weight is None else self.weight[self.copies.rows]
         isotonic = IsotonicRegression(increasing=False, out_of_bounds="clip")
         isotonic.fit(n_visible, squares, sample_weight=weight)
-        return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1]))
+        return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1] + 1))
 
     def _folds(self, y, is_classifier, n_folds=3):
         """Yield the copies of rows that are left out, and a predictor of the others.

@@ -530,17 +530,27 @@ def test_predictors_without_nan_get_indicators():
 
 
 def test_masks_of_copies():
-    present = np.ones((4000, 5), dtype=bool)
-    present[:, 4] = False
+    present = np.ones((4000, 4), dtype=bool)
+    present[:, 3] = False
     rng = np.random.default_rng(0)
-    visible = visible_sets(present, 1, 3, "uniform", rng).reshape(3, 4000, 5)
-    assert not visible[:, :, [1, 4]].any()
-    assert visible[0][:, [0, 2, 3]].all()
+    visible = visible_sets(present, 5, 3, "uniform", rng).reshape(3, 4000, 4)
+    assert not visible[:, :, 3].any()
+    assert visible[0][:, :3].all()
     counts = np.bincount(visible[1:].sum(2).ravel(), minlength=4)
     assert_allclose(counts / 8000, [1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
     for rate, n_visible in ((0.4, 3), (1, 4), (1.0, 0), (4, 1)):
-        visible = visible_sets(np.ones((20, 5), bool), 1, 2, rate, rng)
+        visible = visible_sets(np.ones((20, 4), bool), 5, 2, rate, rng)
         assert (visible.sum(1) == n_visible).all()
+
+
+def test_masks_of_some_columns_are_those_of_all():
+    """Of 10 other columns a predictor reads 3, and 4 are hidden."""
+    rng = np.random.default_rng(0)
+    visible = visible_sets(np.ones((4000, 3), bool), 11, 1, 5, rng)
+    expected = stats.hypergeom(10, 3, 6).pmf(np.arange(4))
+    counts = np.bincount(visible.sum(1), minlength=4)
+    assert stats.chisquare(counts, 4000 * expected).pvalue > 1e-3
+    assert_allclose(visible.mean(0), 0.6, atol=4 * 0.5 / np.sqrt(4000))
 
 
 class Fails(ClassifierMixin, BaseEstimator):

@@ -1,0 +1,123 @@
+r"""Which columns tell most of another one.
+
+Each column is coded by a few orthonormal functions: polynomials of the ranks of
+numbers and levels, and indicators of categories. The sum of the squared correlations
+of the functions of two columns is Pearson's :math:`\phi^2` (chi-square divided by the
+number of rows), of which Cramer's V is a multiple, for any pair of kinds. Under
+independence it is about chi-square divided by the number of rows, with as many degrees
+of freedom as there are pairs of functions, so what chance gives is taken off. It sees
+dependence of pairs; what only two columns together tell of a third is not seen.
+"""
+
+import numpy as np
+
+from sklearn_mpt._numbers import ROUNDING, chunk_slices
+
+MAX_ROWS = 2000  # correlations of as many rows have a standard error of 0.02
+DEGREE = 3  # of polynomials: trends, extremes in the middle, and one bend more
+MAX_INDICATORS = 10  # of the most frequent categories; the others have one together
+BLOCK_ENTRIES = 2**22  # of a matrix of correlations, for memory
+
+
+def most_related(rows, weight, columns, n_related, rng):
+    """Return the columns that tell most of each column, in the order of the table.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        NaN where missing.
+    weight : ndarray of shape (n,) or None
+    columns : Columns
+    n_related : int or None
+        Number of columns; None is all others.
+    rng : Generator
+        Draws the rows from which it is computed, if there are many.
+
+    Returns
+    -------
+    related : list of int ndarray
+    """
+    d = rows.shape[1]
+    if n_related is None or n_related >= d - 1:
+        return [np.delete(np.arange(d), j) for j in range(d)]
+    if len(rows) > MAX_ROWS:
+        kept = rng.choice(len(rows), MAX_ROWS, replace=False)
+        rows, weight = rows[kept], None if weight is None else weight[kept]
+    related = []
+    for association in _associations(rows, weight, columns.kinds):
+        best = np.argsort(-association, kind="stable")[:n_related]
+        related.append(np.sort(best))
+    return related
+
+
+def _associations(rows, weight, kinds):
+    """Yield how much other columns tell of each column, -inf for itself; (d,)."""
+    weight = np.ones(len(rows)) if weight is None else weight
+    # rows of which as many with equal weights have the same standard errors
+    weight = weight * (weight.sum() / (weight**2).sum())
+    coded = [_functions(x, weight, kind) for x, kind in zip(rows.T, kinds, strict=True)]
+    n_functions = np.array([part.shape[1] for part in coded])
+    first = np.cumsum([0, *n_functions])
+    functions = np.hstack(coded)
+    present = (~np.isnan(rows)).astype(np.float32)
+    scale = weight[:, None].astype(np.float32)
+    entries = functions.shape[1] * n_functions.max()
+    for block in chunk_slices(len(coded), entries, BLOCK_ENTRIES):
+        within = slice(first[block.start], first[block.stop])
+        product = functions.T @ (scale * functions[:, within])
+        squares = _sums(_sums(product**2, first[:-1]).T, first[block] - within.start)
+        n_rows = (present.T @ (scale * present[:, block])).T
+        chance = n_functions[block, None] * n_functions
+        bound = chance + np.sqrt(2 * chance)  # mean and deviation of chi-square
+        n_rows = np.maximum(n_rows, 1.0)
+        association = squares / n_rows**2 - bound / n_rows
+        association[np.arange(len(association)), np.arange(len(kinds))[block]] = -np.inf
+        yield from association
+
+
+def _sums(parts, first):
+    """Return sums of rows from each of `first` to the next."""
+    return np.add.reduceat(parts, first, axis=0)
+
+
+def _functions(x, weight, kind):
+    """Return functions of a column with mean 0 and variance 1, 0 in gaps; float32.
+
+    Without any, because the column has one value, there is one of zeros.
+    """
+    present = ~np.isnan(x)
+    seen, weight = x[present], weight[present]
+    functions = np.zeros((len(x), 0))
+    if present.any():
+        make = _indicators if kind == "categorical" else _polynomials
+        part = make(seen, weight)
+        functions = np.zeros((len(x), part.shape[1]))
+        functions[present] = part
+    if not functions.shape[1]:
+        functions = np.zeros((len(x), 1))
+    return functions.astype(np.float32)
+
+
+def _indicators(codes, weight):
+    """Return indicators of categories, centred and divided by the roots of shares."""
+    _, place = np.unique(codes, return_inverse=True)
+    share = np.bincount(place, weight) / weight.sum()
+    rank = np.empty(len(share), dtype=int)
+    rank[np.argsort(-share, kind="stable")] = np.arange(len(share))
+    place = np.minimum(rank, MAX_INDICATORS)[place]
+    share = np.bincount(place, weight) / weight.sum()
+    indicators = place[:, None] == np.arange(len(share))
+    return (indicators - share) / np.sqrt(share)
+
+
+def _polynomials(x, weight):
+    """Return orthonormal polynomials of ranks; fewer, if x has few values."""
+    weight = weight / weight.sum()
+    _, place = np.unique(x, return_inverse=True)
+    share = np.bincount(place, weight)
+    ranks = (np.cumsum(share) - share / 2)[place]
+    powers = np.polynomial.legendre.legvander(2 * ranks - 1, DEGREE)[:, 1:]
+    centred = powers - weight @ powers
+    values, vectors = np.linalg.eigh(centred.T @ (weight[:, None] * centred))
+    is_function = values > ROUNDING * DEGREE
+    return centred @ (vectors[:, is_function] / np.sqrt(values[is_function]))
