@@ -12,7 +12,7 @@ import joblib
 
 import sklearn_mpt
 
-sys.path.insert(0, str(Path(__file__).parent))  # gallery_order
+sys.path.insert(0, str(Path(__file__).parent))  # gallery_order, gallery_figures
 
 from gallery_order import SECTIONS
 from sphinx_gallery.sorting import ExplicitOrder
@@ -92,6 +92,7 @@ sphinx_gallery_conf = {
     "subsection_order": ExplicitOrder(SECTIONS),
     "within_subsection_order": "gallery_order.ReadingOrder",
     "abort_on_example_error": True,
+    "image_scrapers": ("gallery_figures.refuse_empty_axes", "matplotlib"),
     "reset_modules": ("matplotlib", "gallery_order.fail_on_warnings"),
     "parallel": joblib.cpu_count(),
     "show_memory": False,

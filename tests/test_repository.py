@@ -207,6 +207,65 @@ def test_every_example_has_its_place_in_the_gallery():
     assert sorted(ordered) == sorted(found)
 
 
+EXAMPLES = sorted((ROOT / "examples").rglob("plot_*.py"))
+MAKES_FIGURES = {"subplots", "subplot_mosaic", "figure", "gca", "gcf"}
+MAKES_FIGURES |= {"add_subplot", "from_estimator", "plot"}
+
+
+def names_in(tree, context):
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return {node.id for node in names if isinstance(node.ctx, context)}
+
+
+def figures_in(block):
+    """Return the names that a block gives to figures, axes and what is on them."""
+    names = set()
+    for node in ast.walk(block):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if getattr(node.value.func, "attr", None) in MAKES_FIGURES:
+                names |= names_in(node, ast.Store)
+    return names
+
+
+def figures_drawn_on_later(source):
+    """Return the names of figures that a block uses and an earlier block made."""
+    figures, later = set(), set()
+    for block in re.split(r"^# ?%%.*$|^#{20,}$", source, flags=re.M):
+        tree = ast.parse(block)
+        later |= (figures - names_in(tree, ast.Store)) & names_in(tree, ast.Load)
+        figures |= figures_in(tree)
+    return later
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_draw_a_figure_in_one_block(path):
+    """The gallery shows the figures of a block at its end, and closes them."""
+    assert figures_drawn_on_later(path.read_text("utf-8")) == set()
+
+
+def test_a_figure_that_a_later_block_draws_on_is_found():
+    made, drawn = "f, (a, b) = plt.subplots(1, 2)\na.plot(x)\n", "b.plot(x)\n"
+    assert figures_drawn_on_later(f"{made}{drawn}") == set()
+    assert figures_drawn_on_later(f"{made}# %%\n{drawn}") == {"b"}
+    assert figures_drawn_on_later(f"{made}# %%\n{made}{drawn}") == set()
+
+
+def test_the_gallery_refuses_empty_axes():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    check = runpy.run_path(str(ROOT / "doc/gallery_figures.py"))["refuse_empty_axes"]
+    plt.close("all")
+    figure, (left, right) = plt.subplots(1, 2)
+    left.plot([0, 1])
+    with pytest.raises(ValueError, match=r"plot_it\.py: nothing is drawn on 1 axes"):
+        check(None, {"src_file": "plot_it.py"}, {})
+    right.set_axis_off()
+    assert check(None, {}, {}) == ""
+    right.set_axis_on()
+    right.text(0, 0, "shown")
+    assert check(None, {}, {}) == ""
+    plt.close(figure)
+
+
 def test_versions_are_printed_for_bug_reports(capsys):
     runpy.run_module("sklearn_mpt", run_name="__main__")
     printed = capsys.readouterr().out

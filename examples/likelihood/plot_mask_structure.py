@@ -45,7 +45,7 @@ structures = {
 model = MPTProbabilisticPCA(n_components=10, random_state=0).fit(train)
 lml = model.score(test)
 print(f"{'LML':20}{lml:7.2f} nats per image")
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+figure, ax = plt.subplots(layout="constrained")
 for name, blocks in structures.items():
     curve = mpt_curve(
         model,
@@ -56,13 +56,14 @@ for name, blocks in structures.items():
         random_state=0,
     )
     print(f"{name:20}{curve.total:7.2f}, bias {lml - curve.total:5.2f}")
-    left.plot(curve.mask_sizes, curve.scores, label=name)
-left.set(
+    ax.plot(curve.mask_sizes, curve.scores, label=name)
+ax.set(
     xlabel="Number of hidden pixels",
     ylabel="Masked score (nats per pixel)",
     title="One model, several masks",
 )
-left.legend()
+ax.legend()
+plt.show()
 
 # %%
 # Training
@@ -75,6 +76,7 @@ left.legend()
 binary = (digits > 7 / 16).astype(float)
 trained = {"single pixels": None, "patches of 4 x 4": structures["patches of 4 x 4"]}
 sizes = [1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 60, 64]
+figure, ax = plt.subplots(layout="constrained")
 for name, blocks in trained.items():
     net = MPTMaskedAutoencoder(
         likelihood="bernoulli", mask_blocks=blocks, max_iter=20, random_state=0
@@ -94,13 +96,13 @@ for name, blocks in trained.items():
     print(f"trained on {name}: log-density {net.score(binary[1200:1500]):.2f},")
     for masks, curve in curves.items():
         print(f"    sum of the scores with {masks} hidden {curve.total:.2f}")
-    right.plot(sizes, curves["single pixels"].scores, label=f"trained on {name}")
-right.set(
+    ax.plot(sizes, curves["single pixels"].scores, label=f"trained on {name}")
+ax.set(
     xlabel="Number of hidden pixels, hidden one by one",
     ylabel="Masked score (nats per pixel)",
     title="Two nets, masks of single pixels",
 )
-right.legend()
+ax.legend()
 plt.show()
 
 # %%

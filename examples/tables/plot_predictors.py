@@ -74,12 +74,13 @@ print(compare_lml(models, test, random_state=0))
 # The curve shows where they differ: with most columns hidden all predict alike, and
 # with few hidden the linear models cannot use the product of rain and weekend.
 
-fig, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.8))
+figure, ax = plt.subplots(layout="constrained")
 for name, model in models.items():
     curve = mpt_curve(model, test, n_masks=10, random_state=0)
-    MPTCurveDisplay(curve).plot(ax=left, fill=False, name=name)
-left.set_title("Score by number of hidden columns")
-left.legend(fontsize=8)
+    MPTCurveDisplay(curve).plot(ax=ax, fill=False, name=name)
+ax.set_title("Score by number of hidden columns")
+ax.legend()
+plt.show()
 
 # %%
 # Every order of the columns is a model of its own. If the conditionals belonged to one
@@ -87,14 +88,15 @@ left.legend(fontsize=8)
 # of each row over orders.
 
 spreads = [order_spread(model, test, n_orders=8).std for model in models.values()]
-middle.boxplot(spreads, tick_labels=list(models), showfliers=False)
-middle.set_ylabel("nats")
-middle.set_title("Spread over orders, by row")
-middle.tick_params(axis="x", labelrotation=20)
+figure, ax = plt.subplots(layout="constrained")
+ax.boxplot(spreads, tick_labels=list(models), showfliers=False)
+ax.set(ylabel="nats", title="Spread over orders, by row")
+plt.show()
 
 # %%
 # One column is hidden in each row, and filled in by what the model expects: the error
-# of customers and the share of wrong seasons.
+# of customers and the share of wrong seasons. The dotted line is the noise of
+# customers, below which no model gets.
 
 errors = {}
 for name, model in models.items():
@@ -105,14 +107,11 @@ for name, model in models.items():
     gaps[:, 0] = np.nan
     errors[name] = of_customers, np.mean(model.impute(gaps)[:, 0] != test[:, 0])
 place = np.arange(len(models))
-right.bar(place - 0.2, [e[0] for e in errors.values()], 0.4, label="customers: rmse")
-right.bar(place + 0.2, [e[1] for e in errors.values()], 0.4, label="season: wrong")
-right.axhline(0.2, color="k", lw=0.8, ls=":")
-right.set_xticks(place, list(models), rotation=20)
-right.set_title("Errors of what is filled in")
-right.legend(fontsize=8)
-fig.tight_layout()
+figure, ax = plt.subplots(layout="constrained")
+ax.bar(place - 0.2, [e[0] for e in errors.values()], 0.4, label="customers: rmse")
+ax.bar(place + 0.2, [e[1] for e in errors.values()], 0.4, label="season: wrong")
+ax.axhline(0.2, color="k", lw=0.8, ls=":")
+ax.set_xticks(place, list(models))
+ax.set_title("Errors of what is filled in")
+ax.legend()
 plt.show()
-
-# %%
-# The dotted line is the noise of customers, below which no model gets.
