@@ -58,6 +58,14 @@ class Answers:
         """The sum of the weights."""
         return float(self.weight.sum())
 
+    @property
+    def are_constant(self):
+        """Whether all answers to an item are the same; bool (d,)."""
+        missing = self.codes == MISSING
+        highest = self.codes.amax(0)
+        lowest = self.codes.masked_fill(missing, MAX_CATEGORIES).amin(0)
+        return lowest >= highest
+
     def indicators(self, rows):
         """Return indicators of categories except the first, and of gaps; (n, columns).
 

@@ -494,6 +494,12 @@ class Items:
                 return block.parameter_index[block.items == j][0].numpy()
         raise IndexError(j)
 
+    @property
+    def item_of_parameters(self):
+        """The item of each parameter, (p,)."""
+        owners = [block.items.repeat_interleave(block.width) for block in self.blocks]
+        return torch.cat(owners).numpy()
+
     def unseen(self, X):
         """Return which categories of items occur in none of the rows; bool (d, c)."""
         occurs = np.stack([(X == c).any(axis=0) for c in range(self.max_categories)], 1)

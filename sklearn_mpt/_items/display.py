@@ -324,7 +324,7 @@ class WrightMapDisplay(Display):
     abilities : ndarray of shape (n_samples,)
         Abilities of people.
     difficulty : ndarray of shape (n_items, n_thresholds)
-        NaN where an item has fewer thresholds.
+        NaN where an item has fewer thresholds; infinite ones are not drawn.
     labels : list of str
         Names of the items.
 

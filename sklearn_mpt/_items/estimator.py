@@ -114,7 +114,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         that of answer 0. NaN beyond the answers of an item.
     difficulty_ : ndarray of the shape of `intercept_`
         Values of z at the thresholds: -d / a, and for partial credit the z at which
-        answers c - 1 and c are equally probable. NaN for nominal items.
+        answers c - 1 and c are equally probable. NaN for nominal items. Infinite where
+        all answers in `fit` are on one side of the threshold.
     guessing_ : ndarray of shape (n_items,)
         Lower asymptotes; 0 unless the item is "3pl".
     category_scores_ : ndarray of shape (n_items, n_categories)
@@ -342,6 +343,12 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             "_group_share": counted / counted.sum(),
         }
 
+    def _train(self, data, context):
+        fitted = super()._train(data, context)
+        slopes = fitted["discrimination_"]
+        difficulty = _with_infinite(fitted["difficulty_"], slopes, data.X)
+        return fitted | {"difficulty_": difficulty}
+
     def _density_of(self, fitted, device):
         return self._model_of(fitted).density(device)
 
@@ -528,6 +535,21 @@ def _lml_method(n_dims):
     return "quadrature" if n_dims <= MAX_GRID_DIMS else "importance"
 
 
+def _with_infinite(difficulty, discrimination, X):
+    """Return difficulties, infinite if all answers are on one side of a threshold."""
+    thresholds = np.arange(1, 1 + difficulty[0].size)
+    lowest, highest = np.nanmin(X, axis=0)[:, None], np.nanmax(X, axis=0)[:, None]
+    sides = [lowest >= thresholds, highest < thresholds]
+    limit = np.select(sides, [-np.inf, np.inf], 0.0)
+    if (
+        discrimination.ndim == 1
+    ):  # a length has no sign, nor has a slope without answers
+        is_reversed = (discrimination[:, None] < 0) & (lowest < highest)
+        limit = np.where(is_reversed, -limit, limit)
+    limit = limit.reshape(difficulty.shape)
+    return np.where(np.isinf(limit) & ~np.isnan(difficulty), limit, difficulty)
+
+
 def _unseen(X, items):
     """Categories that nobody chose; a tensor of bool (d, c), with a warning."""
     unseen = items.unseen(X)
@@ -535,8 +557,9 @@ def _unseen(X, items):
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(
             f"Nobody gave some of the answers 0..C-1 to the item(s) {listed(j)}: "
-            "each of these is counted as given by half a person, so that estimates are "
-            "finite. Drop the items, or code the answers 0, 1, 2, ... without gaps.",
+            "each of these is counted as given by half a person, so that intercepts "
+            "are finite. Difficulties of thresholds with all answers on one side are "
+            "infinite. Drop the items, or code the answers 0, 1, 2, ... without gaps.",
             ConvergenceWarning,
         )
     return torch.from_numpy(unseen)

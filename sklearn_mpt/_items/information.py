@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._information.louis import missing_information
+from sklearn_mpt._information.louis import SINGULAR, missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
@@ -46,6 +46,73 @@ def observed_information(objective, point):
         )
         total -= missing_information(row_scores, r, answers.weight[rows])
     return total.cpu().numpy()
+
+
+def information_and_bounds(objective, point):
+    """Return the information, and which parameters are at a bound, bool (p,).
+
+    Probabilities of guessing and variances of z are at least 0, where their logits and
+    logarithms are infinite. So training ends before, with nothing more to gain. The
+    curvature is that in the value v itself, times v'^2: in the logit it would have a
+    share of the gradient, which is not quite 0. And the parameter stands for the bound
+    if a step of Newton's method in v reaches 0, or has no end because the likelihood is
+    not concave, when it is maximised over the other parameters of the item.
+    """
+    information = observed_information(objective, point)
+    evaluation = objective(point)
+    point, gradient = point.cpu(), evaluation.gradient.cpu()
+    layout, at_bound = objective.layout, torch.zeros(len(point), dtype=torch.bool)
+    for block, part in zip(
+        layout.items.blocks, item_blocks(layout.items, information), strict=True
+    ):
+        if block.kind.is_guessed:
+            index = block.parameter_index
+            guessing = point[index[:, -1]].sigmoid()
+            part[:, -1, -1] += (1 - 2 * guessing) * gradient[index[:, -1]]
+            curvature, slope = _profile(part, gradient[index])
+            at_bound[index[:, -1]] = _reaches_0(curvature, (1 - guessing) * slope)
+    if not isinstance(information, list):
+        deviations = layout.population_slices[1]
+        diagonal = torch.from_numpy(information).diagonal()[deviations]
+        diagonal += 2 * gradient[deviations]
+        n_means = int(layout.free_mean.sum())
+        rounding = SINGULAR * evaluation.population_metric[n_means:].cpu()
+        at_bound[deviations] = _reaches_0(diagonal - rounding, 2 * gradient[deviations])
+    return information, at_bound.numpy()
+
+
+def item_blocks(items, information):
+    """Return matrices of single items for each block, tensors (j, q, q).
+
+    information : a matrix (p, p), or arrays (j, q, q) for each block.
+    """
+    if isinstance(information, list):
+        return [torch.from_numpy(part) for part in information]
+    matrix = torch.from_numpy(information)
+    return [_diagonal_blocks(matrix, block) for block in items.blocks]
+
+
+def _profile(information, gradient):
+    """Return the information about the last parameter, and its slope, (j,) each.
+
+    Those of the likelihood that is maximised over the others of the item.
+
+    information : (j, q, q). gradient : (j, q).
+    """
+    cross = information[:, -1, :-1]
+    weights = torch.linalg.pinv(information[:, :-1, :-1], hermitian=True)
+    weights = (cross[:, None] @ weights)[:, 0]
+    curvature = information[:, -1, -1] - (weights * cross).sum(1)
+    return curvature, gradient[:, -1] - (weights * gradient[:, :-1]).sum(1)
+
+
+def _reaches_0(curvature, slope):
+    """Return whether a step of Newton's method reaches 0.
+
+    curvature, slope : derivatives in a value v: minus the second times v'^2, and the
+    first times v'^2 / v.
+    """
+    return curvature + slope.clamp(max=0) <= 0
 
 
 def _by_row_nodes(objective, point):

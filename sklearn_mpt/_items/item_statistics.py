@@ -216,7 +216,8 @@ def _collapse_rows(tables):
 def s_x2(tables, n_parameters):
     """Return the statistic and the degrees of freedom of each item.
 
-    n_parameters : number of parameters of each item, those of z included.
+    n_parameters : number of parameters of each item. That of z is estimated from all
+    items, and takes next to nothing from the freedom of each.
     """
     statistic, df = [], []
     for (observed, expected), count in zip(tables, n_parameters, strict=True):

@@ -24,9 +24,13 @@ from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
-from sklearn_mpt._items.information import observed_information
+from sklearn_mpt._items.information import (
+    information_and_bounds,
+    item_blocks,
+)
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._matrices import identity
+from sklearn_mpt._messages import listed
 
 PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
 MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores: 1 GB
@@ -186,6 +190,9 @@ class ItemsMixin(FittedItems):
         -----
         UserWarning
             If the rows do not determine some parameters, which have no standard errors.
+            If guessing of an item is at its bound 0, or all answers to an item are the
+            same: the errors of this item are NaN, and those of the others take what is
+            at the bound as known.
 
         Notes
         -----
@@ -260,28 +267,54 @@ class ItemsMixin(FittedItems):
         items = model.items
         with torch_modes():
             objective, point = self._objective_on(model, X, sample_weight, groups)
-            information = observed_information(objective, point)
-        K = items.n_dims
+            information, at_bound = information_and_bounds(objective, point)
+        K, owner = items.n_dims, items.item_of_parameters
+        n_items = items.n_parameters
+        constant = objective.answers.are_constant.cpu().numpy()
+        guessed = np.isin(np.arange(len(items)), owner[at_bound[:n_items]]) & ~constant
+        self._warn_of_lost_items(guessed, constant)
+        if at_bound[n_items:].any():
+            warn_caller(
+                "A variance of z is at its bound, 0, and has no standard error: "
+                "answers to different items hardly depend on each other."
+            )
+        left_out = at_bound.copy()
+        left_out[:n_items] |= constant[owner]
         flat = point.cpu().numpy()
-        by_items = isinstance(information, list)
-        if by_items:
-            blocks = [np.linalg.inv(part) for part in information]
-            whole = None
+        if isinstance(information, list):
+            whole, blocks = None, _inverses(items, information, left_out)
         else:
-            whole = covariance_of(information, n_rotations=K * (K - 1) // 2)
-            blocks = []
-            for block in items.blocks:
-                j, w = len(block.items), block.width
-                part = whole[block.parameters, block.parameters].reshape(j, w, j, w)
-                blocks.append(part[np.arange(j), :, np.arange(j)])
-        latent = self._latent_errors(model, whole)
+            whole = np.zeros_like(information)
+            free = np.ix_(~left_out, ~left_out)
+            whole[free] = covariance_of(information[free], n_rotations=K * (K - 1) // 2)
+            blocks = [part.numpy() for part in item_blocks(items, whole)]
+        latent = self._latent_errors(model, whole, at_bound)
         if K > 1 and whole is not None:
             covariance, difficulty = self._rotated_covariances(model, flat, whole)
-            return covariance, difficulty, latent
-        covariance, difficulty = _delta(items, flat[: items.n_parameters], blocks)
+        else:
+            covariance, difficulty = _delta(items, flat[: items.n_parameters], blocks)
+        covariance[guessed | constant] = difficulty[guessed | constant] = np.nan
+        difficulty[~np.isfinite(self.difficulty_.reshape(difficulty.shape))] = np.nan
         return covariance, difficulty, latent
 
-    def _latent_errors(self, model, whole):
+    def _warn_of_lost_items(self, guessed, constant):
+        """Warn of items without standard errors; bool (d,) each."""
+        names = getattr(self, "feature_names_in_", np.arange(len(constant)))
+        if constant.any():
+            warn_caller(
+                f"All answers to the item(s) {listed(names[constant])} are the same: "
+                "the parameters of these items have no standard errors. Drop the items."
+            )
+        if guessed.any():
+            warn_caller(
+                f"Guessing of the item(s) {listed(names[guessed])} is at its bound, "
+                "0: the rows do not tell it from the slope and the difficulty of these "
+                "items, whose parameters have no standard errors. A prior keeps "
+                "guessing off the bound: guessing_prior=(-1.4, 1.0) is one with median "
+                "0.2.",
+            )
+
+    def _latent_errors(self, model, whole, at_bound):
         mean = np.zeros(self.latent_mean_.shape)
         variance = np.zeros(self.latent_variance_.shape)
         layout = model.layout
@@ -289,7 +322,7 @@ class ItemsMixin(FittedItems):
         if whole is None:
             mean[layout.free_mean] = variance[layout.free_variance] = np.nan
         else:
-            errors = np.sqrt(np.diagonal(whole))
+            errors = np.where(at_bound, np.nan, np.sqrt(np.diagonal(whole)))
             mean[layout.free_mean] = errors[means, None]
             variance[layout.free_variance] = (
                 2 * self.latent_variance_[layout.free_variance]
@@ -335,8 +368,9 @@ class ItemsMixin(FittedItems):
             Arrays of shape (n_items,). `s_x2`, `df_s_x2` and `p_s_x2`: comparison of
             the observed with the expected answers for each sum score, after collapsing
             cells in which less than one person is expected (Orlando and Thissen; Kang
-            and Chen); NaN without degrees of freedom. `infit` and `outfit`: weighted
-            and unweighted mean of the squared standardised residuals at EAP abilities.
+            and Chen); NaN without degrees of freedom, which are those of the cells
+            less the parameters of the item. `infit` and `outfit`: weighted and
+            unweighted mean of the squared standardised residuals at EAP abilities.
             `zh`: standardised log-probability (Drasgow and others).
 
         Raises
@@ -381,8 +415,7 @@ class ItemsMixin(FittedItems):
         counts = np.zeros(n_items, dtype=int)
         for block in model.items.blocks:
             counts[block.items.numpy()] = block.width
-        n_population = model.layout.n_parameters - model.items.n_parameters
-        return statistics.s_x2(tables, counts + n_population)
+        return statistics.s_x2(tables, counts)
 
     def residual_correlations(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -492,6 +525,20 @@ def _anchors(anchors, n_items):
             f"anchors must leave items to test, but all {n_items} are anchors."
         )
     return anchor_items
+
+
+def _inverses(items, information, left_out):
+    """Return inverses of the information of single items, for each block (j, q, q).
+
+    left_out : which parameters have the variance 0 instead, bool (p,).
+    """
+    inverses = []
+    for block, part in zip(items.blocks, information, strict=True):
+        out = left_out[block.parameters].reshape(len(block.items), block.width)
+        kept = ~out[:, :, None] & ~out[:, None]
+        unit = np.eye(block.width) * out[:, None]
+        inverses.append(np.linalg.inv(np.where(kept, part, unit)) * kept)
+    return inverses
 
 
 def _as_rows(attributes):

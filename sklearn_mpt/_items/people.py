@@ -110,8 +110,10 @@ class PeopleMixin(FittedItems):
         modes_and_errors = self._map_rows(density, stacked, *with_codes(X, codes))
         return Abilities(modes_and_errors[:, 0], modes_and_errors[:, 1])
 
-    def person_fit(self, X: ArrayLike, theta: ArrayLike | None = None):
-        """Compute statistics of the fit of each person.
+    def person_fit(
+        self, X: ArrayLike, theta: ArrayLike | None = None
+    ) -> statistics.PersonFit:
+        r"""Compute statistics of the fit of each person.
 
         Parameters
         ----------
@@ -125,7 +127,18 @@ class PeopleMixin(FittedItems):
         fit : named tuple
             `zh`, the standardised log-probability of the answers, low for unusual
             answers; `infit` and `outfit`, weighted and unweighted mean squares of the
-            standardised residuals, with expected value 1. Arrays of shape (n_samples,).
+            standardised residuals. Arrays of shape (n_samples,).
+
+        Notes
+        -----
+        At known abilities infit and outfit have the mean 1, and `zh` the mean 0 and the
+        standard deviation 1. Abilities that are estimated from the same answers fit
+        them better. For people who follow the model, with slopes of 1 and difficulties
+        from -2 to 2, EAP abilities from 10 and 40 items gave a mean infit of .89 and
+        .96, a mean outfit of .83 and .94, and `zh` of mean .29 and .20, standard
+        deviation .92. Cut-offs that assume known abilities are then off: 15% and 9% of
+        these people had an outfit above 1.3, and 3.4% a `zh` below -1.645. To set a
+        cut-off, draw people by `sample` and compute their statistics.
         """
         parts = self._moments(X, None, theta)
         sums = [statistics.sums_of(moments, w, 1) for moments, w in parts]

@@ -21,6 +21,7 @@ from sklearn_mpt import (
 )
 from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items.curves import Items, kind_of
+from sklearn_mpt._items.estimator import _with_infinite
 from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._items.item_statistics import collapse_cells
 from sklearn_mpt._items.objective import ParameterLayout
@@ -377,6 +378,26 @@ def test_expected_answers_by_sum_score_by_enumeration():
         assert_allclose(fit.s_x2[j], value, rtol=1e-6)
 
 
+def test_the_variance_of_z_takes_no_freedom_from_single_items():
+    """Four sum scores of two cells each, less one for each score and an intercept."""
+    fit = MPTItemResponse("rasch").fit(PATTERNS, LSAT7).item_fit(PATTERNS, LSAT7)
+    assert fit.df_s_x2.tolist() == [3] * 5
+
+
+@pytest.mark.slow
+def test_s_x2_of_few_items_with_equal_slopes_rejects_at_its_level():
+    true = MPTItemResponse.from_items(
+        model="rasch", difficulty=np.linspace(-1.5, 1.5, 4)
+    )
+    p = []
+    for seed in range(150):
+        X = true.sample(1000, random_state=seed)
+        p.append(MPTItemResponse("rasch").fit(X).item_fit(X).p_s_x2)
+    share = np.mean(np.array(p) < 0.05)
+    error = np.sqrt(0.05 * 0.95 / len(p))  # as if the items of a fit agreed
+    assert abs(share - 0.05) < 3 * error
+
+
 def test_cells_collapse_until_one_person_is_expected():
     observed = np.array([[3.0, 0], [5, 1], [6, 4], [1, 9], [0, 5]])
     expected = np.array([[2.6, 0.4], [4.8, 1.2], [5.5, 4.5], [1.4, 8.6], [0.3, 4.7]])
@@ -479,6 +500,92 @@ def test_information_is_minus_the_hessian(name):
 
 
 # Training
+
+
+def three_parameter_answers(seed, n_items, max_slope):
+    places = np.random.default_rng(0).permutation(n_items)
+    true = MPTItemResponse.from_items(
+        model="3pl",
+        discrimination=np.linspace(0.8, max_slope, n_items),
+        difficulty=np.linspace(-2, 2, n_items)[places],
+        guessing=np.full(n_items, 0.2),
+    )
+    return true.sample(1000, random_state=seed)
+
+
+def test_guessing_at_its_bound_takes_errors_from_its_item_alone():
+    """The errors of other items are those with guessing of these items fixed at 0."""
+    X = three_parameter_answers(seed=2, n_items=12, max_slope=1.6)
+    model = MPTItemResponse("3pl", tol=1e-9).fit(X)
+    lost = model.guessing_ < 1e-5
+    assert 0 < lost.sum() < 6
+    with pytest.warns(UserWarning, match="guessing_prior") as caught:
+        found = model.item_parameters(X)
+    (warning,) = caught
+    assert str(np.flatnonzero(lost).tolist()) in str(warning.message)
+    for error in (found.difficulty_std_error, found.guessing_std_error):
+        assert np.array_equal(np.isnan(error), lost)
+    names = np.where(lost, "2pl", "3pl").tolist()
+    other = MPTItemResponse(names, tol=1e-9).fit(X)
+    assert_allclose(model.log_likelihood(X), other.log_likelihood(X), atol=1e-3)
+    expected = other.item_parameters(X)
+    for name in ("discrimination", "difficulty", "guessing"):
+        error, other_error = (
+            getattr(result, f"{name}_std_error")[~lost] for result in (found, expected)
+        )
+        assert_allclose(error, other_error, rtol=0.02)
+
+
+@pytest.mark.parametrize("seed", [4, 14, 27])
+def test_errors_of_other_items_outlive_guessing_that_is_hardly_determined(seed):
+    X = three_parameter_answers(seed, n_items=20, max_slope=2.0)
+    model = MPTItemResponse("3pl", slope_prior=3.0).fit(X)
+    with pytest.warns(UserWarning, match="guessing_prior"):
+        found = model.item_parameters(X)
+    known = model.guessing_ > 0.02
+    assert known.sum() > 10
+    assert np.isfinite(found.difficulty_std_error[known]).all()
+
+
+def test_a_variance_at_its_bound_has_no_standard_error():
+    X = (np.random.default_rng(0).random((400, 4)) < 0.5).astype(float)
+    model = MPTItemResponse("rasch").fit(X)
+    assert model.latent_variance_[0, 0] < 1e-3
+    with pytest.warns(UserWarning, match="variance of z is at its bound"):
+        found = model.item_parameters(X)
+    assert np.isnan(found.latent_variance_std_error).all()
+    # answers that do not depend on each other: those of proportions
+    share = X.mean(axis=0)
+    error = 1 / np.sqrt(len(X) * share * (1 - share))
+    assert_allclose(found.difficulty_std_error, error, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_difficulties_of_items_with_one_answer_are_infinite(name):
+    X = (np.random.default_rng(0).random((200, 5)) < 0.6).astype(float)
+    X[:, 0], X[:, 1] = 1, 0
+    with pytest.warns(ConvergenceWarning, match=r"\[0, 1\].*infinite"):
+        model = MPTItemResponse(name, slope_prior=2.0).fit(X)
+    if name != "nominal":
+        assert model.difficulty_[:2].tolist() == [-np.inf, np.inf]
+        assert np.isfinite(model.difficulty_[2:]).all()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = model.item_parameters(X)
+    assert any("[0, 1] are the same" in str(w.message) for w in caught)
+    for error in (found.intercept_std_error, found.difficulty_std_error):
+        assert np.isnan(error[:2]).all()
+    if name != "3pl":
+        assert np.isfinite(found.intercept_std_error[2:]).all()
+
+
+def test_thresholds_with_all_answers_on_one_side_are_infinite():
+    answers = np.array([[1.0, 1.0, 2.0], [2.0, 2.0, 2.0], [np.nan, 1.0, np.nan]])
+    slopes = np.array([1.0, -1.0, -0.1])
+    found = _with_infinite(np.full((3, 3), 0.5), slopes, answers)
+    inf = np.inf
+    expected = [[-inf, 0.5, inf], [inf, 0.5, -inf], [-inf, -inf, inf]]
+    assert found.tolist() == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -683,6 +790,36 @@ def test_parameters_as_a_frame(lsat7):
 
 
 # Refusals and displays
+
+
+@pytest.mark.parametrize(
+    ("model", "priors"),
+    [("3pl", {"guessing_prior": (-1, 1)}), ("2pl", {"slope_prior": 2.0})],
+)
+def test_likelihood_ratio_tests_refuse_priors(lsat7, model, priors):
+    args = PATTERNS, LSAT7
+    with_prior = MPTItemResponse(model, **priors).fit(*args)
+    (parameter,) = priors
+    with pytest.raises(ValueError, match=f"this model has {parameter}"):
+        with_prior.likelihood_ratio_test(lsat7, *args)
+    with pytest.raises(ValueError, match=f"nested has {parameter}"):
+        lsat7.likelihood_ratio_test(with_prior, *args)
+
+
+def test_likelihood_ratio_tests_take_priors_without_effect(lsat7):
+    args = PATTERNS, LSAT7
+    rasch = MPTItemResponse("rasch", slope_prior=2.0, guessing_prior=(-1, 1)).fit(*args)
+    assert lsat7.likelihood_ratio_test(rasch, *args).df == 4
+
+
+def test_likelihood_ratio_tests_say_that_guessing_is_at_its_bound(lsat7):
+    args = PATTERNS, LSAT7
+    model = MPTItemResponse(["3pl", "2pl", "3pl", "2pl", "2pl"]).fit(*args)
+    with pytest.warns(UserWarning, match=r"Guessing of 2 item.*upper bound"):
+        test = model.likelihood_ratio_test(lsat7, *args)
+    gain = model.log_likelihood(*args) - lsat7.log_likelihood(*args)
+    assert_allclose(test.statistic, 2 * gain)
+    assert test.df == 2
 
 
 def test_what_is_not_valid_is_refused(lsat7):
