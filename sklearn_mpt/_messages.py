@@ -6,6 +6,12 @@ MAX_LISTED = 10  # more entries of a list are shown as "..."
 MAX_EXAMPLES = 3  # of values that are not allowed
 
 
+def how_to_install(*extras):
+    """Say what installs the packages of an extra, as the README does."""
+    names = " or ".join(f"'.[{extra}]'" for extra in extras)
+    return f"pip install {names}, in a copy of the repository."
+
+
 def joined(values):
     """Return values as text, without brackets; see `listed`."""
     first = values[:MAX_LISTED]

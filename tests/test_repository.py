@@ -183,6 +183,20 @@ def test_the_page_on_installation_lists_the_versions_that_are_tested():
     assert set(required) <= {row[0] for row in listed}
 
 
+def test_there_is_one_way_to_install():
+    """The README's; before a first release no package index has the package."""
+    paths = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.*")]
+    paths = [p for p in paths if p.suffix in TEXTS and p.name != "pyproject.toml"]
+    text = "\n".join(path.read_text("utf-8") for path in paths)
+    known = PROJECT["optional-dependencies"]
+    pattern = rf"""["']([\w.-]+)\[((?:{"|".join(known)})[a-z,-]*)\]["']"""
+    named = re.findall(pattern, text)
+    assert {way for way, _ in named} == {"."}
+    extras = {extra for _, names in named for extra in names.split(",")}
+    assert extras <= set(known)
+    assert not re.search("pip install[^`\n]*sklearn[-_]mpt", text)
+
+
 def test_the_version_is_the_same_everywhere():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == __version__

@@ -16,7 +16,7 @@ has: ``CoLA``, ``AX``, ``MRPC`` and ``QNLI``, each ending in ``.txt`` with a tex
 each line, or in ``.tsv`` with the column names of GLUE. If the folder has a folder
 ``bert-base-uncased``, the model is loaded from there. ``--texts N`` takes N texts each.
 
-It needs transformers (``pip install "sklearn-mpt[text]"``).
+It needs transformers (``pip install ".[text]"``).
 """
 
 import argparse

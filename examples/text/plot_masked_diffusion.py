@@ -13,7 +13,7 @@ which is exact.
 In this example, a small diffusion model is trained on sentences of a simulated grammar,
 and compared with a left-to-right model of the same size.
 
-It needs ``pip install "sklearn-mpt[text]"``.
+It needs ``pip install ".[text]"``.
 """
 
 import matplotlib.pyplot as plt

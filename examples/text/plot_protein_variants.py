@@ -13,7 +13,7 @@ The protein family in this example is simulated. Some positions are conserved, a
 are in contact, so that their residues must fit each other. The true log-probability of
 every variant is known, and is compared with the scores of a tiny ESM model.
 
-It needs ``pip install "sklearn-mpt[text]"``.
+It needs ``pip install ".[text]"``.
 """
 
 import tempfile

@@ -13,7 +13,7 @@ This example draws Figure 5 and Table 2 of `Moreno-Muñoz et al. (2023)
 <https://arxiv.org/abs/2306.00520>`_ with it, shows what each token contributes, asks
 which score finds corrupted products, and trains on.
 
-It needs ``pip install "sklearn-mpt[text]"`` and, for the weights, ``pip install
+It needs ``pip install ".[text]"`` and, for the weights, ``pip install
 --no-deps rxnmapper==0.4.3``. With ``--bert`` it takes the BERT of rxnfp 0.1.0 in place
 of the ALBERT.
 """

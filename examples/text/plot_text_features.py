@@ -9,7 +9,7 @@ sentences from the same sentences with shuffled letters, which counts of letters
 
 The model is a tiny one that is trained in seconds on the descriptions of scikit-learn's
 data sets. For real texts use a model such as ``MPTScorer("bert-base-uncased")``. The
-example needs transformers (``pip install "sklearn-mpt[text]"``).
+example needs transformers (``pip install ".[text]"``).
 """
 
 import re

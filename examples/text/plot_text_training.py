@@ -9,7 +9,7 @@ unbiased estimate of minus the log marginal likelihood (LML), so training maximi
 LML. Here one small model is trained in both ways on the sentences of a small grammar,
 with the ``Trainer`` of transformers, and the LML of validation sentences is recorded.
 
-It needs ``pip install "sklearn-mpt[text-training]"``.
+It needs ``pip install ".[text-training]"``.
 """
 
 import tempfile

@@ -2,8 +2,10 @@
 
 from importlib.util import find_spec
 
+from sklearn_mpt._messages import how_to_install
+
 if find_spec("transformers") is None:
     raise ImportError(
-        "What is for texts needs transformers: pip install 'sklearn-mpt[text]', or "
-        "'sklearn-mpt[text-training]' to train."
+        "What is for texts needs transformers, and to train also accelerate: "
+        + how_to_install("text", "text-training")
     )

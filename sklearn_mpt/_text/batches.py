@@ -11,6 +11,7 @@ from joblib.parallel import get_active_backend
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
+from sklearn_mpt._messages import how_to_install
 from sklearn_mpt._text.estimates import NO_SCORES, exact_scores
 from sklearn_mpt._text.masked_lm import (
     OVERFLOW_ADVICE,
@@ -67,7 +68,7 @@ def followed(blocks, total=None):
         from rich.progress import track
     except ImportError as error:
         raise ImportError(
-            "verbose=True needs rich: pip install 'sklearn-mpt[progress]'."
+            f"verbose=True needs rich: {how_to_install('progress')}"
         ) from error
     return track(blocks, description="MPTScorer - score", total=total)
 

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_int
+from sklearn_mpt._messages import how_to_install
 from sklearn_mpt._text.filling import FILL_ORDERS
 from sklearn_mpt._text.scorer import MPTScorer
 from sklearn_mpt._text.slow_tokenizers import starts_of_tokens
@@ -28,7 +29,7 @@ class MPTHarnessLM(LM):
     log-probabilities of whole documents, and for texts that continue a context. This
     class answers by a fitted scorer. To run tasks, call
     ``lm_eval.simple_evaluate(MPTHarnessLM(scorer), tasks=[...])``. Needs
-    ``pip install "sklearn-mpt[lm-eval]"``.
+    ``pip install ".[lm-eval]"``.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class MPTHarnessLM(LM):
     ):
         if LM is object:
             raise ImportError(
-                "MPTHarnessLM needs lm-eval: pip install 'sklearn-mpt[lm-eval]'."
+                f"MPTHarnessLM needs lm-eval: {how_to_install('lm-eval')}"
             )
         super().__init__()
         check_is_fitted(scorer)

@@ -534,7 +534,7 @@ def test_progress_is_shown_if_asked(scorer, capsys):
 
 def test_progress_without_rich_names_the_extra(scorer, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.progress", None)
-    with pytest.raises(ImportError, match=r"needs rich: .*sklearn-mpt\[progress\]"):
+    with pytest.raises(ImportError, match=r"needs rich: pip install '\.\[progress\]'"):
         scorer.set_params(verbose=True).score_samples(TEXTS)
 
 

@@ -188,5 +188,5 @@ def test_bad_parameters_are_refused(adapter, monkeypatch):
     with pytest.raises(ValueError, match="order must be one of 'random'"):
         adapter(letters(), order="magic")
     monkeypatch.setattr(harness, "LM", object)
-    with pytest.raises(ImportError, match=r"pip install 'sklearn-mpt\[lm-eval\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[lm-eval\]'"):
         harness.MPTHarnessLM(letters())

@@ -286,7 +286,7 @@ def test_without_transformers_the_extra_is_named():
         "from sklearn_mpt import mpt_curve, MPTScorer"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install 'sklearn-mpt[text]'" in done.stderr.splitlines()[-1]
+    assert "pip install '.[text]'" in done.stderr.splitlines()[-1]
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
