@@ -69,6 +69,7 @@ CHANGED = {
     "rotation": "varimax",
     "slope_prior": 0.1,
     "guessing_prior": (-1.0, 0.5),
+    "reference_group": "b",
     "model": "rasch",
     "mask_rate": 0.4,
     "n_masks": 7,

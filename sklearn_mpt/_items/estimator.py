@@ -74,6 +74,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         slope exceeds 10, the excess has one of standard deviation 1, and `fit` warns.
     guessing_prior : tuple of (float, float), default=None
         Mean and standard deviation of a normal prior of the logit of guessing.
+    reference_group : object, default=None
+        Label of the group whose mean of z is 0 and whose variance is 1, if `fit` gets
+        groups. None is the first in sorted order. Only the scale of z depends on it.
     objective : {"lml", "mpt"}, default="lml"
         The objective of training: the log marginal likelihood (LML), without masks; or
         the masked scores, whose sum over all sizes of masks is the LML [2]_. With a
@@ -124,13 +127,15 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
     n_categories_ : ndarray of int, of shape (n_items,)
         Numbers of answers.
     latent_mean_, latent_variance_ : ndarray of shape (n_groups, n_components)
-        Mean and variance of z in each group. In the first group they are 0 and 1; the
-        variance is free if slopes are fixed.
+        Mean and variance of z in each group. In the reference group they are 0 and 1;
+        the variance is free if slopes are fixed.
     factor_correlation_ : ndarray of shape (n_components, n_components)
         Correlations of the abilities.
     groups_ : ndarray of shape (n_groups,)
         Labels of the groups. Only `abilities` and `log_likelihood` take that of a row;
         other methods use the distribution of z in all groups together.
+    reference_group_ : object
+        Label of the group whose mean of z is 0.
     n_iter_ : int
         Number of steps.
     loss_curve_ : list of float
@@ -183,6 +188,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         rotation: str | None = None,
         slope_prior: float | None = None,
         guessing_prior: tuple[float, float] | None = None,
+        reference_group: object = None,
         objective: str = "lml",
         mask_rate: str | float = "uniform",
         n_masks: int | str = "auto",
@@ -200,6 +206,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         self.rotation = rotation
         self.slope_prior = slope_prior
         self.guessing_prior = guessing_prior
+        self.reference_group = reference_group
         self.objective = objective
         self.mask_rate = mask_rate
         self.n_masks = n_masks
@@ -235,8 +242,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             left out. None is 1.
         groups : array-like of shape (n_samples,), default=None
             Group of each person. Groups differ in the mean and the variance of z; items
-            have the same parameters in all groups. The first group, in sorted order,
-            has mean 0 and variance 1. Allowed for models of one ability only.
+            have the same parameters in all groups. The `reference_group`, or the first
+            in sorted order, has mean 0 and variance 1. Allowed for models of one
+            ability only.
 
         Returns
         -------
@@ -284,6 +292,21 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                 )
         if self.guessing_prior is not None:
             self._check_guessing_prior()
+        if self.reference_group is not None:
+            self._check_reference_group()
+
+    def _check_reference_group(self):
+        if self._group_codes is None:
+            raise ValueError(
+                f"reference_group={self.reference_group!r} is for fits with groups, "
+                "but the parameter groups was not given."
+            )
+        labels = self._group_labels.tolist()
+        if self.reference_group not in labels:
+            raise ValueError(
+                f"reference_group must be one of the groups, {listed(labels)}, got "
+                f"{self.reference_group!r}."
+            )
 
     def _check_guessing_prior(self):
         prior = self.guessing_prior
@@ -334,12 +357,17 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         item_attributes, _ = attributes_of(items, point, self.rotation)
         counted = np.bincount(codes, weight, n_groups)
         shape = n_groups, self.n_components
+        labels = getattr(self, "_group_labels", np.array(["all"]))
+        label = 0
+        if self.reference_group is not None:
+            label = labels.tolist().index(self.reference_group)
         return item_attributes | {
             "lml_method_": _lml_method(self.n_components),
             "n_categories_": counts,
             "latent_mean_": np.zeros(shape),
             "latent_variance_": np.ones(shape),
-            "groups_": getattr(self, "_group_labels", np.array(["all"])),
+            "groups_": labels,
+            "reference_group_": labels.tolist()[label],
             "_group_share": counted / counted.sum(),
         }
 

@@ -175,11 +175,13 @@ def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
     if factor_correlation is not None:
         correlation = _correlation(factor_correlation, n_dims)
     n_groups = len(mean)
+    groups = np.array(["all"]) if n_groups == 1 else np.arange(n_groups)
     return {
         "factor_correlation_": correlation,
         "latent_mean_": np.repeat(mean[:, None], n_dims, 1),
         "latent_variance_": np.repeat(variance[:, None], n_dims, 1),
-        "groups_": np.array(["all"]) if n_groups == 1 else np.arange(n_groups),
+        "groups_": groups,
+        "reference_group_": groups.tolist()[0],
         "_group_share": np.full(n_groups, 1 / n_groups),
     }
 

@@ -19,8 +19,9 @@ class ItemModel(NamedTuple):
     """Items with their parameters; the components of z are uncorrelated.
 
     point : flat parameters of the items, (p,). mean, variance : mean and variance of z
-    in each group, (g, k). group_weight : proportions of the groups, (g,). root : the
-    matrix F, (k, k); z F are the abilities in the coordinates of users. seed : of
+    in each group, (g, k). group_weight : proportions of the groups, (g,). reference :
+    index of the group whose mean is 0, and whose variance is 1 if slopes are free. root
+    : the matrix F, (k, k); z F are the abilities in the coordinates of users. seed : of
     quasi-random points, for more abilities than grids serve.
     """
 
@@ -29,6 +30,7 @@ class ItemModel(NamedTuple):
     mean: np.ndarray
     variance: np.ndarray
     group_weight: np.ndarray
+    reference: int
     root: np.ndarray
     seed: tuple[int, ...]
 
@@ -53,6 +55,7 @@ class ItemModel(NamedTuple):
             fitted["latent_mean_"],
             fitted["latent_variance_"],
             fitted["_group_share"],
+            fitted["groups_"].tolist().index(fitted["reference_group_"]),
             root,
             tuple(np.atleast_1d(fitted["_seed"]).tolist()),
         )
@@ -60,9 +63,9 @@ class ItemModel(NamedTuple):
     @property
     def layout(self):
         """The layout of the free parameters."""
-        later = np.arange(len(self.mean)) > 0
-        free = later | (self.items.has_fixed_scale and self.items.n_dims == 1)
-        return ParameterLayout(self.items, later, free)
+        others = np.arange(len(self.mean)) != self.reference
+        free = others | (self.items.has_fixed_scale and self.items.n_dims == 1)
+        return ParameterLayout(self.items, others, free)
 
     def start(self, device):
         """Return the flat vector of all free parameters."""

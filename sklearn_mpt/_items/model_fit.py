@@ -225,7 +225,7 @@ class ModelFitMixin(FittedItems):
         UserWarning
             If items of `nested` have no guessing, and those of this model have: 0 is a
             bound of guessing, where the statistic is smaller than chi-squared. Of 6
-            items without guessing, 3PL beside 2PL had a mean statistic of 2.6 where
+            items without guessing, 3PL beside 2PL had a mean statistic of 2.9 where
             chi-squared has 6. `p_value` is then an upper bound.
         """
         for model, name in ((self, "this model"), (nested, "nested")):

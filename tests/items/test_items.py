@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 from scipy.stats import chi2, norm
 from sklearn.exceptions import ConvergenceWarning
@@ -651,6 +651,44 @@ def test_groups_differ_in_mean_and_variance():
         assert_allclose(drawn.mean(), mean[0, 0], atol=4 * error[0, 0] / 2000**0.5)
     with pytest.raises(ValueError, match="groups must be among those of fit"):
         model.abilities(rows[:1], groups=["c"])
+
+
+@pytest.mark.parametrize("name", ["2pl", "rasch", "3pl"])
+def test_the_reference_group_sets_the_scale(answers_of_groups, name):
+    """Abilities z of the one scale are mu + sigma z of the other."""
+    X, groups = answers_of_groups
+    params = {"slope_prior": None, "tol": 1e-10}
+    if name == "3pl":
+        params["guessing_prior"] = (-1.5, 0.5)
+    first = MPTItemResponse(name, **params).fit(X, groups=groups)
+    label = first.groups_[1]
+    other = MPTItemResponse(name, reference_group=label, **params)
+    other.fit(X, groups=groups)
+    assert (first.reference_group_, other.reference_group_) == (first.groups_[0], label)
+    assert_array_equal(first.groups_, other.groups_)
+    args = (X, None)
+    assert_allclose(
+        other.log_likelihood(*args, groups=groups),
+        first.log_likelihood(*args, groups=groups),
+        atol=1e-5,
+    )
+    mu = first.latent_mean_[1, 0]
+    sigma = 1.0 if name == "rasch" else np.sqrt(first.latent_variance_[1, 0])
+    close = {"atol": 2e-3, "rtol": 2e-3}
+    assert_allclose(other.difficulty_, (first.difficulty_ - mu) / sigma, **close)
+    assert_allclose(other.discrimination_, first.discrimination_ * sigma, **close)
+    assert_allclose(other.latent_mean_, (first.latent_mean_ - mu) / sigma, **close)
+    assert_allclose(other.latent_variance_, first.latent_variance_ / sigma**2, **close)
+    errors = other.item_parameters(X, groups=groups)
+    assert (errors.latent_mean_std_error[:, 0] > 0).tolist() == [True, False]
+
+
+def test_reference_groups_that_are_none_are_refused(answers_of_groups):
+    X, groups = answers_of_groups
+    with pytest.raises(ValueError, match="reference_group must be one of the groups"):
+        MPTItemResponse(reference_group="none").fit(X, groups=groups)
+    with pytest.raises(ValueError, match="groups was not given"):
+        MPTItemResponse(reference_group=groups[0]).fit(X)
 
 
 def test_differential_functioning_is_found():
