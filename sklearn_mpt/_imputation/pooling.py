@@ -102,7 +102,8 @@ def pool_estimates(
     .. math:: \left(\frac{1}{\nu_m} + \frac{1}{\nu_{obs}}\right)^{-1}, \qquad
         \nu_{obs} = \frac{df + 1}{df + 3} \, df \, (1 - \lambda).
 
-    The fraction of missing information is :math:`(r + 2 / (\nu + 3)) / (1 + r)`.
+    The fraction of missing information is :math:`(r + 2 / (\nu + 3)) / (1 + r)`. So it
+    is above 0 with few degrees of freedom, even if all tables have the same estimate.
     If all `variances` of an estimate are 0, only the variance between tables is left,
     with m - 1 degrees of freedom.
 
@@ -139,7 +140,7 @@ def pool_estimates(
             # without variances within tables their degrees of freedom do not matter
             observed = np.where(within > 0, observed, np.inf)
             degrees = 1 / (1 / degrees + 1 / observed)
-    missing = np.where(share > 0, share + (1 - share) * 2 / (degrees + 3), 0.0)
+    missing = share + (1 - share) * 2 / (degrees + 3)
     parts = mean, np.sqrt(total), degrees, missing
     if np.ndim(mean) == 0:
         parts = tuple(map(float, parts))

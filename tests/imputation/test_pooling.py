@@ -30,7 +30,15 @@ def test_estimates_that_agree_miss_nothing():
     pooled = pool_estimates([1.0, 1.0], [4.0, 4.0])
     assert pooled == (1.0, 2.0, np.inf, 0.0)
     assert_allclose(pooled.interval(), 1 + stats.norm.ppf([0.025, 0.975]) * 2)
-    assert_allclose(pool_estimates([1.0, 1.0], [4.0, 4.0], df=10).df, 110 / 13)
+
+
+def test_estimates_that_agree_in_few_rows_have_few_degrees_of_freedom():
+    """The formula of Barnard and Rubin at r = 0, which the R package mice computes."""
+    pooled = pool_estimates([1.0, 1.0], [4.0, 4.0], df=10)
+    assert_allclose(pooled.df, 110 / 13)
+    assert_allclose(pooled.fraction_missing, 2 / (110 / 13 + 3))
+    nearly = pool_estimates([1.0, 1.0 + 1e-9], [4.0, 4.0], df=10)
+    assert_allclose(nearly.fraction_missing, pooled.fraction_missing)
 
 
 def test_arrays_are_pooled_entry_by_entry():
