@@ -25,10 +25,10 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._measure.comparison import check_measures
 from sklearn_mpt._measure.contract import measures_of_columns
 from sklearn_mpt._measure.display import CumulativeCVDisplay, EvidenceComparisonDisplay
-from sklearn_mpt._measure.pipelines import check_pipeline, resolve_model
+from sklearn_mpt._measure.pipelines import check_pipeline, last_step, resolve_model
 from sklearn_mpt._measure.rows import digest_of
 from sklearn_mpt._measure.standard_errors import std_error_of_mean, student_quantile
-from sklearn_mpt._messages import text_table
+from sklearn_mpt._messages import listed, text_table
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class CumulativeCV:
     n_seen : ndarray of int of shape (n_blocks,)
         Number of rows that the estimator was fitted to, for each block.
     block_scores : ndarray of shape (n_orders, n_blocks)
-        Sum of the log predictive probabilities of the rows of each block, in nats.
+        Sum of the log predictive probabilities of the rows of each block, in nats, or
+        the joint one if the estimator has it.
     n_samples : int
         Number of all rows, including those before the first block.
     draw : tuple, default=()
@@ -65,7 +66,8 @@ class CumulativeCV:
     ----------
     log_evidence : float
         Log-probability of the other rows given the first ``n_seen[0]``, in nats: the
-        mean of `scores`.
+        mean of `scores`. It is below that, on average, if blocks have several rows and
+        the estimator has no joint prediction.
     std_error : float
         Standard error of `log_evidence` over orders of the rows; NaN for one order.
     scores : ndarray of shape (n_orders,)
@@ -238,7 +240,7 @@ def cumulative_cv_score(
     :math:`n_0`. It is the sum of leave-p-out cross-validated scores over all p [1]_,
     as the evidence of a row is the sum of masked scores over all mask sizes. For an
     estimator whose predictions integrate over a posterior, the sum is the same for
-    every order. For others, which predict from a point estimate, it is a prequential
+    every order, if `steps` is None. For others, which predict from a point estimate, it is a prequential
     score [2]_, and its average over orders is reported.
 
     Parameters
@@ -246,7 +248,9 @@ def cumulative_cv_score(
     estimator : estimator
         Without `y`, a density estimator with ``score_samples``. With `y`, a classifier
         with ``predict_log_proba``, or a regressor whose ``predict(X, return_std=True)``
-        returns the means and standard deviations of Gaussian predictions.
+        returns the means and standard deviations of Gaussian predictions. Instead of
+        these it may have a method ``joint_log_prob(X)``, or ``joint_log_prob(X, y)``,
+        that returns the log predictive probability of several rows together.
     X : array-like, sparse array or DataFrame of shape (n_samples, n_features)
         Rows.
     y : array-like of shape (n_samples,) or (n_samples, 1), default=None
@@ -261,7 +265,9 @@ def cumulative_cv_score(
         Number of random orders of the rows.
     steps : int, default=None
         Number of blocks; each takes one fit for each order. None scores one row at a
-        time, which takes a fit for each row and order.
+        time, which takes a fit for each row and order. The rows of a block are scored
+        one by one, each as if it came first, unless the estimator has a joint
+        prediction; see Notes. The sum is then below the evidence, on average.
     random_state : int, RandomState instance or None, default=None
         Determines the orders. Pass an int to compare models on the same orders.
     n_jobs : int, default=None
@@ -289,6 +295,16 @@ def cumulative_cv_score(
 
     Notes
     -----
+    With `steps`, the rows of a block inform each other, and scores of single rows leave
+    that out: the sum is below the evidence by the mutual information of the rows of
+    each block, on average. In a regression of 40 rows with two coefficients, whose
+    prior has standard deviation 10, the evidence is -62.9; the sum is -66.5 with 10
+    blocks and -77.4 with 4 (:ref:`details <blocks_of_rows>`). Large blocks near the
+    start matter most. Estimators with a joint prediction of several rows have the same
+    evidence with any number of blocks: those with ``joint_log_prob``, and regressors
+    whose ``predict(X, return_cov=True)`` returns the covariance matrix of the
+    predictions, such as Gaussian processes.
+
     For classifiers the first `n_start` rows of each order include all classes; rows are
     exchanged if necessary. The standard error is that over orders and does not include
     the sampling of rows. A Pipeline that scales rows before a density estimator is
@@ -350,19 +366,24 @@ def cumulative_cv_score(
 
 
 def _scoring_of(estimator, y):
-    """Return the function that computes log predictive probabilities of rows."""
-    kind = _kind(estimator)
+    """Return the function that computes log predictive probabilities of rows.
+
+    Its result is an array, or the log-probability of all rows together.
+    """
+    kind, is_joint = _kind(estimator), hasattr(estimator, "joint_log_prob")
     if y is None or kind == "density_estimator":
-        if hasattr(estimator, "score_samples") and kind != "outlier_detector":
+        is_joint = hasattr(last_step(estimator), "joint_log_prob")
+        has_scores = is_joint or hasattr(estimator, "score_samples")
+        if has_scores and kind != "outlier_detector":
             check_pipeline(estimator)
             return _log_density
         needed = "a density estimator with score_samples, if y is None"
     elif kind == "classifier":
-        if hasattr(estimator, "predict_log_proba"):
+        if is_joint or hasattr(estimator, "predict_log_proba"):
             return _log_proba
         needed = "a classifier with predict_log_proba"
     else:
-        if _predicts_std(estimator):
+        if is_joint or _predicts_std(estimator):
             return _log_normal
         needed = "a regressor with predict(X, return_std=True)"
     raise TypeError(f"estimator must be {needed}, got {estimator!r}.")
@@ -378,20 +399,28 @@ def _has_tags(estimator):
 
 def _predicts_std(estimator):
     predict = getattr(estimator, "predict", None)
-    if predict is None:
-        return False
-    parameters = inspect.signature(predict).parameters.values()
+    return predict is not None and _takes(predict, "return_std", by_keywords=True)
+
+
+def _takes(method, name, by_keywords=False):
+    """Return whether a method has an argument, or if `by_keywords` takes any."""
+    parameters = inspect.signature(method).parameters.values()
     return any(
-        p.name == "return_std" or p.kind is inspect.Parameter.VAR_KEYWORD
+        p.name == name or (by_keywords and p.kind is inspect.Parameter.VAR_KEYWORD)
         for p in parameters
     )
 
 
 def _log_density(model, X, y):
-    return resolve_model(model).score_samples(X)
+    model = resolve_model(model)
+    if hasattr(model, "joint_log_prob"):
+        return model.joint_log_prob(X)
+    return model.score_samples(X)
 
 
 def _log_proba(model, X, y):
+    if hasattr(model, "joint_log_prob"):
+        return model.joint_log_prob(X, y)
     log_proba = np.asarray(model.predict_log_proba(X))
     column = {label: k for k, label in enumerate(model.classes_.tolist())}
     unseen = [label for label in np.asarray(y).tolist() if label not in column]
@@ -405,8 +434,26 @@ def _log_proba(model, X, y):
 
 
 def _log_normal(model, X, y):
+    if hasattr(model, "joint_log_prob"):
+        return model.joint_log_prob(X, y)
+    y = np.asarray(y)
+    if len(y) > 1 and _takes(last_step(model).predict, "return_cov"):
+        return _log_joint_normal(y, *model.predict(X, return_cov=True))
     mean, std = model.predict(X, return_std=True)
-    return stats.norm.logpdf(np.asarray(y), mean, std)
+    return stats.norm.logpdf(y, mean, std)
+
+
+def _log_joint_normal(y, mean, covariance):
+    try:
+        joint = stats.Covariance.from_cholesky(np.linalg.cholesky(covariance))
+    except np.linalg.LinAlgError as error:
+        raise ValueError(
+            f"The covariance matrix of the predictions of {len(y)} rows, by predict(X, "
+            "return_cov=True), is not positive definite: rows of a block are predicted "
+            "without noise. Leave steps=None, or give the estimator noise, such as a "
+            "WhiteKernel of a Gaussian process."
+        ) from error
+    return stats.multivariate_normal.logpdf(y, mean, joint)
 
 
 def _check_start(n_start, X, y):
@@ -465,16 +512,17 @@ def _score_block(score, estimator, X, y, seen, block):
     model = clone(estimator)
     model = model.fit(part[0]) if y is None else model.fit(*part)
     scores = np.asarray(score(model, *later), dtype=np.float64)
-    if scores.shape != (len(block),):
+    if scores.shape not in ((len(block),), ()):
         raise ValueError(
-            f"The estimator must score each row, got scores of shape {scores.shape} "
-            f"for {len(block)} rows."
+            "The estimator must score each row, or all together by joint_log_prob, got "
+            f"scores of shape {scores.shape} for {len(block)} rows."
         )
     if not (scores < np.inf).all():
         wrong = int(np.flatnonzero(~(scores < np.inf))[0])
+        which = f"row {block[wrong]}" if scores.ndim else f"rows {listed(block)}"
         raise ValueError(
-            f"The log predictive probability of row {block[wrong]} is {scores[wrong]} "
-            f"after a fit to {len(seen)} rows."
+            f"The log predictive probability of {which} is {scores.flat[wrong]} after "
+            f"a fit to {len(seen)} rows."
         )
     return scores.sum(), _measures(score, model)
 

@@ -206,6 +206,11 @@ class PipelineModel:
             return scores[0] + log_slope.sum(axis=1), *scores[1:]
         return np.asarray(scores) + log_slope.sum(axis=1)
 
+    @_last_has("joint_log_prob")
+    def joint_log_prob(self, X):
+        X, log_slope = self._transform(X)
+        return self.model.joint_log_prob(X) + log_slope.sum()
+
     @_last_has("conditional_log_prob")
     def conditional_log_prob(self, X, mask):
         X, log_slope = self._transform(X)

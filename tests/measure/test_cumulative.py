@@ -134,6 +134,87 @@ def test_a_gaussian_process_has_its_evidence():
     assert_allclose(again.scores, result.scores)
 
 
+def noisy_sine(n_rows):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 1))
+    return X, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=n_rows)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+@pytest.mark.parametrize("in_pipeline", [False, True])
+def test_blocks_of_joint_predictions_have_the_evidence(steps, in_pipeline):
+    X, y = noisy_sine(12)
+    model = GaussianProcessRegressor(RBF() + WhiteKernel(0.1), optimizer=None)
+    if in_pipeline:
+        model = make_pipeline(FunctionTransformer(), model)
+    options = {"n_start": 2, "n_orders": 2, "random_state": 0}
+    exact = cumulative_cv_score(model, X, y, **options)
+    blocks = cumulative_cv_score(model, X, y, steps=steps, **options)
+    assert_allclose(blocks.scores, exact.scores, rtol=1e-9)
+
+
+class JointConjugate(Conjugate):
+    """Also predicts rows together: their covariance is that of the mean."""
+
+    def joint_log_prob(self, X):
+        covariance = np.eye(len(X)) + self.scale_**2 - 1
+        joint = [
+            stats.multivariate_normal(np.full(len(X), mean), covariance).logpdf(x)
+            for mean, x in zip(self.mean_, np.asarray(X).T, strict=True)
+        ]
+        return sum(joint)
+
+
+class JointLabels(DummyClassifier):
+    """Log-probability of all labels together, by the rule of succession."""
+
+    def joint_log_prob(self, X, y):
+        counts, total = np.bincount(self.y_, minlength=2) + 1.0, 0.0
+        for label in y:
+            total += np.log(counts[label] / counts.sum())
+            counts[label] += 1
+        return total
+
+    def fit(self, X, y):
+        self.y_ = np.asarray(y)
+        return super().fit(X, y)
+
+
+def test_joint_log_probs_of_blocks_are_taken(X):
+    options = {"n_start": 2, "n_orders": 2, "random_state": 0}
+    exact = cumulative_cv_score(Conjugate(), X, **options)
+    for steps in (1, 3):
+        single = cumulative_cv_score(Conjugate(), X, steps=steps, **options)
+        assert (single.scores < exact.scores - 0.1).all()
+        joint = cumulative_cv_score(JointConjugate(), X, steps=steps, **options)
+        assert_allclose(joint.scores, exact.scores, rtol=1e-9)
+    scaled = make_pipeline(FunctionTransformer(np.log), JointConjugate())
+    rows = np.exp(X)
+    blocks = cumulative_cv_score(scaled, rows, steps=1, **options)
+    assert_allclose(
+        blocks.scores, cumulative_cv_score(scaled, rows, **options).scores, rtol=1e-9
+    )
+    y = np.array([0, 1] * 6)
+    classes = [
+        cumulative_cv_score(JointLabels(), X, y, steps=s, **options) for s in (None, 3)
+    ]
+    assert_allclose(classes[0].scores, classes[1].scores, rtol=1e-9)
+
+
+def test_joint_predictions_that_fail_say_how():
+    X, y = np.zeros((8, 1)), np.zeros(8)
+    model = GaussianProcessRegressor(RBF(), optimizer=None)
+    with pytest.raises(ValueError, match=r"is not positive definite.*WhiteKernel"):
+        cumulative_cv_score(model, X, y, n_start=2, steps=2)
+
+    class Wrong(JointConjugate):
+        def joint_log_prob(self, X):
+            return np.nan
+
+    with pytest.raises(ValueError, match=r"of rows \[?\d+.* is nan after a fit to 2"):
+        cumulative_cv_score(Wrong(), y[:, None] + 1, n_start=2, steps=2)
+
+
 def test_classes_are_scored_by_their_probabilities():
     y = np.array(["a"] * 5 + ["b"] * 3 + ["c"])
     model = DummyClassifier(strategy="prior")
