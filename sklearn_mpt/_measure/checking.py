@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from numbers import Number
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_int
-from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.consistency import (
-    GRID_TOLERANCE,
-    MAX_INTEGERS,
-    MAX_VALUES,
     check_reading,
     check_same,
+    check_side,
     excessive_integral,
 )
 from sklearn_mpt._measure.contract import (
@@ -27,20 +22,17 @@ from sklearn_mpt._measure.contract import (
     measures_of_columns,
 )
 from sklearn_mpt._measure.masks import draw_masks
+from sklearn_mpt._measure.normalisation import (
+    ROWS_TO_SUM,
+    check_sums,
+    discrete_columns,
+)
 from sklearn_mpt._measure.orders import OrderSpread, order_spread
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, as_objects, with_entries
-from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
 
 MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
-SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
-# Rows for which probabilities are added up, and that are scored along orders.
-ROWS_TO_SUM = 10
-# Points of the grids on which a density of whole numbers is integrated: nearly five for
-# each number if a column has `MAX_VALUES` of them without gaps.
-INTEGER_GRID_POINTS = 2001
 
 
 def check_masked_model(
@@ -121,14 +113,15 @@ def check_masked_model(
     >>> check_masked_model(lambda X, mask: standard_normal(X, ~mask), X)
     Traceback (most recent call last):
         ...
-    ValueError: Visible and missing entries must have log-probability 0, ...
+    ValueError: mask is True where an entry is hidden, and ... Pass ~mask to it.
     """
     check_int(n_masks, "n_masks")
     check_int(n_orders, "n_orders", min_val=0)
     estimator = resolve_model(estimator)
     conditional, rows = CheckedConditional(estimator), check_rows(estimator, X)
     rows = rows.slice(0, min(MAX_ROWS, len(rows)))
-    discrete = _discrete_columns(rows, measures_of_columns(estimator, rows.shape[1]))
+    check_side(conditional, rows)
+    discrete = discrete_columns(rows, measures_of_columns(estimator, rows.shape[1]))
     rng = np.random.default_rng(spawn_seeds(random_state, 1)[0])
     n_features = rows.shape[1]
     sizes = [n_features, 1, *rng.integers(1, n_features + 1, n_masks)][:n_masks]
@@ -149,7 +142,7 @@ def check_masked_model(
         alone = _ask(conditional, rows.slice(0, 1), mask)
         check_same(log_prob[:1], alone, mask, "without the other rows", limit)
         check_reading(partial(_ask, conditional), rows, mask, log_prob, rng, limit)
-        _check_sums(conditional, rows, mask, discrete)
+        check_sums(partial(_ask, conditional), rows, mask, discrete)
     for mask in masks:
         others = [j for j in np.flatnonzero(mask).tolist() if j not in discrete]
         if others:
@@ -185,96 +178,6 @@ def _check_entries(log_prob, is_target, mask):
         )
 
 
-def _discrete_columns(rows, measures):
-    """Return, for each discrete feature, rows that contain each of its values.
-
-    measures : the measures of the features; those with a density are left out.
-    """
-    entries, columns = as_objects(rows.values), {}
-    for j, measure in enumerate(measures):
-        present = range(len(rows))
-        if rows.missing is not None:
-            present = np.flatnonzero(~rows.missing[:, j]).tolist()
-        first = {}  # row of each value
-        for i in present:
-            first.setdefault(entries[i, j], i)
-        is_integer = all(isinstance(v, str) or v == int(v) for v in _numbers_of(first))
-        if (
-            measure in (None, "probability")
-            and is_integer
-            and 2 <= len(first) <= MAX_VALUES
-        ):
-            columns[j] = _DiscreteColumn(list(first.values()), list(first), measure)
-    return columns
-
-
-def _numbers_of(values):
-    """Return the values that are numbers and not booleans."""
-    kinds = (bool, np.bool_)
-    return [
-        v
-        for v in values
-        if isinstance(v, Number) and not isinstance(v, kinds) and np.isfinite(v)
-    ]
-
-
-class _DiscreteColumn(NamedTuple):
-    """Rows that contain each value of a column, these values, and its measure."""
-
-    rows: list[int]
-    values: list
-    measure: str | None
-
-    @property
-    def is_of_numbers(self):
-        return len(_numbers_of(self.values)) == len(self.values)
-
-    @property
-    def is_of_booleans(self):
-        return all(isinstance(v, bool | np.bool_) for v in self.values)
-
-
-def _check_sums(conditional, rows, mask, discrete):
-    """Check that the probabilities of discrete features add up to one over values.
-
-    All hidden ones change their values at the same time: the log-probability of a
-    feature does not depend on the hidden values of others, as `check_reading` has
-    checked.
-    """
-    hidden = [j for j in discrete if mask[j]]
-    few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
-    totals = np.zeros(few.shape)
-    for k in range(max((len(discrete[j].rows) for j in hidden), default=0)):
-        row_of = {j: discrete[j].rows[k] for j in hidden if k < len(discrete[j].rows)}
-        features, indices = list(row_of), np.full(few.shape, -1)
-        indices[:, features] = list(row_of.values())
-        moved = Rows.from_table(with_entries(few.values, rows.values, indices))
-        totals[:, features] += np.exp(_ask(conditional, moved, mask)[:, features])
-    for j in hidden:
-        _check_total(conditional, rows, mask, j, discrete[j], totals[:, j])
-
-
-def _check_total(conditional, rows, mask, j, column, total):
-    """Check the sums of the probabilities of a column over its values, (n_rows,)."""
-    i = int(np.abs(total - 1).argmax())
-    is_less = total[i] < 1 - SUM_TOLERANCE
-    if abs(total[i] - 1) <= SUM_TOLERANCE:
-        return
-    if is_less and not (column.is_of_numbers or column.is_of_booleans):
-        return  # there can be other categories
-    if column.is_of_numbers and not isinstance(rows.values, np.ndarray):
-        return  # numbers in a table of other things
-    if column.is_of_numbers and _is_explained(conditional, rows, mask, i, j, column):
-        return
-    values = sorted(column.values) if column.is_of_numbers else column.values
-    raise ValueError(
-        "Log-probabilities must be normalised: the probabilities of feature "
-        f"{j} of row {i} add up to {total[i]:.6g} over its values "
-        f"{listed([plain(value) for value in values])}, for the mask "
-        f"{describe_mask(mask)}."
-    )
-
-
 def _check_integral(conditional, rows, mask, j):
     """Check that the density of a feature integrates to no more than one."""
     if integral := excessive_integral(conditional, rows, rows, mask, j):
@@ -283,42 +186,3 @@ def _check_integral(conditional, rows, mask, j):
             f"0 integrates to {integral:.6g}, for the mask {describe_mask(mask)}. It "
             "may be computed from the hidden value."
         )
-
-
-def _is_explained(conditional, rows, mask, i, j, column):
-    """Return whether a feature has a density, or probabilities of unseen integers."""
-    low, high = int(min(column.values)), int(max(column.values))
-
-    def densities(values):
-        repeated = np.repeat(np.array(rows.values[[i]], dtype=float), len(values), 0)
-        repeated[:, j] = values
-        try:
-            log_prob = _ask(conditional, Rows.from_table(repeated), mask)[:, j]
-        except Exception:  # the user's function may refuse other values
-            return np.full(len(values), np.nan)
-        return np.exp(log_prob)
-
-    if column.measure is None and _is_density(densities, low, high):
-        return True
-    least = max(0, low - MAX_INTEGERS) if low >= 0 else low - MAX_INTEGERS
-    ranges = [
-        (low, high),
-        (low, high + 1),
-        (low, high + 2),
-        (least, high + MAX_INTEGERS),
-    ]
-    return any(
-        abs(densities(np.arange(a, b + 1)).sum() - 1) <= SUM_TOLERANCE
-        for a, b in ranges
-    )
-
-
-def _is_density(densities, low, high):
-    """Return whether densities integrate to one, with a probability of zero if any."""
-    margin = 10 * (high - low + 1)
-    grids = [np.linspace(low - margin, high + margin, INTEGER_GRID_POINTS)]
-    if low >= 0:  # amounts: the model may refuse negative values
-        grids.append(np.geomspace(1e-6, 1e3, INTEGER_GRID_POINTS) * (high + 1))
-    integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
-    totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
-    return bool((np.abs(np.array(totals) - 1) < GRID_TOLERANCE).any())

@@ -10,20 +10,24 @@ from sklearn_mpt._measure.contract import (
     CheckedConditional,
     describe_mask,
     few_rows,
+    measures_of_columns,
+)
+from sklearn_mpt._measure.normalisation import (
+    GRID_TOLERANCE,
+    MAX_INTEGERS,
+    MAX_VALUES,
+    ROWS_TO_SUM,
+    check_sums,
+    discrete_columns,
 )
 from sklearn_mpt._measure.rows import Rows, with_moved_columns
 from sklearn_mpt._messages import listed
 
-MAX_VALUES = 20  # largest number of values of a discrete column
-# Largest range of integers whose probabilities are added up, and number of those beyond
-# the ones seen that are tried for counts.
-MAX_INTEGERS = 200
 # Hidden features whose densities are integrated. Each costs calls of the model with at
 # least `GRID_POINTS` rows; check_masked_model integrates one for each of its masks.
 TESTED_FEATURES = 3
 GRID_POINTS = 33  # number of points of the first grid
 MAX_HALVINGS = 12  # of intervals of the grid: to 1 / 131072 of the range
-GRID_TOLERANCE = 0.02  # relative error of an integral, and its change by halvings
 MAX_INTEGRAL = 1.1  # largest integral of a density, with errors of the grid
 MAX_WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
 # changes are no noise if they are larger than this times those of repeated calls
@@ -31,7 +35,7 @@ NOISE_FACTOR = 10
 
 
 def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:
-    r"""Check on four rows that a model scores hidden entries without reading them.
+    r"""Check on a few rows that a model scores hidden entries without reading them.
 
     Models with a method ``chain_log_prob`` are not checked, as their scores do not come
     from calls with masks. Nothing is said if a call fails: the real calls follow.
@@ -42,8 +46,9 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
     Raises
     ------
     ValueError
-        If only visible entries are scored, or if a log-probability depends on values of
-        other hidden features.
+        If only visible entries are scored, if a log-probability depends on values of
+        other hidden features, or if the probabilities of a column of two values do not
+        add up to one.
 
     Warns
     -----
@@ -55,14 +60,14 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
         return
     conditional, few = CheckedConditional(model), few_rows(rows)
     n_features = rows.shape[1]
-    half = np.random.default_rng(0).permutation(n_features) < (n_features + 1) // 2
-    masks = [half, np.ones(n_features, dtype=bool)]
-    ask = partial(_attempt, conditional)
+    ask, masks = partial(_attempt, conditional), _masks_to_try(n_features)
+    half, _ = masks
     log_prob = [ask(few, mask) for mask in masks]
     _check_side(few, masks, log_prob)
     for mask, result in zip(masks, log_prob, strict=True):
         if result is not None:
             check_reading(ask, few, mask, result, np.random.default_rng(0))
+    _check_binary(model, ask, rows.slice(0, min(ROWS_TO_SUM, len(rows))), masks)
     most = MAX_INTEGRAL if is_compared else MAX_WITHOUT_CONSTANT
     for j in np.flatnonzero(half)[:TESTED_FEATURES].tolist():
         if integral := excessive_integral(conditional, rows, few, half, j, most):
@@ -75,6 +80,33 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
             return
 
 
+def _masks_to_try(n_features):
+    """Return a mask of half of the features, and one of all."""
+    half = np.random.default_rng(0).permutation(n_features) < (n_features + 1) // 2
+    return half, np.ones(n_features, dtype=bool)
+
+
+def _check_binary(model, ask, rows, masks):
+    """Check that the probabilities of columns of two values add up to one.
+
+    Those of a function with noise need not.
+    """
+    columns = discrete_columns(rows, measures_of_columns(model, rows.shape[1]))
+    binary = {j: column for j, column in columns.items() if column.is_binary}
+    for mask in masks if binary else ():
+        calls = ask(rows, mask), ask(rows, mask)
+        if any(log_prob is None for log_prob in calls):
+            continue
+        if (_change(*calls) <= MIN_CHANGE).all():
+            check_sums(ask, rows, mask, binary)
+
+
+def check_side(conditional, rows):
+    """Refuse a function that scores visible entries and no hidden one."""
+    few, masks = few_rows(rows), _masks_to_try(rows.shape[1])
+    _check_side(few, masks, [_attempt(conditional, few, mask) for mask in masks])
+
+
 def _attempt(conditional, rows, mask):
     """Return a copy of the result, or None if the call fails or is not of numbers."""
     try:
@@ -85,7 +117,6 @@ def _attempt(conditional, rows, mask):
 
 
 def _check_side(rows, masks, log_prob):
-    """Refuse a function that scores visible entries and no hidden one."""
     if any(result is None for result in log_prob):
         return
     pairs = list(zip(masks, log_prob, strict=True))

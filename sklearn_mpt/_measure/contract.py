@@ -139,6 +139,7 @@ class CheckedConditional:
     def _ask(self, rows, mask):
         try:
             returned = self.function(rows.writable_copy(), mask.copy())
+            _refuse_tuple(returned)
             self.is_single = str(getattr(returned, "dtype", "")).endswith(("32", "16"))
             log_prob = as_array(returned)
         except Exception as error:
@@ -159,6 +160,17 @@ class CheckedConditional:
                 f"{rows.shape}, got {log_prob.shape}{_for_mask(mask)}."
             )
         return log_prob.astype(np.float64, copy=False)
+
+
+def _refuse_tuple(returned):
+    """Nets often return several tensors, such as logits and a loss."""
+    if isinstance(returned, tuple):
+        kinds = listed([type(part).__name__ for part in returned])
+        raise TypeError(
+            "conditional_log_prob must return one array or tensor of log-probabilities,"
+            f" got a tuple of {len(returned)}: {kinds}. Wrap the model in a function "
+            "that returns the log-probabilities alone."
+        )
 
 
 def _for_mask(mask):

@@ -240,8 +240,8 @@ def cumulative_cv_score(
     :math:`n_0`. It is the sum of leave-p-out cross-validated scores over all p [1]_,
     as the evidence of a row is the sum of masked scores over all mask sizes. For an
     estimator whose predictions integrate over a posterior, the sum is the same for
-    every order, if `steps` is None. For others, which predict from a point estimate, it is a prequential
-    score [2]_, and its average over orders is reported.
+    every order, if `steps` is None. For others, which predict from a point estimate, it
+    is a prequential score [2]_, and its average over orders is reported.
 
     Parameters
     ----------

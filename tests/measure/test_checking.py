@@ -5,6 +5,7 @@ import torch
 from numpy.testing import assert_allclose
 from scipy import stats
 
+import sklearn_mpt
 from sklearn_mpt import (
     MPTProbabilisticPCA,
     check_masked_model,
@@ -226,9 +227,10 @@ def test_a_torch_module_is_taken_as_it_is():
 def test_a_method_of_a_torch_module_comes_first():
     class WithMethod(Module):
         def conditional_log_prob(self, X, mask):
-            return 0 * self(X, mask) - mask.to(X)
+            return 0 * self(X, mask) - np.log(2) * mask.to(X)
 
-    assert_allclose(lml_samples(WithMethod(), BINARY, n_orders=1), -3.0)
+    value = lml_samples(WithMethod(), BINARY, n_orders=1)
+    assert_allclose(value, -3 * np.log(2), rtol=1e-6)
 
 
 def test_a_module_that_cannot_be_copied_must_be_in_evaluation_mode():
@@ -255,6 +257,58 @@ def test_gaps_that_a_model_reads_are_named():
     X[4, 1] = np.nan
     with pytest.raises(ValueError, match=r"\[1\] of that row are missing \(NaN\): a"):
         lml_samples(lambda X, m: np.where(m, -(X @ ~m)[:, None], 0), X)
+
+
+@pytest.mark.parametrize("name", ["lml_samples", "mpt_curve", "feature_contributions"])
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_measures_refuse_outputs_of_binary_nets_that_are_no_log_probs(name, as_frame):
+    """Logits instead of log-probabilities, and powers of probabilities."""
+    X = pd.DataFrame(BINARY == 1, columns=list("abc")) if as_frame else BINARY
+    measure = getattr(sklearn_mpt, name)
+
+    def logits(X, mask):
+        signs = 2 * np.asarray(X, dtype=float) - 1
+        visible = np.where(mask, 0.0, signs).sum(axis=1)[:, None]
+        return np.where(mask, 3.0 * signs + 0.5 * visible, 0.0)
+
+    for wrong in (logits, bernoulli(0.5), bernoulli(2.0)):
+        with pytest.raises(ValueError, match=r"must be normalised.* add up to"):
+            measure(wrong, X)
+    measure(bernoulli(1.0), X)
+    density = stats.norm(0.5, 0.4).logpdf
+    if not as_frame:
+        measure(lambda X, mask: np.where(mask, density(X), 0.0), X)
+        measure(poisson(1.0), np.minimum(COUNTS, 1))
+
+
+def test_noise_of_calls_is_no_lack_of_normalisation():
+    rng = np.random.default_rng(0)
+
+    def by_samples(X, mask):
+        error = 0.3 * rng.normal(size=np.shape(X))
+        return bernoulli(1.0)(X, mask) + np.where(mask, error, 0.0)
+
+    assert np.isfinite(mpt_curve(by_samples, BINARY, random_state=0).lml)
+
+
+def test_an_inverted_mask_is_named_by_the_check_and_by_the_measures(good, known):
+    def inverted(X, mask):
+        return good(X, ~mask)
+
+    for measure in (check_masked_model, mpt_curve, lml_samples):
+        with pytest.raises(ValueError, match=r"True for visible\? Pass ~mask to it"):
+            measure(inverted, known[1])
+
+
+def test_a_tuple_is_refused_by_name(good, known):
+    def logits_and_loss(X, mask):
+        return good(X, mask), 0.5
+
+    for measure in (check_masked_model, mpt_curve, lml_samples):
+        with pytest.raises(
+            TypeError, match=r"got a tuple of 2: \['ndarray', 'float'\]"
+        ):
+            measure(logits_and_loss, known[1])
 
 
 @pytest.mark.parametrize("wrong", [0, 7, 19])
