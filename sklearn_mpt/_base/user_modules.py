@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from contextlib import contextmanager
 
@@ -76,6 +77,7 @@ class UserModuleWrapper(torch.nn.Module):
             f"(n, {n_outputs}), in single and in double precision"
         )
         hooks = [part.register_forward_hook(note) for part in self.module.modules()]
+        check_one_argument(self.module, expected, name)
         for dtype in (torch.float64, torch.float32):
             rows = torch.zeros(2, n_inputs, dtype=dtype, device="cpu")
             try:
@@ -96,6 +98,24 @@ class UserModuleWrapper(torch.nn.Module):
     def forward(self, inputs):
         """Return the outputs; (n, n_outputs)."""
         return self.intercept + self.module(inputs)
+
+
+def check_one_argument(module, expected, name):
+    """Refuse a module that needs more than one tensor, such as rows and a mask."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    needed = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if len(needed) > 1:
+        raise ValueError(
+            f"{expected}; forward of {type(module).__name__} takes "
+            f"{' and '.join(needed)}. Pass its part from one tensor to the other. A "
+            "masked model (X, mask) is measured as it is, by mpt_curve for instance, "
+            f"and needs no {name}."
+        )
 
 
 def arrays_of(module):

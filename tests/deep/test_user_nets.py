@@ -166,6 +166,40 @@ def test_nets_that_do_not_fit_are_refused(net, error, message):
             model.fit(DIGITS)
 
 
+class MaskedNet(torch.nn.Module):
+    """A net of rows and a mask, as the page on the paper has it."""
+
+    def __init__(self, n_features):
+        super().__init__()
+        self.layers = torch.nn.Linear(2 * n_features, n_features)
+
+    def logits(self, X, hidden):
+        visible = torch.where(hidden, 0.0, 2 * X - 1)
+        return self.layers(torch.cat([visible, (~hidden).to(X.dtype)], 1))
+
+    def forward(self, X, mask):
+        hidden = mask.expand(X.shape)
+        log_prob = functional.logsigmoid((2 * X - 1) * self.logits(X, hidden))
+        return torch.where(hidden, log_prob, 0.0)
+
+
+def test_a_net_of_rows_and_a_mask_is_refused_and_its_layers_are_taken():
+    net, X = MaskedNet(64), DIGITS[:30]
+    for model in (masked(net=net), deep(decoder=net)):
+        with pytest.raises(ValueError, match="MaskedNet takes X and mask"):
+            model.fit(DIGITS)
+    model = masked(net=net.layers, max_iter=0).fit(DIGITS)
+    mask = np.random.default_rng(0).random(X.shape) < 0.5
+    rows, hidden = torch.from_numpy(X).float(), torch.from_numpy(mask)
+    start = np.log(DIGITS.sum(0) + 0.5) - np.log((1 - DIGITS).sum(0) + 0.5)
+    with torch.no_grad():
+        logits = net.logits(rows, hidden).numpy() + start
+    expected = -np.logaddexp(0, (1 - 2 * X) * logits)
+    assert_allclose(
+        model.conditional_log_prob(X, mask), np.where(mask, expected, 0), atol=1e-4
+    )
+
+
 class Geometric(Likelihood):
     """Numbers of failures before a success, given the logit of the latter."""
 
