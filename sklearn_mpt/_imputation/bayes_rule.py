@@ -128,8 +128,8 @@ class IndicatorBlock(NamedTuple):
     """
 
     place: slice
-    vertices: torch.Tensor
-    log_prior: torch.Tensor
+    vertices: np.ndarray
+    log_prior: np.ndarray
 
     def log_prob(self, mean, given):
         """Return log-probabilities of categories given the visible entries; (n, C).
@@ -139,8 +139,7 @@ class IndicatorBlock(NamedTuple):
         mean : expected indicators, (n, g). They are arbitrary where they are visible.
         """
         covariance = given.covariance[0, :, self.place, self.place]
-        vertices = self.vertices.to(covariance.device)
-        log_prior = self.log_prior.to(covariance.device)
+        vertices, log_prior = map(covariance.new_tensor, self[1:])
         is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
         root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
         slopes = torch.cholesky_solve(vertices.T.expand(len(root), -1, -1), root)
@@ -176,7 +175,7 @@ class GaussianIndicators(BayesRuleModel):
             if j in layout.values:
                 share = frequencies(codes[:, j], self._counts[j], sample_weight)
             self._blocks[j] = block = self._block(j, rows.coding, share)
-            self._points[j] = block.place, block.vertices.numpy()
+            self._points[j] = block.place, block.vertices
         return self
 
     def _block(self, j, coding, share):
@@ -200,7 +199,7 @@ class GaussianIndicators(BayesRuleModel):
             vertices, model.means_[0, place], model.covariances_[0, place, place]
         )
         log_prior = np.log(np.maximum(share, MIN_FREQUENCY)) - prior
-        return IndicatorBlock(place, *map(torch.from_numpy, (vertices, log_prior)))
+        return IndicatorBlock(place, vertices, log_prior)
 
     def _conditionals(self, X, mask, columns):
         visible = np.where(mask[:, self._sources], np.nan, X)

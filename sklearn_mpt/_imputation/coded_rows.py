@@ -58,7 +58,7 @@ class Indicators:
 
     def place(self, j):
         """Return the slice of the columns of numbers or indicators of column j."""
-        return slice(self.starts[j], self.ends[j])
+        return slice(int(self.starts[j]), int(self.ends[j]))
 
     def transform(self, numbers):
         """Return numbers and indicators, standardised; (n, d) -> (n, w)."""
@@ -102,14 +102,12 @@ class TableCoding:
         weight: np.ndarray | None = None,
     ):
         self.layout = layout
-        self.transforms = {
-            True: NumberTransform.from_rows(rows, layout, powers, weight)
-        }
-        self.transforms[False] = self.transforms[True]
-        if self.has_powers:
-            self.transforms[False] = NumberTransform.from_rows(
-                rows, layout, weight=weight
-            )
+        transform = plain = NumberTransform.from_rows(rows, layout, powers, weight)
+        if len(powers.columns):
+            plain = NumberTransform.from_rows(rows, layout, weight=weight)
+        # without power transforms, and with them: a tuple, for skops reads all
+        # Boolean keys of a dict as True
+        self.transforms = plain, transform
         self.indicators = Indicators(layout, rows, weight)
 
     @property
