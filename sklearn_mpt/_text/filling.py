@@ -16,9 +16,10 @@ from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.batches import MaskedWindow, predict_by_row
 from sklearn_mpt._text.diffusion import MaskedDiffusionLM
+from sklearn_mpt._text.filled_texts import TextWriter
 from sklearn_mpt._text.masked_lm import log_softmax
 from sklearn_mpt._text.moderation import MIN_TEXTS
-from sklearn_mpt._text.texts import Texts
+from sklearn_mpt._text.texts import Texts, whole_text
 from sklearn_mpt._text.variances import RULES
 from sklearn_mpt._text.windows import all_special_ids, tokenize
 
@@ -32,12 +33,14 @@ FILL_ORDERS = ("random", "left_to_right", "confident")
 class Fill(NamedTuple):
     """A text whose mask tokens have been filled in.
 
-    text : the text, as the tokenizer decodes it. tokens : the tokens that were filled
-    in, from left to right. log_prob : log-probability of these tokens given the rest,
-    in the order in which they were drawn, at temperature 1; in nats.
+    text : the text, or the (context, text) pair, that was given, with the tokens in the
+    place of its mask tokens; of `sample`, as the tokenizer decodes it. tokens : the
+    tokens that were filled in, from left to right. log_prob : log-probability of these
+    tokens given the rest, in the order in which they were drawn, at temperature 1; in
+    nats.
     """
 
-    text: str
+    text: str | tuple[str, str]
     tokens: list[str]
     log_prob: float
 
@@ -49,6 +52,7 @@ class FillingMixin:
     _check_texts: Callable
     _open_again: Callable
     _windows: Callable
+    mask_token_id_: int
     max_length_: int
     random_state: RandomState
     _excess: AllHiddenExcess | None
@@ -71,7 +75,8 @@ class FillingMixin:
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts with mask tokens, such as ``"[MASK]"``.
+            Texts with mask tokens, such as ``"[MASK]"``; of a part of a text, and of a
+            pair with a `joiner`, the whole text.
         n_samples : int, default=1
             Number of draws for each text.
         order : {"random", "left_to_right", "confident"}, default="random"
@@ -96,17 +101,39 @@ class FillingMixin:
         TypeError, ValueError
             If X is not a list of texts or pairs, or a text is longer than
             `max_length_`.
+
+        Warns
+        -----
+        UserWarning
+            If a text has no mask token, so that nothing is filled in.
         """
         self._check_is_fitted()
         check_int(n_samples, "n_samples")
-        windows = self._windows(self._check_texts(X))
+        texts = [whole_text(text) for text in self._check_texts(X)]
+        windows = self._windows(texts)
         for index, window in enumerate(windows):
             if len(window) > self.max_length_:
                 raise ValueError(
                     f"texts[{index}] has {len(window)} tokens, more than max_length="
                     f"{self.max_length_}."
                 )
-        return self._fill(windows, n_samples, order, temperature, random_state)
+        self._warn_of_no_masks(windows)
+        settings = n_samples, order, temperature, random_state
+        return self._fill(windows, *settings, texts)
+
+    def _warn_of_no_masks(self, windows):
+        mask = self._open_again()[1].mask_token
+        without = [
+            index
+            for index, window in enumerate(windows)
+            if self.mask_token_id_ not in window.inputs["input_ids"]
+        ]
+        if without:
+            warn_caller(
+                f"{len(without)} of {len(windows)} texts, texts[{without[0]}] the "
+                f"first, have no mask token, so nothing is filled in there. Write "
+                f"{mask}, the mask token of this model, where a token is wanted."
+            )
 
     def sample(
         self,
@@ -194,7 +221,8 @@ class FillingMixin:
             is_greedy.append(tokens == fill.tokens)
         return is_greedy
 
-    def _fill(self, windows, n_samples, order, temperature, random_state):
+    def _fill(self, windows, n_samples, order, temperature, random_state, texts=None):
+        """Fill in the mask tokens of windows, and write them into `texts`, if given."""
         check_choice(order, "order", FILL_ORDERS)
         check_real(temperature, "temperature", "left")
         if random_state is None:
@@ -209,7 +237,11 @@ class FillingMixin:
         # longest first, as batches are packed
         ranks = sorted(range(len(blanks)), key=lambda i: -len(blanks[i].window))
         _fill_all([blanks[i] for i in ranks], language_model, tokenizer, temperature)
-        fills = [copy.decode(tokenizer) for copy in blanks]
+        writer = TextWriter(tokenizer)
+        fills = [
+            copy.fill(writer, None if texts is None else texts[i // n_samples])
+            for i, copy in enumerate(blanks)
+        ]
         return [fills[i : i + n_samples] for i in range(0, len(fills), n_samples)]
 
 
@@ -240,11 +272,11 @@ class MaskedPlaces:
         self.is_open[place] = False
         self.log_prob += float(log_prob)
 
-    def decode(self, tokenizer):
-        ids = self.window.inputs["input_ids"]
-        text = tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-        tokens = tokenizer.convert_ids_to_tokens(ids[self.places].tolist())
-        return Fill(text, tokens, self.log_prob)
+    def fill(self, writer, text):
+        ids = self.window.inputs["input_ids"][self.places].tolist()
+        tokens = writer.tokenizer.convert_ids_to_tokens(ids)
+        written = writer.write(text, self.window, self.places)
+        return Fill(written, tokens, self.log_prob)
 
 
 def _fill_all(blanks, language_model, tokenizer, temperature):

@@ -57,7 +57,7 @@ def encode_slowly(tokenizer, columns):
         found, because the tokenizer changes characters.
     """
     data = dict(tokenizer(*columns, verbose=False))
-    is_continued = _rule_of_words(tokenizer)
+    is_continued = rule_of_words(tokenizer)
     sequences, words, offsets = [], [], []
     for row, parts in enumerate(zip(*columns, strict=True)):
         tokens = [tokenizer.tokenize(part) for part in parts]
@@ -104,7 +104,7 @@ def starts_of_tokens(tokenizer, text):
 
 def has_marks_of_words(tokenizer):
     """Return whether tokens show which of them belong to one word."""
-    return _rule_of_words(tokenizer) is not None
+    return rule_of_words(tokenizer) is not None
 
 
 def align(tokens, text):
@@ -116,7 +116,7 @@ def align(tokens, text):
     """
     bounds, position, is_unknown = [], 0, False
     for token in tokens:
-        piece = _without_marks(token)
+        piece = without_marks(token)
         start = _find(piece, text, position, is_unknown)
         gap = text[position:start].strip() if start >= 0 else "?"
         if start < 0 and not is_unknown:
@@ -153,13 +153,13 @@ def _stripped(text, start, stop):
     return start, start + len(part.strip())
 
 
-def _without_marks(token):
+def without_marks(token):
     for mark in (*BEGINS, GOES_ON):
         token = token.removeprefix(mark)
     return token.removesuffix(ENDS).removesuffix(IS_FOLLOWED)
 
 
-def _rule_of_words(tokenizer):
+def rule_of_words(tokenizer):
     """Return a function: whether a token goes on with the word of the one before.
 
     None if the vocabulary has no marks of words.

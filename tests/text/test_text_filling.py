@@ -17,8 +17,18 @@ from text_models import (  # noqa: E402
     make_tokenizer,
     random_joint,
 )
+from tokenizers import (  # noqa: E402
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+)
+from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 from sklearn_mpt import MPTScorer  # noqa: E402
+from sklearn_mpt._text.filled_texts import TextWriter  # noqa: E402
+from sklearn_mpt._text.parts import windows_of  # noqa: E402
 
 ORDERS = ["random", "left_to_right", "confident"]
 
@@ -131,7 +141,7 @@ def test_the_excess_is_that_of_cross_entropy_over_entropy():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_draws_do_not_depend_on_batches_or_other_texts(order):
-    texts = ["the [MASK] sat on [MASK]", "a dog", "[MASK]", "the [MASK] sat on [MASK]"]
+    texts = ["the [MASK] sat on [MASK]", "[MASK]", "the [MASK] sat on [MASK]"]
     large, small = (
         MPTScorer(make_model(), make_tokenizer(), batch_tokens=n, random_state=0).fit()
         for n in (4096, 16)
@@ -142,8 +152,6 @@ def test_draws_do_not_depend_on_batches_or_other_texts(order):
         assert_allclose([f.log_prob for f in one], [f.log_prob for f in other], 1e-4)
     for one, other in zip(fills, large.fill(texts[:2], 3, order=order), strict=False):
         assert [f.text for f in one] == [f.text for f in other]
-    assert fills[1][0].tokens == []
-    assert fills[1][0].log_prob == 0
     special = set(make_tokenizer().all_special_tokens)
     assert not special & {t for each in fills for f in each for t in f.tokens}
     again = large.fill(texts, 3, order=order, random_state=1)
@@ -162,3 +170,86 @@ def test_bad_arguments_are_refused():
         scorer.sample(n_tokens=5)
     with pytest.raises(TypeError, match="list of str"):
         scorer.fill("a [MASK]")
+
+
+def make_byte_tokenizer():
+    """Byte-level tokens, which own the space before a word."""
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokens = [
+        "<mask>",
+        "<unk>",
+        *sorted(alphabet),
+        "Ġd",
+        "og",
+        "Ġdog",
+        "Ġs",
+        "at",
+        "Ġsat",
+    ]
+    merges = [
+        ("Ġ", "d"),
+        ("o", "g"),
+        ("Ġd", "og"),
+        ("Ġ", "s"),
+        ("a", "t"),
+        ("Ġs", "at"),
+    ]
+    backend = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    mask = AddedToken("<mask>", lstrip=True, special=True)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, mask_token=mask, unk_token="<unk>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "tokens", "expected"),
+    [
+        (make_tokenizer(), "The zebra\n [MASK]!", ["dog"], "The zebra\n dog!"),
+        (make_tokenizer(), "un [MASK] x", ["##ly"], "unly x"),
+        (make_tokenizer(), "a [MASK] [MASK] x", ["un", "##ly"], "a unly x"),
+        (make_tokenizer(), "a[MASK][MASK].", ["dog", "fast"], "a dog fast."),
+        (make_tokenizer(), "dog[MASK]", ["."], "dog."),
+        (make_tokenizer(), "[MASK] [SEP] Zoë", ["the"], "the [SEP] Zoë"),
+        (
+            make_tokenizer(with_pairs=True),
+            ("a zebra [MASK]", "[MASK] ran"),
+            ["dog", "cat"],
+            ("a zebra dog", "cat ran"),
+        ),
+        (make_letter_tokenizer(), "a[MASK]  [MASK]z", ["b", "c"], "ab  cz"),
+        (make_byte_tokenizer(), "A <mask> Ω", ["Ġdog"], "A dog Ω"),
+        (make_byte_tokenizer(), "A<mask>  é", ["Ġsat"], "A sat  é"),
+        (make_byte_tokenizer(), "d <mask> <mask>", ["og", "Ġsat"], "dog sat"),
+        (make_byte_tokenizer(), "<mask><mask>", ["Ã", "©"], "é"),
+    ],
+)
+def test_fills_stand_where_the_masks_stood(tokenizer, text, tokens, expected):
+    (window,), _ = windows_of(tokenizer, [text], ["input_ids"])
+    ids = window.inputs["input_ids"]
+    places = np.flatnonzero(ids == tokenizer.mask_token_id)
+    ids[places] = tokenizer.convert_tokens_to_ids(tokens)
+    assert TextWriter(tokenizer).write(text, window, places) == expected
+
+
+def test_the_given_text_is_filled_and_others_come_back_with_a_warning():
+    scorer = MPTScorer(make_model(), make_tokenizer(), random_state=0).fit()
+    (fills,) = scorer.fill(["Some zebra [MASK]  today"], 3)
+    for fill in fills:
+        (token,) = fill.tokens
+        space = "" if token.startswith("##") else " "
+        assert fill.text == f"Some zebra{space}{token.removeprefix('##')}  today"
+    with pytest.warns(
+        UserWarning, match=r"texts\[1\] the first, .* Write \[MASK\], th"
+    ):
+        fills = scorer.fill(["a [MASK]", "a <mask>"])
+    assert fills[1][0] == ("a <mask>", [], 0.0)
+
+
+def test_a_part_is_filled_as_its_whole_text():
+    scorer = MPTScorer(make_model(), make_tokenizer(), joiner=" zz ").fit()
+    ((fill,),) = scorer.fill([("a [MASK]", "cat")], temperature=0)
+    ((part,),) = scorer.fill([("a [MASK] zz cat", 0, 3)], temperature=0)
+    assert fill == part
+    assert fill.text.endswith(" zz cat")
