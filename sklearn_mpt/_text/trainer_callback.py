@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from numbers import Integral
 
 import numpy as np
+import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from sklearn_mpt._checks import check_int, warn_caller
@@ -14,7 +15,7 @@ from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
 from sklearn_mpt._text.texts import check_texts
-from sklearn_mpt._text.training import from_first_process
+from sklearn_mpt._text.training import TextLabels, from_first_process
 
 
 class LMLTrainerCallback(TrainerCallback):
@@ -61,7 +62,8 @@ class LMLTrainerCallback(TrainerCallback):
     If several processes train one model, the first one measures.
 
     Trainer's own ``label_smoothing_factor`` has no effect on :func:`mpt_loss`, and the
-    callback warns of it.
+    callback warns of it. It also warns if Trainer has no ``compute_loss_func``, while
+    the batches are those of :class:`DataCollatorForMPT`.
 
     If Trainer evaluates, "lml" is one of its metrics. With
     ``metric_for_best_model="lml"`` and ``greater_is_better=True``, the parameters with
@@ -111,6 +113,7 @@ class LMLTrainerCallback(TrainerCallback):
             dtype="auto",
         )
         self._scorer._validate_params()
+        self._hook = None  # on the model, until it is first called
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         """Measure the model before training, unless a checkpoint has done so."""
@@ -123,6 +126,14 @@ class LMLTrainerCallback(TrainerCallback):
         self.log_ = [entry for entry in state.log_history if "lml" in entry]
         if not any(entry["step"] == state.global_step for entry in self.log_):
             self._measure(state, model)
+        if isinstance(model, torch.nn.Module):
+            self._hook = warn_if_model_has_the_loss(model)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Leave the model as it was, if it was never called."""
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def on_epoch_end(self, args, state, control, model=None, **kwargs):
         """Measure the model after every `every`-th epoch."""
@@ -156,6 +167,29 @@ class LMLTrainerCallback(TrainerCallback):
         }
         self.log_.append(entry)
         state.log_history.append(entry)
+
+
+def warn_if_model_has_the_loss(model):
+    """Warn if the next call of a model gets labels of `DataCollatorForMPT`.
+
+    Returns the handle of the hook that does this and then removes itself.
+
+    Trainer passes labels to the model only if it has no loss function of its own. The
+    loss of the model is the mean over hidden tokens, not an estimate of the LML.
+    """
+
+    def look(module, args, inputs):
+        hook.remove()
+        if isinstance(inputs.get("labels"), TextLabels):
+            warn_caller(
+                "The batches are those of DataCollatorForMPT, but the model computes "
+                "its own loss, the mean over hidden tokens, which does not estimate "
+                "minus the log marginal likelihood. Pass compute_loss_func=mpt_loss to "
+                "Trainer."
+            )
+
+    hook = model.register_forward_pre_hook(look, with_kwargs=True)
+    return hook
 
 
 def _fixed(random_state):

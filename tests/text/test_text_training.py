@@ -522,6 +522,14 @@ def test_smoothing_that_trainer_keeps_to_itself_is_warned_of(tmp_path):
         train(tmp_path, [monitor], n_epochs=1, label_smoothing_factor=0.1)
 
 
+def test_the_loss_of_the_model_is_warned_of(tmp_path):
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer())
+    with pytest.warns(UserWarning, match="Pass compute_loss_func=mpt_loss") as caught:
+        trainer = train(tmp_path, [monitor], n_epochs=2, loss=None)
+    assert sum("compute_loss_func" in str(w.message) for w in caught) == 1
+    assert not trainer.model._forward_pre_hooks
+
+
 def test_the_best_model_by_its_likelihood(tmp_path):
     monitor = LMLTrainerCallback(TEXTS, make_tokenizer(), random_state=0)
     best = {"metric_for_best_model": "lml", "greater_is_better": True}
@@ -539,6 +547,7 @@ def train(
     batch_size=5,
     train_dataset=None,
     dropout=0.1,
+    loss=mpt_loss,
     **kwargs,
 ):
     model = make_model(
@@ -565,7 +574,7 @@ def train(
         train_dataset=train_dataset or encode(TEXTS * 4),
         eval_dataset=encode(TEXTS),
         data_collator=DataCollatorForMPT(make_tokenizer(), random_state=0),
-        compute_loss_func=mpt_loss,
+        compute_loss_func=loss,
         callbacks=list(callbacks),
     )
     trainer.train(resume_from_checkpoint=resume)
