@@ -219,7 +219,19 @@ def _check_tokenizer(tokenizer, model):
         raise ValueError(
             f"tokenizer and model must have the same vocabulary, but {name} has "
             f"{n_tokens} tokens and {type(model).__name__} {n_model}."
+            f"{_advice_on_mask(tokenizer, n_model)}"
         )
+
+
+def _advice_on_mask(tokenizer, n_model):
+    """Say what to do about a mask token that a model does not know."""
+    if tokenizer.mask_token_id < n_model:
+        return ""
+    return (
+        f" The mask token {tokenizer.mask_token} is new to the model: name the one "
+        "that it was trained with, by tokenizer.mask_token = ...; or make room for it, "
+        "by model.resize_token_embeddings(len(tokenizer)), and train the model with it."
+    )
 
 
 def check_tokenizer(tokenizer):
@@ -234,7 +246,14 @@ def check_tokenizer(tokenizer):
         )
     name, mask = type(tokenizer).__name__, tokenizer.mask_token_id
     if mask is None or mask == tokenizer.unk_token_id:
-        raise ValueError(f"tokenizer must have a mask token, {name} has none.")
+        given = tokenizer.mask_token
+        raise ValueError(
+            f"tokenizer must have a mask token, {name} has none."
+            if given in (None, tokenizer.unk_token)
+            else f"tokenizer must have its mask token in its vocabulary, but {name} "
+            f"reads {given!r} as unknown. Set tokenizer.mask_token to the mask token "
+            "that the model was trained with."
+        )
     if not set(tokenizer.get_vocab().values()) - set(all_special_ids(tokenizer)):
         raise ValueError(
             f"tokenizer must know other tokens than special ones, but {name} knows "

@@ -348,7 +348,8 @@ def _check_inputs(language_model):
             "model must take input_ids by that name, but the forward method of "
             f"{type(language_model.model).__name__} takes "
             f"{signature(language_model.model.forward)}. Of a model that wraps another "
-            "one, pass the one inside; of an adapter, model.merge_and_unload()."
+            "one, pass the one inside; of a PeftModel model.get_base_model(), in which "
+            "the adapter is, or model.merge_and_unload()."
         )
 
 

@@ -14,6 +14,7 @@ UNREAD = (".bin", ".h5", ".md", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".log
 WEIGHTS = (".safetensors",)
 CONFIGS = ("config.json", "tokenizer_config.json", "tokenizer.json")
 HUB = "a name on the hub"
+TIMEOUT = 10  # seconds after which a hub does not answer, as in huggingface_hub
 UNKNOWN = "files that had changed before they were hashed"
 
 
@@ -75,7 +76,7 @@ class Source:
                 return auto_class.from_pretrained(
                     self.name,
                     revision=self.revision,
-                    local_files_only=self.local_files_only,
+                    local_files_only=self.is_local,
                     trust_remote_code=self.trust_remote_code,
                     **kwargs,
                 )
@@ -86,8 +87,32 @@ class Source:
             raise next(kinds, ValueError)(
                 f"{self.name!r} could not be loaded as {description}. Pass a name on "
                 "the Hugging Face hub; offline, a folder written by save_pretrained; "
-                f"or a loaded model and its tokenizer. {error}"
+                f"or a loaded model and its tokenizer. {self._reason(error)}{error}"
             ) from error
+
+    @cached_property
+    def is_local(self):
+        """Whether only a folder or the cache is read: by choice, or without network.
+
+        transformers would ask a hub that does not answer again for about a minute.
+        """
+        return self.local_files_only or os.path.isdir(self.name) or not _hub_answers()
+
+    def _reason(self, error):
+        """Say what an error of transformers means, if that is known."""
+        if not (self.local_files_only or os.path.isdir(self.name)) and self.is_local:
+            return (
+                "There is no network, as the hub does not answer, and the cache does "
+                "not hold all files. "
+            )
+        if "safetensors" in str(error):
+            return (
+                "Only weights in safetensors are read, as files of other kinds can run "
+                "code. Where you trust a .bin file, load it by AutoModelForMaskedLM."
+                "from_pretrained(..., use_safetensors=False), and write it with "
+                "model.save_pretrained(folder). "
+            )
+        return ""
 
     def check_adapter(self):
         """Refuse an adapter that transformers would leave out without a message.
@@ -99,7 +124,7 @@ class Source:
         if is_peft_available():
             return
         config_file = find_adapter_config_file(
-            self.name, revision=self.revision, local_files_only=self.local_files_only
+            self.name, revision=self.revision, local_files_only=self.is_local
         )
         if config_file is not None:
             raise ImportError(
@@ -129,6 +154,18 @@ class Source:
             if commit is not None:
                 return commit
         return None
+
+
+def _hub_answers():
+    """Return whether one request to the hub has an answer, whatever it is."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
+    except Exception:  # of the network, by requests or httpx
+        return False
+    return True
 
 
 def files_of(name, unread):

@@ -301,6 +301,7 @@ class VariantsMixin:
                 "The tokenizer must know all residues of wild and variants, but "
                 f"{', '.join(map(repr, unknown))} have no token of their own: their "
                 "scores would be those of other residues."
+                f"{_advice_on_case(unknown, tokenizer.get_vocab())}"
             )
         window = replace(window, is_maskable=~window.is_fixed)
         return Protein(window, body, dict(zip(kinds, ids, strict=True)), room)
@@ -351,6 +352,12 @@ class VariantsMixin:
         totals, errors = scores.totals()[0], scores.std_errors()
         totals = totals + length_term(length_log_prob, scores.n_tokens())
         return totals[1:] - totals[0], np.hypot(errors[1:], errors[0])
+
+
+def _advice_on_case(residues, known):
+    """Say so if residues that are not known are known in capital letters."""
+    is_case = any(r.islower() and r.upper() in known for r in residues)
+    return " Write residues in capital letters, by .upper()." if is_case else ""
 
 
 def _wild_type_marginals(language_model, protein, variants):
@@ -493,6 +500,7 @@ def _mutate(pieces, sites_so_far, mutation, name, wild, first_position):
             raise ValueError(
                 f"{name} has {mutation!r}, but the wild type has {wild[index]} at "
                 f"position {position}; see first_position."
+                f"{_advice_on_case(residue, wild[index])}"
             )
         return index
 

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import time
 
 import huggingface_hub
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 from numpy.testing import assert_array_equal
+from safetensors.torch import load_file
 from text_models import TEXTS, make_empty_tokenizer, make_model, make_tokenizer
 
 from sklearn_mpt import DataCollatorForMPT, MPTScorer
@@ -108,7 +110,57 @@ def test_the_largest_token_counts_not_the_number_of_tokens():
         MPTScorer(model, tokenizer).fit()
 
 
+@pytest.mark.parametrize(
+    ("mask_token", "is_added", "match"),
+    [
+        ("[NEW]", True, r"The mask token \[NEW\] is new to the model: name the one"),
+        ("[NEW]", False, r"reads '\[NEW\]' as unknown. Set tokenizer.mask_token"),
+    ],
+)
+def test_a_mask_token_outside_the_vocabulary(mask_token, is_added, match):
+    tokenizer = make_tokenizer()
+    tokenizer.mask_token = mask_token
+    if is_added:
+        tokenizer.add_special_tokens({"mask_token": mask_token})
+    with pytest.raises(ValueError, match=match):
+        MPTScorer(make_model(), tokenizer).fit()
+
+
+def test_a_folder_of_pickled_weights_says_how_to_convert_them(folder):
+    weights = folder / "model.safetensors"
+    torch.save(load_file(weights), folder / "pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(OSError, match=r"load it by AutoModelForMaskedLM.*save_pretra"):
+        fitted(folder)
+
+
+def test_no_network_is_said_at_once(monkeypatch):
+    """In place of asking again, as transformers does."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(OSError, match=r"a folder written by .* There is no network"):
+        MPTScorer("no-one/no-model").fit()
+    assert time.monotonic() - start < 10
+
+
 # Adapters
+
+
+class PeftModel(torch.nn.Module):
+    """A wrapper that takes what its model takes, as that of peft does."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = model
+        self.config = model.config
+
+    def forward(self, *args, **kwargs):
+        return self.base_model(*args, **kwargs)
+
+
+def test_a_model_around_another_says_what_to_pass():
+    with pytest.raises(ValueError, match=r"of a PeftModel model.get_base_model\(\)"):
+        MPTScorer(PeftModel(make_model()), make_tokenizer()).fit()
 
 
 @pytest.mark.parametrize("is_alone", [True, False])

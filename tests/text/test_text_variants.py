@@ -13,6 +13,8 @@ from text_models import (
     make_tokenizer,
     random_joint,
 )
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from sklearn_mpt import MPTScorer
 from sklearn_mpt._text.variants import CONVENTIONS
@@ -300,3 +302,16 @@ def test_variants_that_are_many_are_scored_as_each_alone():
     found = scorer.score_variants(WILD, variants)
     alone = [scorer.score_variants(WILD, [variant])[0] for variant in variants]
     assert_allclose(found, alone, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("variant", ["a1c", "acdd", "a1del", "A1c"])
+def test_residues_in_small_letters_say_what_to_do(variant):
+    vocabulary = {token: i for i, token in enumerate(["[MASK]", "[UNK]", *"ACD"])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, mask_token="[MASK]", unk_token="[UNK]"
+    )
+    scorer = MPTScorer(make_model(vocab_size=5), tokenizer).fit()
+    with pytest.raises(ValueError, match="in capital letters"):
+        scorer.score_variants("ACDD", [variant])
