@@ -902,11 +902,11 @@ def bench_weights(quick):
         model, tokenizer = open_reaction_model("rxnmapper")
         (texts,) = reactions_by_length(tokenizer, LENGTHS[:1], n_texts).values()
         sources["reactions, at 15%"] = model, tokenizer, texts
-    for write in (sum_of_digits, noisy_steps):
+    trained = [*itertools.product((sum_of_digits, noisy_steps), ("uniform", 0.15))]
+    trained += [(long_brackets, 0.15), (long_steps, 0.15)]
+    for write, rate in trained:
         texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
-        for rate in ("uniform", 0.15):
-            name = f"{write.__name__}, at {rate}"
-            sources[name] = *train(write, rate, n_steps), texts
+        sources[f"{write.__name__}, at {rate}"] = *train(write, rate, n_steps), texts
     columns = [f"{n} {v:g}" for n, values in ESTIMATE_CONSTANTS.items() for v in values]
     rows = []
     for name, source in sources.items():
