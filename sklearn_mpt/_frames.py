@@ -13,7 +13,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import joined, listed
 
 # Types that are refused although float() or a cast of NumPy may convert them.
 NO_NUMBERS = (
@@ -122,12 +122,14 @@ class Column(NamedTuple):
     name : name of the column, or its index. values : array of objects, or of numbers if
     X is an array of numbers or the dtype one of floats; arbitrary where missing.
     missing : array of bool. series : the column of the DataFrame; None for an array.
+    stored : dtype of pandas that `series` stands for; see `plain_series`.
     """
 
     name: object
     values: np.ndarray
     missing: np.ndarray
     series: nw.Series | None
+    stored: object = None
 
     @property
     def present(self):
@@ -187,7 +189,9 @@ class Column(NamedTuple):
         if not self.is_pandas:
             return nw.new_series(name, values, dtype, backend=self.backend)
         index = nw.to_native(self.series).index
-        return self.backend.Series(values, index=index, dtype=dtype, name=name)
+        made = self.backend.Series(values, index=index, dtype=dtype, name=name)
+        is_restored = self.stored is not None and dtype == self.dtype
+        return made.astype(self.stored) if is_restored else made
 
 
 def columns_of(X, is_wanted=None, places=None):
@@ -209,15 +213,28 @@ def columns_of(X, is_wanted=None, places=None):
         if is_wanted is not None:
             named = (column for column in named if is_wanted(column[1].dtype))
         return [_of_series(*column) for column in named]
-    X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
+    X = objects_of(np.asarray(X))
     missing = missing_in_array(X)
     places = range(X.shape[1]) if places is None else places
     return [Column(j, X[:, j], missing[:, j], None) for j in places]
 
 
+def objects_of(X):
+    """Return an array that holds no numbers as objects.
+
+    NumPy writes NaN as "nan" in arrays of strings.
+    """
+    if X.dtype.kind in "fiub":
+        return X
+    objects = X.astype(object)
+    return np.where(X == "nan", np.nan, objects) if X.dtype.kind == "U" else objects
+
+
 def missing_in_array(X):
     """Return where the entries of an array are NaN, None or NA."""
-    if X.dtype.kind in "biuSU":
+    if X.dtype.kind == "U":
+        return X == "nan"
+    if X.dtype.kind in "biuS":
         return np.zeros(X.shape, dtype=bool)
     if X.dtype.kind == "O":
         with np.errstate(invalid="ignore"):  # NumPy 2.5 warns of NaN among objects
@@ -259,7 +276,29 @@ def _is_plain(dtype):
     return dtype.is_float() or dtype.is_integer()
 
 
+def plain_series(series):
+    """Return a series whose dtype narwhals knows, and the dtype it stands for, or None.
+
+    Sparse series of pandas become dense, and dictionaries of pyarrow in pandas
+    categories.
+    """
+    native, dtype = nw.to_native(series), series.dtype
+    if isinstance(dtype, nw.Unknown) and getattr(native, "sparse", None) is not None:
+        plain = native.sparse.to_dense()
+    elif isinstance(dtype, CODED_DTYPES) and hasattr(native.dtype, "pyarrow_dtype"):
+        plain = native.array.__arrow_array__().to_pandas()
+        plain = plain.set_axis(native.index).rename(native.name)
+    else:
+        return series, None
+    return nw.from_native(plain, series_only=True), native.dtype
+
+
 def _of_series(name, series):
+    series, stored = plain_series(series)
+    return _of_plain_series(name, series)._replace(stored=stored)
+
+
+def _of_plain_series(name, series):
     dtype = series.dtype
     if series.implementation.is_pandas() and isinstance(dtype, CODED_DTYPES):
         coded = nw.to_native(series).array  # reading codes is the fastest way
@@ -279,6 +318,7 @@ def _of_series(name, series):
 
 def missing_in_series(series):
     """Return where the entries of a narwhals series are NaN, None or NA."""
+    series, _ = plain_series(series)
     missing = series.is_null()
     if series.dtype.is_float():
         missing = missing | series.is_nan().fill_null(False)
@@ -335,7 +375,7 @@ def with_strings(X):
         X = np.array(X, dtype=object) if kind in "OSU" else X
     if not isinstance(X, np.ndarray) or X.dtype.kind not in "OUT":
         return None
-    X = fill_masked(X).astype(object)
+    X = objects_of(fill_masked(X))
     return X if "strings" in words_for(X.ravel()) else None
 
 
@@ -367,6 +407,9 @@ def readable_numbers(X, of_strings=ADVICE):
         is_object = isinstance(X, np.ndarray) and X.dtype == object
         return np.where(missing_in_array(X), np.nan, X) if is_object else X
     X = with_distinct_names(X)
+    others = names_of_others(X)
+    if len(others) > 1:
+        raise ValueError(f"Columns {joined(others)} do not hold numbers. {ADVICE}")
     converted = [
         column.series_of(
             column.numbers(of_strings).tolist(),
@@ -375,6 +418,12 @@ def readable_numbers(X, of_strings=ADVICE):
         for column in columns_of(X, lambda dtype: not is_of_numbers(dtype))
     ]
     return with_columns(X, converted)
+
+
+def names_of_others(X):
+    """Return the names of the columns of a DataFrame that do not hold numbers."""
+    columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
+    return [column.name for column in columns if no_numbers(column.present)]
 
 
 def with_columns(X, series):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -14,10 +15,16 @@ from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._frames import with_distinct_names, with_strings
+from sklearn_mpt._frames import (
+    column_names,
+    names_of_others,
+    with_distinct_names,
+    with_strings,
+)
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.rows import missing_entries
-from sklearn_mpt._tables.kinds import kinds_of
+from sklearn_mpt._messages import joined
+from sklearn_mpt._tables.kinds import FROM_DTYPE, ColumnErrors, kinds_of
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
 KINDS_OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
@@ -95,9 +102,7 @@ class TableMPT(BaseMPT):
             named = with_distinct_names(X)
             validate_data(self, named, reset=reset, skip_check_array=True)
         else:
-            if is_frame:
-                check_no_categories(X)
-            X = super()._read_rows(X, reset, min_samples)
+            X = self._read_numbers(X, reset, min_samples)
         if reset:
             self._learn_columns(X)
         if self._is_of_numbers:
@@ -112,13 +117,47 @@ class TableMPT(BaseMPT):
             input_name="X",
         )
 
+    def _read_numbers(self, X, reset, min_samples):
+        """Read an array, or a DataFrame all of whose columns must hold numbers."""
+        if not is_into_dataframe(X):
+            return super()._read_rows(X, reset, min_samples)
+        others = names_of_others(X)
+        if reset and len(others) > 1:
+            raise ValueError(
+                f"Columns {joined(others)} do not hold numbers, which "
+                f"likelihood={self.likelihood!r} takes.{self._call_that_serves(X)}"
+            )
+        check_no_categories(X)
+        return super()._read_rows(X, reset, min_samples)
+
     def _learn_columns(self, X):
         """Set the attributes by which a new model reads the columns of its rows."""
         self._storage = []
-        if not self._is_of_numbers:
+        if self._is_of_numbers:
+            return
+        try:
             kinds = kinds_of(self.likelihood, X, self._kinds_taken)
-            reader = TableReader.from_table(X, kinds)
-            self.likelihoods_, self.categories_, self._storage = reader
+        except ColumnErrors as error:
+            advice = self._call_that_serves(X) if len(error.names) > 1 else ""
+            raise ColumnErrors(f"{error}{advice}", error.names) from error
+        reader = TableReader.from_table(X, kinds)
+        self.likelihoods_, self.categories_, self._storage = reader
+
+    def _call_that_serves(self, X):
+        """Return the call of `fit` that takes all columns that have a kind.
+
+        It starts with a space, and is empty if there is none.
+        """
+        dropped, names = [], column_names(X)
+        with suppress(TypeError, ValueError):
+            try:
+                kinds_of(FROM_DTYPE, X, self._kinds_taken)
+            except ColumnErrors as error:
+                dropped = error.names
+            if len(dropped) < len(names):
+                places = names if is_into_dataframe(X) else None
+                return _served(type(self).__name__, dropped, X, places)
+        return ""
 
     def _check_values(self, X):
         if self._is_of_numbers:
@@ -157,6 +196,16 @@ class TableMPT(BaseMPT):
         if not is_into_dataframe(X):
             return self._reader.decode(rows)
         return self._reader.fill(X, rows, missing_entries(X))
+
+
+def _served(name, dropped, X, names):
+    """Return a sentence with the call of `fit` without some of the columns."""
+    table = "X"
+    if dropped and names is None:
+        table = f"np.delete(X, {dropped}, axis=1)"
+    elif dropped:
+        table = f"X.drop({'columns=' if hasattr(X, 'set_axis') else ''}{dropped})"
+    return f" This is taken: {name}(likelihood={FROM_DTYPE!r}, ...).fit({table})."
 
 
 @lru_cache(maxsize=16)  # makes `impute` of single rows faster

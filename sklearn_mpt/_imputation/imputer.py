@@ -46,7 +46,8 @@ from sklearn_mpt._measure.rows import digest_of, missing_entries
 from sklearn_mpt._messages import joined, listed
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, check_seed, seed_from, spawn_seeds
-from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, are_numbers
+from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE
+from sklearn_mpt._tables.looks import look_of
 from sklearn_mpt._tables.reader import TableReader
 
 if TYPE_CHECKING:
@@ -174,9 +175,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     Notes
     -----
     Columns without a kind are not modelled: names, free text, lists, mixed objects,
-    dates with a time zone, periods, infinite numbers, columns with one value or none.
-    `fit` warns of them. They stay as they are, with their gaps; those with one value
-    are filled with it, and those without any are left out, or kept with
+    dates in several time zones, periods, infinite numbers, and columns with one value
+    or none. `fit` warns of them. They stay as they are, with their gaps; those with
+    one value are filled with it, and those without any are left out, or kept with
     `keep_empty_features`. Gaps of dates and time differences are filled in their dtype,
     rounded to days, hours, minutes or seconds if all dates are.
 
@@ -326,7 +327,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         Warns
         -----
         UserWarning
-            If columns are not modelled, or hold numbers as strings.
+            If columns are not modelled, or hold numbers or dates as strings.
         """
         self._validate_params()
         check_seed(self.random_state)
@@ -411,7 +412,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         Returns
         -------
         reasons : dict from indices of columns without a kind to why they have none
-        hints : names of columns of numbers as strings
+        hints : sentences on columns of strings that look like numbers or dates
         """
         names, problems = column_names(X), []
         likelihood = self.likelihood if self.estimator is None else "from_dtype"
@@ -431,7 +432,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if self.estimator is None:
             if not len(self._reader.modelled):
                 problems.append(
-                    "X has nothing to model: " + _by_reason(reasons, names) + "."
+                    f"X has nothing to model: {_by_reason(reasons, names)}."
+                    f"{_ways_to_model(reasons, names)}"
                 )
             if self.keep_empty_features:
                 self._reader = with_zeros(self._reader, np.flatnonzero(is_empty))
@@ -439,7 +441,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 self._is_kept = ~is_empty
             distinct = column_names(with_distinct_names(X))
             self.unmodelled_ = {distinct[j]: why for j, why in reasons.items()}
-            hints = _numbers_as_strings(X, self._reader)
+            hints = _looks_of_strings(X, self._reader, reasons)
         if problems:
             raise ValueError(" ".join(problems))
         if self.add_indicator:
@@ -468,13 +470,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 parts.append(
                     "Columns without values are left out (see keep_empty_features)."
                 )
-        if hints:
-            parts.append(
-                f"Column(s) {joined(hints)} hold numbers as strings, "
-                "which are taken as categories; convert them to numbers if they are."
-            )
-        if parts:
-            warn_caller(" ".join(parts))
+        if parts or hints:
+            warn_caller(" ".join([*parts, *hints]))
 
     def transform(self, X: ArrayLike) -> ArrayLike:
         """Fill the gaps of X in.
@@ -699,12 +696,34 @@ def _by_reason(reasons, names):
     return "; ".join(f"{joined(part)} ({why})" for why, part in columns.items())
 
 
-def _numbers_as_strings(X, reader):
-    """Return the names of columns of strings, most of which read as numbers."""
-    places = [j for j, kind in enumerate(reader.kinds) if kind == "categorical"]
-    return [
-        column.name
-        for j, column in zip(places, columns_of(X, places=places), strict=True)
-        if reader.storage[j]["holds"] != "levels"
-        and are_numbers(reader.categories[j].tolist())
+def _ways_to_model(reasons, names):
+    """Return how columns of distinct strings can be modelled all the same."""
+    named = [names[j] for j, why in reasons.items() if why not in (EMPTY, ONE_VALUE)]
+    if not named:
+        return ""
+    return (
+        " Convert columns, or name kinds to model them as they are: "
+        f"MPTImputer(likelihood={{{named[0]!r}: 'categorical'}})."
+    )
+
+
+def _looks_of_strings(X, reader, reasons):
+    """Return a sentence on each column of strings that look like numbers or dates."""
+    places = [
+        j
+        for j, kind in enumerate(reader.kinds)
+        if kind == "categorical" or " distinct strings " in reasons.get(j, "")
     ]
+    sentences = []
+    for j, column in zip(places, columns_of(X, places=places), strict=True):
+        is_of_levels = reader.storage[j]["holds"] == "levels"
+        look = None if is_of_levels else look_of(column.present.tolist())
+        if look is not None:
+            is_array = column.series is None
+            library = reader.storage[j]["library"]
+            taken = "" if j in reasons else ", which are taken as categories"
+            sentences.append(
+                f"Column {column.name!r} holds {look.words}{taken}; convert them: "
+                f"{look.line(column.name, is_array, library)}."
+            )
+    return sentences

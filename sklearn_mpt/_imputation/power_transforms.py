@@ -162,6 +162,7 @@ def _log_likelihood(numbers, exponent):
     return value if np.isfinite(value) else -np.inf
 
 
+@np.errstate(over="ignore", invalid="ignore")  # infinite moments agree with none
 def _moments_agree(numbers, exponent, mean_tolerance=0.25, spread_tolerance=2.0):
     """Return whether normal transforms imply about the moments of the numbers.
 

@@ -23,8 +23,9 @@ from sklearn_mpt._frames import (
 from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
 from sklearn_mpt._messages import examples_of
-from sklearn_mpt._tables.days import kind_of_days
+from sklearn_mpt._tables.days import kind_of_days, zones_of
 from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
+from sklearn_mpt._tables.looks import look_of
 
 FROM_DTYPE, AUTO = "from_dtype", "auto"
 MIN_IDS = 20  # a column of at least so many distinct values is taken as names of rows
@@ -42,10 +43,33 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
     requested = requested_kinds(likelihood, column_names(X), allowed)
     if not {FROM_DTYPE, AUTO} & set(requested):
         return requested
-    return [
-        _kind_of_column(kind, column, allowed)
-        for kind, column in zip(requested, columns_of(X), strict=True)
-    ]
+    problems, kinds = {}, []
+    for kind, column in zip(requested, columns_of(X), strict=True):
+        try:
+            if len(column.values) and not len(column.present):
+                raise ValueError(
+                    f"All entries of column(s) [{column.name!r}] of X are missing; "
+                    "drop the column(s)."
+                )
+            kinds.append(_kind_of_column(kind, column, allowed))
+            if kinds[-1] in CATEGORIES:
+                CATEGORIES[kinds[-1]](column)
+        except (TypeError, ValueError) as error:
+            problems[column.name] = error
+    if problems:
+        raise ColumnErrors(" ".join(map(str, problems.values())), problems)
+    return kinds
+
+
+class ColumnErrors(ValueError, TypeError):
+    """Errors of some columns of a table.
+
+    names : of these columns.
+    """
+
+    def __init__(self, message, names=()):
+        super().__init__(message)
+        self.names = list(names)
 
 
 def requested_kinds(likelihood, names, allowed, others="gaussian"):
@@ -154,8 +178,6 @@ def _reason_by_values(column):
 def _reason_by_dtype(column):
     """Say why a column with several values cannot be modelled; "" if it can."""
     dtype = None if column.series is None else column.series.dtype
-    if isinstance(dtype, nw.Datetime):
-        return "dates with a time zone"
     is_known = dtype is None or isinstance(
         dtype, nw.Boolean | nw.String | nw.Categorical | nw.Enum | nw.Object
     )
@@ -166,6 +188,8 @@ def _reason_by_dtype(column):
     if len(kinds) > 1:
         return f"{' and '.join(kinds)} mixed"
     words = words_for(column.present) - {"strings"}
+    if len(zones_of(column)) > 1:
+        return "dates in several time zones"
     is_object = dtype is None or isinstance(dtype, nw.Object)
     return " and ".join(sorted(words)) if is_object else ""
 
@@ -176,23 +200,9 @@ def _reason_by_names(column):
     n_distinct = len(set(values))
     if len(values) < MIN_IDS or 2 * n_distinct <= len(values):
         return ""
-    contents = (
-        "numbers as strings" if are_numbers(values) else "names, ids or free text"
-    )
+    look = look_of(values)
+    contents = "names, ids or free text" if look is None else look.words
     return f"{n_distinct} distinct strings among {len(values)}: {contents}"
-
-
-def are_numbers(values):
-    """Return whether most of the distinct values are strings that read as numbers."""
-    distinct = {value for value in values if isinstance(value, str)}
-    return 2 * sum(map(_is_number, distinct)) > len(set(values))
-
-
-def _is_number(string):
-    try:
-        return bool(np.isfinite(float(string)))
-    except ValueError:
-        return False
 
 
 def _check_no_id(column, kind, requested):

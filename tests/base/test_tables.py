@@ -2,11 +2,14 @@
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from tables import some_table, with_gaps
 
-from sklearn_mpt import MPTLinearVAE
+from sklearn_mpt import MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 from sklearn_mpt._tables.kinds import kinds_of
 from sklearn_mpt._tables.reader import TableReader
 
@@ -284,3 +287,46 @@ def test_a_bound_on_categories_in_many_dimensions_is_one():
     bound = MPTLinearVAE(4, objective="elbo", max_iter=6, **settings).fit(X)
     start = MPTLinearVAE(4, max_iter=0, **settings).fit(X)
     assert start.score(X) + 0.1 < -bound.loss_curve_[-1] < bound.score(X)
+
+
+def passengers(n_rows=40):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "name": [f"n{i}" for i in range(n_rows)],
+            "sex": ["m", "f"] * (n_rows // 2),
+            "age": rng.normal(30, 5, n_rows),
+            "day": pd.date_range("2020-01-01", periods=n_rows),
+            "ship": "one",
+            "cabin": None,
+            "mixed": [1, "a"] * (n_rows // 2),
+        }
+    )
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("likelihood", ["from_dtype", "gaussian"])
+@pytest.mark.parametrize("estimator", [MPTMixture(2), MPTLinearVAE(1)])
+def test_all_problems_of_columns_are_named_with_the_call_that_is_taken(
+    estimator, likelihood, library
+):
+    X = passengers()
+    if library == "polars":
+        X = pl.DataFrame(X.drop(columns="mixed").to_dict("list"))
+    estimator = clone(estimator).set_params(likelihood=likelihood)
+    with pytest.raises(ValueError, match=r"This is taken: ") as caught:
+        estimator.fit(X)
+    said = str(caught.value)
+    assert all(repr(name) in said for name in ("name", "day", "ship", "cabin"))
+    call = said.rpartition("This is taken: ")[2].removesuffix(".")
+    call = call.replace(", ...", ", max_iter=1, random_state=0")
+    with pytest.warns(ConvergenceWarning):
+        fitted = eval(call, {type(estimator).__name__: type(estimator), "X": X})
+    assert fitted.likelihoods_ == ["categorical", "gaussian"]
+
+
+def test_all_columns_that_are_no_numbers_are_named():
+    with pytest.raises(
+        ValueError, match="'name', 'sex', 'day', 'ship', 'mixed' do not"
+    ):
+        MPTProbabilisticPCA(1).fit(passengers())

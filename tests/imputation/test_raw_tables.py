@@ -1,17 +1,21 @@
 """MPTImputer on tables as they come: every table with anything to model is served."""
 
 import datetime
+import re
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.impute import MissingIndicator, SimpleImputer
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
+from sklearn_mpt._measure.rows import missing_entries
+from sklearn_mpt._tables.looks import look_of
 
 N = 40
 Z = np.random.default_rng(0).normal(size=N)
@@ -48,8 +52,13 @@ UNMODELLED = {
         objects(i if i % 2 else "a" for i in range(N)),
         "numbers and str",
     ),
-    "time zone": (with_none(DAYS.tz_localize("UTC")), "dates with a time zone"),
-    "zones of objects": (objects(DAYS.tz_localize("UTC")), "dates"),
+    "several time zones": (
+        objects(
+            day.tz_localize(zone)
+            for day, zone in zip(DAYS, ["UTC", "Asia/Tokyo"] * (N // 2), strict=True)
+        ),
+        "dates in several time zones",
+    ),
     "periods": (with_none(pd.period_range("2020", periods=N)), r"dtype period\[D\]"),
     "intervals": (pd.interval_range(0, N), "dtype interval"),
     "times": (objects(datetime.time(i % 24) for i in range(N)), "times of day"),
@@ -60,7 +69,6 @@ UNMODELLED = {
     "dicts": (objects({"a": i} for i in range(N)), "entries of type dict"),
     "tuples": (objects((i % 2, 1) for i in range(N)), "objects of type tuple"),
     "complex": (Z * 1j, "dtype complex128"),
-    "sparse": (pd.arrays.SparseArray(np.where(Z > 0, 0, Z)), "dtype Sparse"),
     "infinite": (np.where(np.arange(N) == 3, np.inf, Z), "infinite values"),
     "huge": (1e200 * Z, "squares double precision cannot hold"),
     "tiny": (1e-200 * Z, "squares double precision cannot hold"),
@@ -85,6 +93,17 @@ MODELLED = {
     "dates in nanoseconds": with_none(DAYS.astype("M8[ns]")),
     "date objects": objects(DAYS.date),
     "timestamps": objects(DAYS),
+    "time zone": with_none(DAYS.tz_localize("Europe/Paris")),
+    "time zone by offset": with_none(DAYS.tz_localize("UTC+02:00")),
+    "objects with a time zone": objects(DAYS.tz_localize("UTC")),
+    "python dates with a time zone": objects(
+        datetime.datetime(2020, 3, 1 + i % 28, tzinfo=ZoneInfo("Europe/Paris"))
+        for i in range(N)
+    ),
+    "sparse": pd.arrays.SparseArray(with_none(Z)),
+    "sparse with zeros": pd.arrays.SparseArray(
+        with_none(np.where(Z > 0, 0, Z)), fill_value=0.0
+    ),
     "time differences": with_none(pd.to_timedelta(Z, "D")),
     "difference objects": objects(datetime.timedelta(hours=i) for i in range(N)),
     "integers with NA": pd.array(
@@ -203,9 +222,102 @@ def test_a_table_joined_with_a_row_of_none_is_what_it_was():
 
 def test_numbers_as_strings_are_categories_with_a_hint():
     frame = table(code=objects(str(i % 4) for i in range(N)))
-    with pytest.warns(UserWarning, match=r"Column\(s\) 'code' hold numbers as strings"):
+    with pytest.warns(UserWarning, match="Column 'code' holds numbers as strings"):
         filled = imputer().fit_transform(frame)
     assert set(filled["code"]) == set("0123")
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_categories_of_pyarrow_in_pandas_keep_their_dtype_and_order(is_ordered):
+    pa = pytest.importorskip("pyarrow")
+    words = with_none(np.where(Z > 0, "low", "high"))
+    values = pd.Categorical(words, ["low", "high"], ordered=is_ordered)
+    arrays = pd.arrays.ArrowExtensionArray(pa.array(values))
+    frame = table(odd=pd.Series(arrays))
+    assert "dictionary" in str(frame["odd"].dtype)
+    fitted = imputer().fit(frame)
+    assert fitted.estimator_.likelihoods_[-1] == (
+        "ordinal" if is_ordered else "categorical"
+    )
+    filled = fitted.transform(frame)
+    assert filled["odd"].dtype == frame["odd"].dtype
+    assert not filled.isna().any(axis=None)
+    model = MPTLinearVAE(1, likelihood="from_dtype", max_iter=0).fit(frame)
+    expected = ["low", "high"] if is_ordered else ["high", "low"]
+    assert model.categories_[-1].tolist() == expected
+    assert model.impute(frame)["odd"].dtype == frame["odd"].dtype
+
+
+LOOKS = {
+    "thousands": (lambda i: f"{i + 1},{100 + i}", "numbers", 1100.0),
+    "amounts": (lambda i: f"${i + 8}.31", "numbers as strings with '$'", 8.31),
+    "negative amounts": (lambda i: f"-€1,{100 + i}.5", "'€' and ','", -1100.5),
+    "percentages": (lambda i: f"{50 + i}%", "numbers as strings with '%'", 50.0),
+    "decimal commas": (lambda i: f"{i},5", "',' before decimals", 0.5),
+    "iso dates": (lambda i: f"2020-03-{1 + i % 28:02}", "dates", "2020-03-01"),
+    "dates and times": (
+        lambda i: f"2020-03-{1 + i % 28:02} 10:20:00",
+        "dates",
+        "2020-03-01 10:20",
+    ),
+    "slashes": (lambda i: f"03/{1 + i % 28:02}/2020", "dates", "2020-03-01"),
+}
+
+
+@pytest.mark.parametrize("what", LOOKS)
+def test_the_line_that_the_warning_gives_converts_strings(what):
+    """Of names of many values, and of columns that are taken as categories."""
+    write, contents, first = LOOKS[what]
+    for n_values in (N, 4):
+        X = table(odd=[write(i % n_values) for i in range(N)])
+        with pytest.warns(UserWarning, match=re.escape(contents)) as caught:
+            imputer().fit(X)
+        said = str(caught[0].message)
+        line = said.rpartition("convert them: ")[2].removesuffix(".")
+        assert ("taken as categories" in said) == (n_values == 4)
+        exec(line, {"pd": pd, "X": X})
+        expected = pd.Timestamp(first) if isinstance(first, str) else first
+        assert X["odd"][0] == expected
+        assert not X["odd"].isna().any()
+
+
+def test_the_line_is_that_of_the_library_of_the_table():
+    strings = [f"${i},100.5" for i in range(1, N + 1)]
+    days = [f"2020-03-{1 + i % 28:02}" for i in range(N)]
+    frame = pl.DataFrame({"pay": strings, "day": days, "x": Z})
+    with pytest.warns(UserWarning, match="numbers as strings") as caught:
+        imputer().fit(frame)
+    for line in re.findall(
+        r"convert them: (.*?\))\.(?: Column|$)", str(caught[0].message)
+    ):
+        names = {"pl": pl, "X": frame}
+        exec(line, names)
+        frame = names["X"]
+    assert frame["pay"][0] == 1100.5
+    assert frame["day"].dtype.is_temporal()
+    array = np.array([strings, Z], dtype=object).T
+    with pytest.warns(UserWarning, match="numbers as strings") as caught:
+        imputer().fit(array)
+    line = str(caught[0].message).rpartition("convert them: ")[2].removesuffix(".")
+    exec(line, {"pd": pd, "X": array})
+    assert array[0, 0] == 1100.5
+
+
+@pytest.mark.parametrize("strings", [["a", "b", "c2"], ["1x", "2", "b"], ["12-3", "x"]])
+def test_other_strings_look_like_nothing(strings):
+    assert look_of(strings) is None
+
+
+def test_nan_in_an_array_of_strings_is_a_gap():
+    strings = np.array([["x", 1.5], ["y", 2.5], [np.nan, 3.5], ["x", np.nan]] * 10)
+    assert strings.dtype.kind == "U"
+    with pytest.warns(UserWarning, match="numbers as strings"):
+        filled = imputer().fit_transform(strings)
+    assert set(filled[:, 0]) == {"x", "y"}
+    assert set(filled[:, 1]) == {"1.5", "2.5", "3.5"}
+    assert_array_equal(missing_entries(strings), strings == "nan")
+    model = MPTLinearVAE(1, likelihood="categorical", max_iter=0).fit(strings)
+    assert [len(known) for known in model.categories_] == [2, 3]
 
 
 REFUSED = {
@@ -215,7 +327,8 @@ REFUSED = {
     "nothing present": (table() * np.nan, r"nothing to model: 'x', 'y' \(no values\)"),
     "names alone": (
         pd.DataFrame({"a": [f"p{i}" for i in range(N)], "b": "k"}),
-        r"nothing to model: 'a' \(40 distinct .*; 'b' \(one value\)",
+        r"nothing to model: 'a' \(40 distinct .*; 'b' \(one value\).*"
+        r"MPTImputer\(likelihood={'a': 'categorical'}\)",
     ),
     "a series": (table()["x"], "2-dimensional"),
     "a vector": (Z, "Expected 2D array"),
