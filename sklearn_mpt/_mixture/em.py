@@ -36,10 +36,10 @@ class SufficientStatistics(NamedTuple):
     value: torch.Tensor  # sum over rows of the objective
     square: torch.Tensor  # sum over rows of its square
     counts: torch.Tensor  # rows in each component, (K,)
-    sums: torch.Tensor  # first moments, (K, g)
-    scatters: torch.Tensor  # second moments, (K, g, g) or (K, g)
-    slopes: torch.Tensor  # gradient in the locations, (K, l)
-    informations: torch.Tensor  # expected information on the locations, (K, l)
+    first: torch.Tensor  # first moments, (K, g)
+    second: torch.Tensor  # second moments, (K, g, g) or (K, g)
+    gradient: torch.Tensor  # in the locations, (K, l)
+    information: torch.Tensor  # expected information on the locations, (K, l)
 
     def __add__(self, other):
         return SufficientStatistics(*(a + b for a, b in zip(self, other, strict=True)))
@@ -59,34 +59,48 @@ def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
     Gaussian. It keeps the probabilities of categories above zero. patterns : those of
     the present entries, if they are known.
     """
-    present = ~X.isnan()
-    given = density.given(X, present, patterns)
+    given = density.given(X, ~X.isnan(), patterns)
+    responsibility = given.log_responsibility.exp() * weight[:, None]
     value = given.joint.logsumexp(1)
-    share = given.log_responsibility.exp() * weight[:, None]
-    entry_share = entry_shares_of(density, X, share + prior * weight[:, None])
-    return _weighted_statistics(
-        density, X, given, share, None, entry_share, value, weight, prior
-    )
+    return _whole_rows(density, X, given, responsibility, value, weight, prior)
 
 
-def statistics_of_shares(density, X, share, prior, patterns):
-    """Return the statistics of whole rows with given responsibilities (n, K).
+def statistics_of_responsibilities(density, X, responsibility, prior, patterns):
+    """Return the statistics of whole rows with given responsibilities.
 
-    prior : additional count of each row in the information of every component.
-    patterns : those of the present entries.
+    responsibility : times the weights of the rows, (n, K). prior, patterns : as in
+    `statistics_of_rows`.
     """
     given = density.given(X, ~X.isnan(), patterns)
-    entry_share = entry_shares_of(density, X, share)
-    value, weight = X.new_zeros(len(X)), X.new_ones(len(X))
+    weight, value = responsibility.sum(1), X.new_zeros(len(X))
+    return _whole_rows(density, X, given, responsibility, value, weight, prior)
+
+
+def _whole_rows(density, X, given, responsibility, value, weight, prior):
+    entry_weight = _entry_weights(density, X, responsibility + prior * weight[:, None])
     return _weighted_statistics(
-        density, X, given, share, None, entry_share, value, weight, prior
-    )
+        density, X, given, responsibility, None, entry_weight, entry_weight.sum(0),
+        value, weight,
+    )  # fmt: skip
 
 
-def entry_shares_of(density, X, share):
-    """Return the weights of the entries that are not Gaussian, (n, K, d - g)."""
+def location_derivatives_of(density, X, responsibility, prior):
+    """Return gradient and information in the locations, of whole rows.
+
+    Arguments are those of `statistics_of_responsibilities`.
+    """
+    counts = responsibility + prior * responsibility.sum(1, keepdim=True)
+    entry_weight = _entry_weights(density, X, counts)
+    return location_derivatives(density, X, entry_weight, entry_weight.sum(0))
+
+
+def _entry_weights(density, X, row_weight):
+    """Return the weights of the entries that are not Gaussian, (n, K, d - g).
+
+    row_weight : weights of the rows in the components, (n, K).
+    """
     is_present = ~X[:, density.layout.others].isnan()
-    return share[..., None] * is_present[:, None].to(X)
+    return row_weight[..., None] * is_present[:, None].to(X)
 
 
 def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
@@ -98,73 +112,77 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     present = ~X.isnan()
     given = density.given(X, present & ~hidden)
     entries = density.entry_log_prob(X, given)
-    log_share, others = given.log_responsibility, density.layout.others
-    joint = log_share[..., None] + entries  # shape: (n, K, d)
+    log_responsibility, others = given.log_responsibility, density.layout.others
+    joint = log_responsibility[..., None] + entries  # shape: (n, K, d)
     log_prob = torch.where(hidden, joint.logsumexp(1), 0.0)
     value = (inflation * log_prob).sum(1)
     scale = inflation * weight[:, None] * hidden  # shape: (n, d)
     targets = scale[:, None] * joint.softmax(1)
-    share = targets.sum(2) - log_share.exp() * scale.sum(1, keepdim=True)
+    change = targets.sum(2) - log_responsibility.exp() * scale.sum(1, keepdim=True)
     visible = (present & ~hidden)[:, None, others]
-    entry_share = torch.where(visible, share[..., None], targets[..., others])
-    of_others = present[:, None, others].to(X)
-    entry_share = entry_share + prior * weight[:, None, None] * of_others
+    entry_weight = torch.where(visible, change[..., None], targets[..., others])
+    of_prior = prior * weight[:, None].expand_as(change)
+    entry_weight = entry_weight + _entry_weights(density, X, of_prior)
+    # The information is not a difference: it is of the entries that the model expects.
+    expected = density.components.weights * weight[:, None] + of_prior
+    counts = _entry_weights(density, X, expected).sum(0)
     return _weighted_statistics(
-        density, X, given, share, targets, entry_share, value, weight, prior
+        density, X, given, change, targets, entry_weight, counts, value, weight
     )
 
 
 def _weighted_statistics(
-    density, X, given, share, targets, entry_share, value, weight, prior
-):
+    density, X, given, responsibility, targets, entry_weight, entry_counts, value,
+    weight,
+):  # fmt: skip
     """Add up weighted statistics over rows.
 
-    share : weights of the statistics given the observed entries, (n, K). targets :
-    weights of the statistics given the observed entries and one hidden entry,
-    (n, K, d); None for whole rows. entry_share : weights of the gradients of columns
-    that are not Gaussian, (n, K, d - g). prior : additional count of each row in every
-    component.
+    responsibility : weights of the statistics given the observed entries, (n, K).
+    targets : weights of the statistics given the observed entries and one hidden entry,
+    (n, K, d); None for whole rows. entry_weight, entry_counts : see
+    `location_derivatives`.
     """
     gaussian, layout, components = given.gaussian, density.layout, density.components
-    sums, scatters = gaussian.moments(share)
+    first, second = gaussian.moments(responsibility)
     if targets is not None:
         residual = torch.nan_to_num(X[:, None, layout.gaussian]) - components.means
         error = (residual - gaussian.deviation) / gaussian.variance
         more = gaussian.target_moments(targets[..., layout.gaussian], error)
-        sums, scatters = sums + more[0], scatters + more[1]
-    slopes = informations = torch.zeros_like(components.locations)
+        first, second = first + more[0], second + more[1]
+    derivatives = (torch.zeros_like(components.locations),) * 2
     if layout.likelihood is not None:
-        slopes, informations = location_slopes(density, X, entry_share, weight, prior)
+        derivatives = location_derivatives(density, X, entry_weight, entry_counts)
     return SufficientStatistics(
-        weight @ value, weight @ value**2, share.sum(0), sums, scatters, slopes,
-        informations,
+        weight @ value, weight @ value**2, responsibility.sum(0), first, second,
+        *derivatives,
     )  # fmt: skip
 
 
-def location_slopes(density, X, entry_share, weight, prior):
+def location_derivatives(density, X, entry_weight, entry_counts):
     """Return gradient and information in the locations of columns not Gaussian.
 
     If values are codes, the weights of the entries of each code are added up first.
+
+    entry_weight : weights of the gradients of entries, (n, K, d - g). entry_counts :
+    number of entries of each column and component that inform, (K, d - g).
     """
     layout, components = density.layout, density.components
-    rows, likelihood = X[:, layout.others], layout.likelihood
-    n_present = weight @ likelihood.to_locations((~rows.isnan()).to(X))
-    values = torch.nan_to_num(rows)
+    likelihood, values = layout.likelihood, torch.nan_to_num(X[:, layout.others])
     if density.codes is not None:
         codes = torch.arange(len(density.codes), device=X.device)
         is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
-        entry_share = (entry_share.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
+        entry_weight = (entry_weight.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
         values = density.codes
     slope, information = likelihood.derivatives(values[:, None], components.locations)
-    slopes = (likelihood.to_locations(entry_share) * slope).sum(0)
+    gradient = (likelihood.to_locations(entry_weight) * slope).sum(0)
     expected = information.expand(len(values), *components.locations.shape)[0]
-    return slopes, (components.weights[:, None] + prior) * n_present * expected
+    return gradient, likelihood.to_locations(entry_counts) * expected
 
 
 def m_step(components, statistics, n_rows, size, params, are_differences):
     """Return the components after an M-step on a mix of old and new statistics.
 
-    size : share of the new statistics; 1 is a full step of EM. params : MStepParams.
+    size : weight of the new statistics; 1 is a full step of EM. params : MStepParams.
     are_differences : whether the statistics are differences from those that the model
     expects. None if the result is no valid mixture.
     """
@@ -175,10 +193,9 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
         return None
     form, before = params.layout.form, components.covariances
     per_component = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
-    shift = size * statistics.sums / counts[:, None]
-    share = counts / counts.sum()
+    shift = size * statistics.first / counts[:, None]
     kept = (keep * component_rows).view_as(per_component) * before
-    spread = (size * statistics.scatters + kept) / per_component - form.outer(shift)
+    spread = (size * statistics.second + kept) / per_component - form.outer(shift)
     covariances, loadings, noise = form.estimate(
         spread, counts, components.loadings, components.noise, params.reg_covar
     )
@@ -186,15 +203,21 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
         return None
     locations = components.locations
     if params.layout.likelihood is not None:
-        slopes = statistics.slopes, statistics.informations
-        locations = scoring_step(locations, *slopes, size)
+        locations = scoring_step(
+            locations, statistics.gradient, statistics.information, n_rows, size
+        )
     moved = Components(
-        share, components.means + shift, covariances, locations, loadings, noise
+        counts / counts.sum(),
+        components.means + shift,
+        covariances,
+        locations,
+        loadings,
+        noise,
     )
     return moved if moved.is_finite() else None
 
 
-def scoring_step(locations, slopes, informations, size):
-    """Return the locations after a step of scoring, of at most 1 each."""
-    ratio = slopes / (informations + MIN_INFORMATION)
-    return locations + size * ratio.clamp(-1.0, 1.0)
+def scoring_step(locations, gradient, information, n_rows, size=1.0):
+    """Return the locations after a step of Fisher scoring, of at most 1 each."""
+    step = gradient / (information + MIN_INFORMATION * n_rows)
+    return locations + size * step.clamp(-1.0, 1.0)

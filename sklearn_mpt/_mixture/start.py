@@ -9,11 +9,10 @@ import torch
 from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._mixture.density import MixtureDensity
 from sklearn_mpt._mixture.em import (
-    entry_shares_of,
-    location_slopes,
+    location_derivatives_of,
     m_step,
     scoring_step,
-    statistics_of_shares,
+    statistics_of_responsibilities,
 )
 
 
@@ -34,7 +33,9 @@ def fitted_to_shares(
     for _ in range(n_steps):
         density = MixtureDensity(components, layout)
         statistics = _sum(
-            statistics_of_shares(density, rows[part], share[part], 1 / n_rows, patterns)
+            statistics_of_responsibilities(
+                density, rows[part], share[part], 1 / n_rows, patterns
+            )
             for part, patterns in parts
         )
         after = m_step(components, statistics, n_rows, 1.0, step_params, False)
@@ -44,22 +45,19 @@ def fitted_to_shares(
     n_steps = 0 if layout.likelihood is None else n_location_steps - n_steps
     for _ in range(n_steps):
         density = MixtureDensity(components, layout)
-        slopes = _sum(
-            torch.stack(_slopes_of_shares(density, rows[part], share[part], 1 / n_rows))
+        derivatives = _sum(
+            torch.stack(
+                location_derivatives_of(density, rows[part], share[part], 1 / n_rows)
+            )
             for part, _ in parts
         )
-        locations = scoring_step(components.locations, *slopes, 1.0)
+        locations = scoring_step(components.locations, *derivatives, n_rows)
         components = components._replace(locations=locations)
     return components
 
 
 def _sum(parts):
     return reduce(add, parts)
-
-
-def _slopes_of_shares(density, X, share, prior):
-    entry_share = entry_shares_of(density, X, share)
-    return location_slopes(density, X, entry_share, X.new_ones(len(X)), prior)
 
 
 def features_of(X, layout, scale):

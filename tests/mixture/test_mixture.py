@@ -161,10 +161,10 @@ def test_masks_of_all_sizes_have_the_statistics_of_whole_rows(kind):
     own = len(X) * density.components.weights
     assert_allclose(total[0], exact.value, rtol=1e-10)
     assert_allclose(total[2] + own, exact.counts, rtol=1e-10)
-    assert_allclose(total[3], exact.sums, atol=1e-9)
+    assert_allclose(total[3], exact.first, atol=1e-9)
     before = density.components.covariances
     prior = own.view(-1, *[1] * (before.ndim - 1)) * before
-    assert_allclose(total[4] + prior, exact.scatters, atol=1e-8)
+    assert_allclose(total[4] + prior, exact.second, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -427,3 +427,15 @@ def test_components_of_rows_are_the_most_probable_ones():
     assert_array_equal(labels, model.predict(X))
     assert_array_equal(proba, model.transform(X))
     assert model.transform(X.astype(np.float32)).dtype == np.float32
+
+
+def test_a_table_of_frequencies_has_its_rows_written_out():
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.poisson(2, (1500, 2)), rng.poisson(8, (1500, 2))]) * 1.0
+    rows, weight = np.unique(X, axis=0, return_counts=True)
+    weighted, plain = (MPTMixture(2, likelihood="poisson", random_state=0),) * 2
+    score = weighted.fit(rows, sample_weight=weight).score(X)
+    assert_allclose(score, plain.fit(X).score(X), atol=1e-3)
+    start = {"max_iter": 0}
+    found = weighted.set_params(**start).fit(rows, sample_weight=weight).means_
+    assert_allclose(np.sort(found, 0), np.sort(plain.fit(X).means_, 0), rtol=0.02)
