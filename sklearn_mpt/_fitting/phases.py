@@ -24,11 +24,20 @@ def best_of_short_runs(solvers, n_epochs):
     The losses are those of the last epochs. They have no noise, or all the same. Runs
     that diverge are left out; if all do, that of the last one is raised.
     """
+
+    def train(solver):
+        for _ in range(n_epochs):
+            solver.step()
+
+    return best_of_runs(solvers, train)
+
+
+def best_of_runs(solvers, train):
+    """Call `train` for each of several solvers; see `best_of_short_runs`."""
     finished, divergence = [], None
     for solver in solvers:
         try:
-            for _ in range(n_epochs):
-                solver.step()
+            train(solver)
         except DIVERGENCE as error:
             divergence = error
         else:

@@ -19,6 +19,7 @@ class CovarianceForm(ABC):
     """A form of the covariances of K components."""
 
     gaussians: type  # distribution of the Gaussian columns, from means and covariances
+    has_prior = False  # whether rows of a prior are added to those of each component
 
     @abstractmethod
     def shape(self, n_components, n_features):
@@ -162,6 +163,8 @@ class LowRank(Full):
         Number of rows with the pooled noise variances that are added to each component.
         So the noise of a feature that is constant in one component stays above zero.
     """
+
+    has_prior = True
 
     def __init__(self, n_factors, n_steps=5, pooled_rows=1.0):
         self.n_factors = n_factors

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.special import entr
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view
@@ -24,23 +25,21 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.em import MStepParams
-from sklearn_mpt._mixture.patterns import pattern_order
-from sklearn_mpt._mixture.start import features_of, fitted_to_shares, given_array
+from sklearn_mpt._mixture.start import KINDS_OF_STARTS, Starts, given_array
 from sklearn_mpt._mixture.training import (
     EM,
     AveragedMaskedEM,
     InitialMaskedEM,
     MixtureRows,
 )
-from sklearn_mpt._numbers import MAX_GIVEN_ERROR, TINY
-from sklearn_mpt._seeds import RandomState, seed_from
+from sklearn_mpt._numbers import MAX_GIVEN_ERROR
+from sklearn_mpt._seeds import RandomState
 
 AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 # Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
@@ -48,7 +47,13 @@ MIN_PAIRS = 8192
 CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
 # `fit` warns if a component stands for fewer: it describes single rows.
 MIN_COMPONENT_ROWS = 1.5
-INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
+# Kinds of starts: the first ones, and then those that draw another start each time.
+FIRST_STARTS = ("kmeans", "hierarchical", "random_from_data", "whitened_kmeans")
+LATER_STARTS = ("kmeans", "random_from_data", "whitened_kmeans")
+# `fit` warns if rows tell less of the entropy of their components: all components are
+# nearly the same. Fits to noise tell 4% and more.
+MIN_FRACTION_TOLD = 0.01
+N_ROWS_TOLD = 2000  # rows from which this is estimated, so that it costs no epoch
 
 
 class MPTMixture(TableMPT, IterativeMPT):
@@ -87,11 +92,17 @@ class MPTMixture(TableMPT, IterativeMPT):
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores, or the LML by EM.
     n_init : int, default=1
-        Number of starts. Each runs for 25 epochs of EM, and the best is trained on.
-    init_params : str, default="kmeans"
+        Number of starts. Each runs for 25 epochs of EM, and the best is trained on, or
+        the first one if it ends better: more starts end no worse than one.
+    init_params : str, default="auto"
         How the first responsibilities are found: "kmeans", "k-means++", "random" or
-        "random_from_data", as in `sklearn.mixture.GaussianMixture`; means take the
-        place of gaps.
+        "random_from_data", as in `sklearn.mixture.GaussianMixture`; "whitened_kmeans",
+        which finds clusters in columns without correlations and of variance 1; or
+        "hierarchical", which merges rows of these by Ward's criterion, much as mclust
+        does [4]_ (2,000 drawn rows, if there are more). Means take the place of gaps.
+        "auto" is "kmeans", and if `n_init` is above 1 the starts are of several kinds:
+        "kmeans", "hierarchical", "random_from_data", "whitened_kmeans", then again all
+        that depend on random numbers. With another value all starts are of this kind.
     weights_init, means_init, precisions_init : array-like, default=None
         Weights, means of the Gaussian columns and inverse covariances to start from, in
         the shapes of `weights_`, (n_components, n_gaussian) and of `covariances_`.
@@ -158,6 +169,9 @@ class MPTMixture(TableMPT, IterativeMPT):
        latent data models", Journal of the Royal Statistical Society B 71, 2009.
     .. [3] Z. Ghahramani and G. E. Hinton, "The EM algorithm for mixtures of factor
        analyzers", technical report CRG-TR-96-1, University of Toronto, 1996.
+    .. [4] L. Scrucca and A. E. Raftery, "Improved initialisation of model-based
+       clustering using Gaussian hierarchical partitions", Advances in Data Analysis
+       and Classification 9, 2015.
 
     Examples
     --------
@@ -196,7 +210,7 @@ class MPTMixture(TableMPT, IterativeMPT):
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "objective": [StrOptions({"mpt", "lml"})],
         "covariance_type": [StrOptions({*FORMS})],
-        "init_params": [StrOptions({*INIT_PARAMS})],
+        "init_params": [StrOptions({"auto", *KINDS_OF_STARTS})],
         "n_init": [COUNT],
         "n_factors": [COUNT],
         "reg_covar": [POSITIVE_OR_0],
@@ -213,7 +227,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         n_masks: int | str = "auto",
         objective: str = "mpt",
         n_init: int = 1,
-        init_params: str = "kmeans",
+        init_params: str = "auto",
         weights_init: ArrayLike | None = None,
         means_init: ArrayLike | None = None,
         precisions_init: ArrayLike | None = None,
@@ -402,6 +416,10 @@ class MPTMixture(TableMPT, IterativeMPT):
         form = form_of(self.covariance_type, self.n_factors)
         return MixtureLayout(form, *columns, likelihood)
 
+    def _has_priors(self, n_features):
+        layout = self._layout(n_features)
+        return layout.likelihood is not None or layout.form.has_prior
+
     # The start
 
     def _start(self, X, rng, weight):
@@ -412,64 +430,21 @@ class MPTMixture(TableMPT, IterativeMPT):
             )
         check_sizes(X)
         layout = self._layout(X.shape[1])
-        components = self._first_components(X, rng, weight, layout)
+        starts = self._starts(X, weight, layout)
+        components = starts.components(self._kind_of_start(0), rng)
         components = self._given(components, layout)
         constants = {"lml_method_": "exact"}
         return constants | self._attributes(components, X.shape[1])
 
-    def _first_components(self, X, rng, weight, layout):
-        """Return the components that fit the first responsibilities."""
-        rows = torch.from_numpy(np.array(X, dtype=float))
-        count = torch.from_numpy(np.ones(len(X)) if weight is None else weight)
-        step_params = self._step_params(layout)
-        numbers = X[:, layout.gaussian.numpy()].astype(float)
-        mean, variance, _ = column_moments(numbers, count.numpy())
-        scale = column_scales(mean, variance)
-        share = self._responsibilities(X, rng, layout, weight, scale)
-        share = torch.from_numpy(share) * count[:, None]
-        n_components = self.n_components
-        locations = np.zeros((n_components, 0))
-        if layout.likelihood is not None:
-            others = X[:, layout.others.numpy()]
-            start = layout.likelihood.start_location(others, weight)
-            locations = np.tile(start, (n_components, 1))
-        variance = torch.from_numpy(np.maximum(variance, self.reg_covar + TINY))
-        wide = layout.form.with_variances(variance.repeat(n_components, 1))
-        components = Components(
-            share.sum(0) / share.sum(),
-            torch.from_numpy(np.tile(mean, (n_components, 1))),
-            wide,
-            torch.from_numpy(locations),
-            *layout.form.factors(wide, self.reg_covar),
-        )
-        order = pattern_order(~rows[:, layout.gaussian].isnan())
-        return fitted_to_shares(components, share[order], rows[order], step_params)
+    def _starts(self, X, weight, layout):
+        return Starts(X, weight, self.n_components, self._step_params(layout))
 
-    def _responsibilities(self, X, rng, layout, weight, scale):
-        """Return the first responsibilities, (n, K), as `init_params` says."""
-        from sklearn.cluster import KMeans, kmeans_plusplus  # their import takes long
-
-        n_components, kind = self.n_components, self.init_params
-        seed = np.random.RandomState(seed_from(rng))
-        if kind == "random":
-            drawn = rng.random((len(X), n_components))
-            return drawn / drawn.sum(axis=1, keepdims=True)
-        features = features_of(X, layout, scale)
-        if kind == "kmeans":
-            clusters = KMeans(n_components, n_init=1, random_state=seed)
-            labels = clusters.fit(features, sample_weight=weight).labels_
-        else:
-            if kind == "k-means++":
-                _, chosen = kmeans_plusplus(features, n_components, random_state=seed)
-            else:
-                chosen = rng.choice(len(X), n_components, replace=False)
-            centres = features[chosen]
-            labels = np.stack(
-                [((features - centre) ** 2).sum(axis=1) for centre in centres], 1
-            ).argmin(axis=1)
-        share = np.eye(n_components)[labels]
-        other = 1e-3  # so that components of few rows have covariances
-        return (share + other) / (1 + other * n_components)
+    def _kind_of_start(self, i):
+        """Return the kind of the i-th start, as `init_params` says."""
+        if self.init_params != "auto":
+            return self.init_params
+        kinds = FIRST_STARTS if i < len(FIRST_STARTS) else LATER_STARTS
+        return kinds[i % len(kinds)]
 
     def _given(self, components, layout):
         """Replace starting values by those that the user gives."""
@@ -512,11 +487,15 @@ class MPTMixture(TableMPT, IterativeMPT):
         rows = as_view(data.X, data.device)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         starts = [self._components(data.fitted, data.device)]
-        if data.is_new and data.is_all:
+        if data.is_new and data.is_all and self.n_components > 1:
             cpu_layout = self._layout(data.X.shape[1])
-            start_args = data.X, data.rng, data.weight, cpu_layout
-            more = (self._first_components(*start_args) for _ in range(self.n_init - 1))
-            more = (self._given(start, cpu_layout) for start in more)
+            others = self._starts(data.X, data.weight, cpu_layout)
+            more = (
+                self._given(
+                    others.components(self._kind_of_start(i), data.rng), cpu_layout
+                )
+                for i in range(1, self.n_init)
+            )
             starts += [Components(*(p.to(data.device) for p in m)) for m in more]
         weight = as_tensor(weight, data.device)
         training_rows = MixtureRows(rows, weight, self._step_params(layout))
@@ -600,14 +579,45 @@ class MPTMixture(TableMPT, IterativeMPT):
         layout = self._layout(fitted["means_"].shape[1], device)
         return MixtureDensity(self._components(fitted, device), layout)
 
-    def _warn_of_limits(self, fitted, n_samples):
-        counts = n_samples * fitted["weights_"]
-        few = np.flatnonzero(counts < MIN_COMPONENT_ROWS)
+    def _train(self, data, context):
+        fitted = super()._train(data, context)
+        if self.max_iter > 0:
+            self._warn_of_components(fitted, data)
+        return fitted
+
+    def _warn_of_components(self, fitted, data):
+        """Warn of components that stand for few rows, or that are all the same."""
+        n_rows = len(data.X)
+        if data.weight is not None:  # small ones may be relative
+            n_rows = max(n_rows, data.weight.sum())
+        few = np.flatnonzero(n_rows * fitted["weights_"] < MIN_COMPONENT_ROWS)
         if len(few):
             warn_caller(
                 f"Component(s) {listed(few)} stand for fewer than {MIN_COMPONENT_ROWS} "
                 "rows each. Use fewer components, or another start (n_init)."
             )
+        told, entropy = self._told_of_components(fitted, data)
+        if told < MIN_FRACTION_TOLD * entropy:
+            warn_caller(
+                f"All {self.n_components} components have nearly the same "
+                f"distribution: a row tells {told:.2g} of the {entropy:.2g} nats that "
+                "say which one it is from. One component describes X as well; use "
+                "n_components=1, or other starts (n_init, init_params)."
+            )
+
+    def _told_of_components(self, fitted, data):
+        """Return what rows tell of their components, and the entropy of these; nats."""
+        rows = slice(None, None, math.ceil(len(data.X) / N_ROWS_TOLD))
+        density = self._density_of(fitted, data.device)
+        X = as_tensor(data.X[rows], data.device)
+        log_prob = density.log_responsibility(X).cpu().numpy()
+        weight = None if data.weight is None else data.weight[rows]
+        share = np.average(np.exp(log_prob), axis=0, weights=weight)
+        entropy = entr(share).sum()
+        left = np.average(entr(np.exp(log_prob)).sum(axis=1), weights=weight)
+        return entropy - left, entropy
+
+    def _warn_of_limits(self, fitted, n_samples):
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
         if not means.size:

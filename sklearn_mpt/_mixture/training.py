@@ -6,9 +6,9 @@ from operator import add
 
 import torch
 
-from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver, run
 from sklearn_mpt._fitting.line_search import backtrack
-from sklearn_mpt._fitting.phases import best_of_short_runs
+from sklearn_mpt._fitting.phases import best_of_runs, best_of_short_runs
 from sklearn_mpt._fitting.schedules import falling_size, share_of_last
 from sklearn_mpt._fitting.stopping import Trend, gain_to_come, gains_are_below, trend
 from sklearn_mpt._mixture.density import Components, MixtureDensity
@@ -142,7 +142,7 @@ class MixtureSolver(Solver):
     rows : MixtureRows
     starts : sequence of Components
         Parameters to start from. If there are several, each takes `short_epochs` steps
-        of EM, and the best is trained on.
+        of EM, and the best is trained on, or the first one if it ends better.
     tol : float
         Gain, in nats per row, below which training ends.
     learning_rate : float
@@ -176,7 +176,22 @@ class MixtureSolver(Solver):
         if len(self.starts) > 1:
             runs = [EM(self.rows, [start], tol=self.tol) for start in self.starts]
             best = best_of_short_runs(runs, min(self.short_epochs, max_iter))
+            if best is not runs[0]:
+                best = self._unless_first_ends_better(best, runs[0], max_iter)
             self.components = self._start = best.components
+
+    def _unless_first_ends_better(self, best, first, max_iter):
+        """Return the run that goes on, so that more starts never end below the first.
+
+        best : that of short runs. first : that of the first start.
+        """
+        try:
+            run(first, max_iter)
+        except DIVERGENCE:
+            return best
+        if best.loss_curve[-1] <= first.loss_curve[-1]:
+            return best
+        return best_of_runs([best, first], lambda solver: run(solver, max_iter))
 
 
 class EM(MixtureSolver):

@@ -22,6 +22,7 @@ from sklearn_mpt._mixture.gaussians import (  # noqa: E402
     DenseGaussians,
     DiagonalGaussians,
 )
+from sklearn_mpt._mixture.start import KINDS_OF_STARTS  # noqa: E402
 
 KINDS = ["full", "tied", "diag", "spherical"]
 WEIGHTS, MEANS = [0.3, 0.7], [[0.0, 1.0, -1.0, 2.0], [3.0, 0.0, 1.0, -1.0]]
@@ -427,6 +428,89 @@ def test_components_of_rows_are_the_most_probable_ones():
     assert_array_equal(labels, model.predict(X))
     assert_array_equal(proba, model.transform(X))
     assert model.transform(X.astype(np.float32)).dtype == np.float32
+
+
+def cigars(seed=0):
+    """Rows of two long parallel clusters, which k-means cuts across."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(400, 2)) * [10, 1]
+    X[:200, 1] += 6
+    return X
+
+
+def beside(X, kind):
+    """Add columns that say nothing of the clusters, and gaps."""
+    rng = np.random.default_rng(1)
+    if kind == "gaps":
+        return np.where(rng.random(X.shape) < 0.15, np.nan, X), "gaussian"
+    if kind == "categories":
+        return np.c_[X, rng.integers(3, size=(len(X), 2))], ["categorical"] * 2
+    if kind == "counts":
+        return np.c_[X, rng.poisson(4, size=(len(X), 2))], ["poisson"] * 2
+    return X, "gaussian"
+
+
+@pytest.mark.parametrize("kind", ["numbers", "gaps", "categories", "counts"])
+def test_several_starts_find_parallel_clusters(kind):
+    X, kinds = beside(cigars(), kind)
+    if kinds != "gaussian":
+        kinds = ["gaussian"] * 2 + kinds
+    model = MPTMixture(2, likelihood=kinds, n_init=4, random_state=0).fit(X)
+    assert_allclose(np.sort(model.means_[:, 1]), [0, 6], atol=0.5)
+
+
+def test_all_starts_are_of_the_kind_that_is_asked_for():
+    of_kind = {"n_init": 3, "init_params": "kmeans", "random_state": 0}
+    across = MPTMixture(2, **of_kind).fit(cigars()).score(cigars())
+    assert across < MPTMixture(2, n_init=3, random_state=0).fit(cigars()).score(cigars())
+    merged = {"init_params": "hierarchical", "max_iter": 0}
+    one, other = (MPTMixture(2, random_state=s, **merged) for s in (0, 1))
+    assert_array_equal(one.fit(cigars()).means_, other.fit(cigars()).means_)
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_STARTS)
+def test_starts_of_every_kind_are_those_of_weighted_rows(kind):
+    X = np.r_[cigars()[:100], np.full((100, 2), 1e4)]
+    weight = np.r_[np.ones(100), np.full(100, 1e-6)]
+    params = {"init_params": kind, "max_iter": 0, "random_state": 0}
+    model = MPTMixture(2, **params).fit(X, sample_weight=weight)
+    assert np.abs(model.weights_ @ model.means_).max() < 20
+
+
+def test_more_starts_do_not_end_below_one():
+    """Of four short runs the best is not that which ends best."""
+    rng = np.random.default_rng(39)
+    X = rng.normal(size=(80, 2))
+    X = np.c_[X, X[:, 0] * X[:, 1]]
+    params = {"n_components": 3, "objective": "lml", "random_state": 39}
+    one, four = (MPTMixture(n_init=n, **params).fit(X).score(X) for n in (1, 4))
+    assert four > one - 1e-4
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "categorical", "poisson"])
+def test_components_that_are_all_the_same_warn(kind):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (100, 3)).astype(float)
+    # a prior that outweighs the rows makes components alike
+    weight = np.full(len(X), 1e-3)
+    model = MPTMixture(2, likelihood=kind, random_state=0)
+    with (
+        pytest.warns(UserWarning, match="adds up to 0.1"),
+        pytest.warns(UserWarning, match="All 2 components have nearly the same"),
+    ):
+        model.fit(X, sample_weight=weight)
+    one = MPTMixture(1, likelihood=kind).fit(X)
+    assert_allclose(model.score(X), one.score(X), atol=1e-2)
+
+
+def test_counts_without_clusters_warn_and_clusters_do_not():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2, (100, 3)).astype(float)
+    model = MPTMixture(2, likelihood="poisson", random_state=0)
+    with pytest.warns(UserWarning, match="use n_components=1, or other starts"):
+        model.fit(X)
+    X[:2] = 30  # a component of few rows is another one
+    assert model.fit(X).weights_.min() < 0.03
 
 
 def test_a_table_of_frequencies_has_its_rows_written_out():
