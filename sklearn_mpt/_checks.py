@@ -22,6 +22,8 @@ NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
 # Rows of so small a weight change no sum, but they would change ranges, categories, and
 # what is drawn.
 MIN_WEIGHT = 1e-8
+# Priors count as about one row: a tenth of the weight of so few rows.
+FEW_ROWS = 10
 # A warning names the first calling line outside these packages.
 LIBRARIES = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
 
@@ -253,6 +255,20 @@ def rows_that_count(X, sample_weight):
     if len(counts) < len(weight):
         X = _safe_indexing(X, counts)
     return X, weight[counts]
+
+
+def warn_of_few_rows(weight):
+    """Warn if the weights of many rows add up to few, beside priors that count as rows.
+
+    weight : sample weights, (n,); None is 1.
+    """
+    if weight is not None and weight.sum() < min(FEW_ROWS, len(weight)):
+        warn_caller(
+            f"sample_weight of {len(weight)} rows adds up to {weight.sum():.3g}. A "
+            "weight of 1 is a row, and priors of this model count as rows, too, which "
+            "outweigh so few. If only the ratios of the weights matter, divide them by "
+            "their mean."
+        )
 
 
 def check_columns_present(X, names):

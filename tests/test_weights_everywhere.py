@@ -4,7 +4,9 @@ Every estimator, and every method that takes weights. A new estimator needs a li
 MODELS.
 """
 
+import functools
 import inspect
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -46,6 +48,18 @@ def answers(n_rows=60):
     return np.where(np.isnan(numbers(n_rows)), np.nan, numbers(n_rows) > 0)
 
 
+def counts(n_rows=60):
+    X = numbers(n_rows)
+    rate = np.where(X[:, [0]] > 0, 8.0, 2.0)
+    many = np.random.default_rng(1).poisson(rate, X.shape)
+    return np.where(np.isnan(X), np.nan, many)
+
+
+def codes(n_rows=60):
+    X = numbers(n_rows)
+    return np.where(np.isnan(X), np.nan, np.digitize(X, [-0.7, 0.7]))
+
+
 def table(n_rows=60):
     X = numbers(n_rows)
     letters = np.where(X[:, 2] > 0, "a", "b").astype(object)
@@ -61,7 +75,17 @@ MODELS = {
     "linear, binary": (MPTLinearVAE(1, likelihood="bernoulli", **LML), answers()),
     "linear, table": (MPTLinearVAE(1, likelihood="from_dtype", **LML), table()),
     "mixture": (MPTMixture(2, max_iter=200, **LML), numbers()),
+    **{
+        f"mixture, {form}": (
+            MPTMixture(2, covariance_type=form, max_iter=30, **LML),
+            numbers(),
+        )
+        for form in ("tied", "diag", "spherical", "low_rank")
+    },
     "mixture, masks": (MPTMixture(2, max_iter=3, random_state=0), numbers()),
+    "mixture, counts": (MPTMixture(2, likelihood="poisson", **LML), counts()),
+    "mixture, categories": (MPTMixture(2, likelihood="categorical", **LML), codes()),
+    "mixture, table": (MPTMixture(2, likelihood="from_dtype", **LML), table()),
     "classes": (MPTMixture(2, likelihood="bernoulli", **LML), answers()),
     "items": (MPTItemResponse(slope_prior=2.0, **LML), answers()),
     "items, masks": (
@@ -82,6 +106,16 @@ CLOSED = [  # whose fits do not depend on draws of rows or masks
     if getattr(model, "objective", "") == "lml" or name == "imputer of a model"
 ]
 N_KEPT = 40
+# Models with priors that count as rows.
+HAVE_PRIORS = (
+    "mixture, low_rank",
+    "mixture, counts",
+    "mixture, categories",
+    "mixture, table",
+    "classes",
+    "items",
+    "network",
+)
 
 
 def some(X, rows):
@@ -154,6 +188,48 @@ def test_a_weight_of_two_is_the_row_twice(name):
     twice = some(X, np.repeat(np.arange(len(X)), weight))
     fitted = clone(model).fit(X, sample_weight=weight)
     assert_same(result(fitted, X), result(clone(model).fit(twice), X), atol=2e-3)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_frequencies_are_rows_written_out(name):
+    """Nets draw batches of rows, so that fewer rows have fewer steps: not for them."""
+    model, X = MODELS[name]
+    weight = np.random.default_rng(1).integers(1, 60, len(X))
+    written_out = some(X, np.repeat(np.arange(len(X)), weight))
+    fitted = clone(model).fit(X, sample_weight=weight)
+    other = clone(model).fit(written_out)
+    assert_allclose(fitted.score(X), other.score(X), atol=2e-3)
+
+
+def tolerance(name):
+    """Return by how much a fit changes with the weights of all rows, nats per row."""
+    if name == "network":  # it draws other rows; 4 standard deviations over seeds
+        return 0.35
+    if name == "items, masks":  # half an answer of each kind is added at the start
+        return 5e-3
+    return 0.05 if name in HAVE_PRIORS else 1e-6  # a row of a prior beside 60 rows
+
+
+@functools.cache
+def score_with_weights_of_one(name):
+    model, X = MODELS[name]
+    return clone(model).fit(X, sample_weight=np.ones(len(X))).score(X)
+
+
+@pytest.mark.parametrize("factor", [1 / 300, 50.0])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_weight_of_all_rows_changes_nothing_or_is_warned_of(name, factor):
+    model, X = MODELS[name]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = clone(model).fit(X, sample_weight=np.full(len(X), factor))
+    said = [str(w.message) for w in caught if "adds up to 0.2" in str(w.message)]
+    if name in HAVE_PRIORS and factor < 1:
+        assert len(said) == 1
+    else:
+        assert not said
+        change = fitted.score(X) - score_with_weights_of_one(name)
+        assert abs(change) < tolerance(name)
 
 
 TAKE_WEIGHTS = [

@@ -31,6 +31,7 @@ from sklearn_mpt._checks import (
     check_device,
     check_mask_rate,
     rows_that_count,
+    warn_of_few_rows,
     warn_of_mask_rate,
 )
 from sklearn_mpt._frames import ADVICE, readable_numbers
@@ -148,6 +149,10 @@ class BaseMPT(
     def _check_values(self, X):
         """Refuse rows with values that no feature takes."""
 
+    def _has_priors(self, n_features):
+        """Return whether priors of the fit count as rows beside those of X."""
+        return False
+
     def _check_fitted_parameters(self):
         """Refuse parameters with which the fitted model cannot be trained further."""
 
@@ -186,6 +191,8 @@ class BaseMPT(
         -----
         ConvergenceWarning
             If the objective still improved when `max_iter` was reached, or diverged.
+        UserWarning
+            If priors count as rows, and the weights add up to fewer than ten rows.
         """
         was_fitted, is_warm_start = self.__sklearn_is_fitted__(), self._is_warm_start
         with all_or_nothing(self), torch_modes(with_grad=True):
@@ -195,6 +202,8 @@ class BaseMPT(
             else:
                 forget(self)
             X = self._read_training_rows(X, not is_warm_start, min_samples=2)
+            if self._has_priors(X.shape[1]):
+                warn_of_few_rows(weight)
             context = self._callback_context(self._max_epochs)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()

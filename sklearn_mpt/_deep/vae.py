@@ -42,6 +42,7 @@ from sklearn_mpt._deep.schedule_free import STEPS
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._factors.starts import squared_distances
+from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
@@ -306,6 +307,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
     def _user_decoder_start(self, fitted, X, rng, weight):
         """Attributes of a decoder of a user."""
         rows = (X - fitted["_shift"]) / fitted["_scale"]
+        weight = relative_weights(weight, len(X))
         intercept = self._likelihood().start_location(rows, weight)
         seed = seed_from(rng, N_TORCH_SEEDS)
         decoder = UserDecoder(

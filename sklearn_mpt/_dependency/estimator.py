@@ -211,6 +211,9 @@ class MPTDependencyNetwork(TableMPT):
                 "a likelihood."
             )
 
+    def _has_priors(self, n_features):
+        return True  # of marginals, and of the weights of shapes
+
     def _start(self, X, rng, weight):
         units = unit_attributes(self._likelihood_by_column(), X, weight)
         return units | {

@@ -10,7 +10,8 @@ def relative_weights(weight, n_rows):
     """Return sample weights over their mean, an array (n,); None is 1 for each."""
     if weight is None:
         return np.ones(n_rows)
-    return weight * (n_rows / weight.sum())
+    relative = weight / weight.max()  # exactly 1 where all are equal
+    return relative / relative.mean()
 
 
 class SampleWeights(NamedTuple):

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
+from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.candidates import warm_started
 from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
@@ -107,7 +108,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         """Choose models and fit them; with `warm_start`, train the chosen ones on."""
         X, sample_weight = rows_that_count(X, sample_weight)
         if sample_weight is not None:  # beside prior entries and levels of weight 1
-            sample_weight = sample_weight / sample_weight.mean()
+            sample_weight = relative_weights(sample_weight, len(sample_weight))
         is_refit = self.warm_start and hasattr(self, "estimators_")
         if not is_refit:
             self._columns = _in_order(self.reader.modelled, column_names(X))

@@ -308,6 +308,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                 f"{self.reference_group!r}."
             )
 
+    def _has_priors(self, n_features):
+        return self.slope_prior is not None or self.guessing_prior is not None
+
     def _check_guessing_prior(self):
         prior = self.guessing_prior
         is_pair = isinstance(prior, tuple | list) and len(prior) == 2

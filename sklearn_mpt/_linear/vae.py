@@ -205,6 +205,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     def _check_parameters(self, n_features):
         self._kind._check_parameters(self, n_features)
 
+    def _has_priors(self, n_features):
+        return self.slope_prior is not None
+
     def _start(self, X, rng, weight):
         return self._kind._start(self, X, rng, weight)
 
