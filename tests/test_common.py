@@ -417,6 +417,22 @@ def test_a_row_with_nothing_observed_scores_zero(model, X):
     assert_array_equal(std_error, 0.0)
 
 
+@pytest.mark.parametrize(
+    "name", [n for n in MODELS if "deep" not in n and n != "items"]
+)
+def test_what_is_filled_in_is_the_mean_of_the_conditional(name):
+    """But for answers to items, and means with an error of importance sampling."""
+    model, X = fit_once(name), MODELS[name][1]
+    row, mask = X[0], np.arange(X.shape[1]) == 0
+    filled = model.impute(np.where(mask, np.nan, row)[None])[0, 0]
+    grid, step = np.linspace(-20, 20, 2001), 0.02
+    if np.isin(X, [0, 1]).all():
+        grid, step = np.array([0.0, 1.0]), 1.0
+    rows = np.where(mask, grid[:, None], row)
+    prob = step * np.exp(model.conditional_log_prob(rows, mask)[:, 0])
+    assert filled == pytest.approx(grid @ prob, abs=1e-3)
+
+
 def test_imputation_keeps_what_is_present_and_fills_the_rest(model, X):
     gappy = with_gaps(X)
     present = ~np.isnan(gappy)

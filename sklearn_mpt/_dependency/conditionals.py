@@ -142,7 +142,9 @@ class NumberConditional(ColumnConditional):
         return self._components(inputs).log_prob(self.family, x)
 
     def mean(self, inputs):
-        """Return expectations, without the wide component."""
+        return self.wide.add_to_mean(self._mixture_mean(inputs))
+
+    def _mixture_mean(self, inputs):
         return self._components(inputs).mean_of(self.family)
 
     def draw(self, inputs, uniform):
@@ -190,7 +192,7 @@ class ForestConditional(NumberConditional):
         values = values_log_prob(self.family, x, weight * near, self.limits[1])
         return np.logaddexp(log_prob, values)
 
-    def mean(self, inputs):
+    def _mixture_mean(self, inputs):
         leaves, parts, weight = self._leaves_and_components(inputs)
         mean = parts.mean_of(self.family)
         if self.values is None:

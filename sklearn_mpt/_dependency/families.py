@@ -15,10 +15,6 @@ from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._likelihoods.amounts import MAX_LOG
 from sklearn_mpt._likelihoods.negative_binomial import MIN_DISPERSION
 
-# Width of the wide component, in standard deviations of the column. It is wider than
-# the column, because a number that is predicted badly may lie beyond those seen.
-WIDE_SCALE = 2.0
-
 
 class ResidualFamily(ABC):
     """A likelihood by means and variances, which are those of `target` of x."""
@@ -26,6 +22,10 @@ class ResidualFamily(ABC):
     kind: str  # name of the likelihood
     is_positive = False  # whether means must be positive
     has_values = False  # whether numbers that were seen may have probabilities
+    # Width of the wide component, in standard deviations of the target. It is wider
+    # than the column, because a number that is predicted badly may lie beyond those
+    # seen.
+    wide_scale = 2.0
 
     def __init__(self):
         self._likelihood = LIKELIHOODS[self.kind].of_columns(1, 0)
@@ -91,6 +91,7 @@ class NormalResiduals(ResidualFamily):
 
 class LognormalResiduals(NormalResiduals):
     kind = "lognormal"
+    wide_scale = 1.0  # twice as wide has an expectation far beyond what was seen
 
     def target(self, x):
         return np.log(x)
@@ -169,9 +170,10 @@ class WideComponent(NamedTuple):
 
     @classmethod
     def from_column(cls, learned, share):
-        """Return that of a column, `WIDE_SCALE` times as wide as the column."""
-        variance = WIDE_SCALE**2 * learned["variance"]
-        return cls(WIDE_FAMILIES[learned["kind"]], share, learned["mean"], variance)
+        """Return that of a column, as wide as its family says."""
+        family = WIDE_FAMILIES[learned["kind"]]
+        variance = family.wide_scale**2 * learned["variance"]
+        return cls(family, share, learned["mean"], variance)
 
     def add_to_log_prob(self, log_prob, x):
         """Return log-densities of the mixture with others, (..., n)."""
@@ -182,6 +184,11 @@ class WideComponent(NamedTuple):
         """Return probabilities of targets of at most y under the mixture, (n,)."""
         wide = self.family.cdf(y, self.mean, self.variance)
         return (1 - self.share) * prob + self.share * wide
+
+    def add_to_mean(self, mean):
+        """Return expectations of the mixture with others, (n,)."""
+        wide = self.family.expect(self.mean, self.variance)
+        return (1 - self.share) * mean + self.share * wide
 
     def draw(self, uniform):
         return self.family.draw(uniform, self.mean, self.variance)

@@ -178,10 +178,9 @@ def test_conditionals_sum_or_integrate_to_one(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_expectations_and_draws_agree(kind):
-    """The wide component is in draws alone: with a small weight it does not matter."""
     X, column = rows_of_all_kinds(80), KINDS.index(kind)
     model = network(
-        *trees(4), likelihood=KINDS, n_orders=1, marginal_weight=1e-6, n_masks=1
+        *trees(4), likelihood=KINDS, n_orders=1, marginal_weight=0.3, n_masks=1
     ).fit(X)
     gaps = np.repeat(X[:1], 3000, axis=0)
     gaps[:, column] = np.nan
@@ -196,6 +195,27 @@ def test_expectations_and_draws_agree(kind):
     else:
         error = drawn.std() / np.sqrt(3000)
         assert abs(drawn.mean() - filled) < 4 * error + 1e-5
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "lognormal", "gamma", "zero_lognormal"])
+@pytest.mark.parametrize("forest", [True, False])
+def test_what_is_filled_in_is_the_mean_of_the_density(kind, forest):
+    X, column = rows_of_all_kinds(80), KINDS.index(kind)
+    regressor = trees(4)[1] if forest else LinearRegression()
+    model = network(DummyClassifier(), regressor, likelihood=KINDS, n_orders=1)
+    model.set_params(marginal_weight=0.3).fit(X)
+    row = X[3]
+    if kind == "gaussian":
+        grid, log_step = np.linspace(-30, 30, 40001), 0.0
+    else:
+        log_step = np.linspace(-150, 20, 80001)
+        grid = np.exp(log_step)
+    density = np.exp(density_of(model, row, column, grid) + log_step)
+    expected = np.trapezoid(grid * density, grid if kind == "gaussian" else log_step)
+    gap = np.where(np.arange(len(row)) == column, np.nan, row)[None]
+    assert model.impute(gap)[0, column] == pytest.approx(expected, rel=2e-3, abs=1e-3)
+    alone = model.impute(np.full_like(gap, np.nan))[0, column]
+    assert 0.5 * X[:, column].mean() - 1 < alone < 2 * X[:, column].mean() + 1
 
 
 def test_draws_have_the_frequencies_of_the_density():
