@@ -97,5 +97,8 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
                 f"Z must have n_components={self._n_features_out} columns, "
                 f"got {Z.shape[1]}."
             )
-        density = self._density()
+        return self._decoded(self._density(), Z)
+
+    def _decoded(self, density, Z):
+        """Return expected rows, in the form in which rows come."""
         return self._as_given(self._map_rows(density, density.decode, Z, dtype=Z.dtype))

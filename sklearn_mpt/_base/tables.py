@@ -45,6 +45,7 @@ class TableMPT(BaseMPT):
     likelihoods_: list[str]
     categories_: list[np.ndarray | None]
     _advice_on_strings = ADVICE_ON_STRINGS
+    _advice_on_categories = "likelihood='from_dtype' takes it as categories."
     _kinds_taken: tuple[str, ...] = tuple(LIKELIHOODS)  # of columns
     _storage: list[dict]  # how each column of a table was stored in `fit`
 
@@ -124,11 +125,15 @@ class TableMPT(BaseMPT):
         others = names_of_others(X)
         if reset and len(others) > 1:
             raise ValueError(
-                f"Columns {joined(others)} do not hold numbers, which "
-                f"likelihood={self.likelihood!r} takes.{self._call_that_serves(X)}"
+                f"Columns {joined(others)} do not hold numbers{self._advice_on(X)}"
             )
-        check_no_categories(X)
+        check_no_categories(X, self._advice_on_categories)
         return super()._read_rows(X, reset, min_samples)
+
+    def _advice_on(self, X):
+        """Return the end of the message for a table that does not hold numbers."""
+        taken = f", which likelihood={self.likelihood!r} takes."
+        return f"{taken}{self._call_that_serves(X)}"
 
     def _learn_columns(self, X):
         """Set the attributes by which a new model reads the columns of its rows."""

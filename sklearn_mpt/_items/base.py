@@ -9,27 +9,43 @@ from sklearn.utils import check_array
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
+from sklearn_mpt._base.tables import TableMPT
 from sklearn_mpt._checks import (
     check_choice,
     check_device,
     check_sample_weight,
     counted_rows,
 )
+from sklearn_mpt._frames import column_names, columns_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import merged_answers
-from sklearn_mpt._items.curves import MODELS
+from sklearn_mpt._items.curves import BINARY, MODELS
+from sklearn_mpt._items.levels import (
+    answers_of,
+    check_two_answers,
+    expected_answers,
+    has_ordered_columns,
+    kind_of_answers,
+)
 from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._items.objective import Priors
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._tables.reader import TableReader
 
 # Codes of groups are integers of 8 bits; more labels are likely to be those of rows.
 MAX_GROUPS = 100
 
 
-class FittedItems(LatentMixin, IterativeMPT):
+class FittedItems(LatentMixin, TableMPT, IterativeMPT):
     """Base of the methods for people, for items and for the whole model."""
+
+    _advice_on_strings = _advice_on_categories = (
+        "Items of the models 'graded', 'partial_credit' and 'gpcm' take ordered "
+        "categories, and 'nominal' ones strings."
+    )
+    _takes_codes: bool  # whether answers are codes 0, 1, 2, ... already
 
     model: str | Sequence[str]
     discrimination_: np.ndarray
@@ -74,6 +90,52 @@ class FittedItems(LatentMixin, IterativeMPT):
         for name in names:
             check_choice(name, "Each name in model", MODELS)
         return [str(name) for name in names]
+
+    # Answers
+
+    @property
+    def _is_of_numbers(self):
+        return self._takes_codes
+
+    @property
+    def _kinds(self):
+        return self.likelihoods_
+
+    def _read_rows(self, X, reset=False, min_samples=1):
+        if reset:
+            is_binary = all(name in BINARY for name in np.ravel(self.model).tolist())
+            self._takes_codes = is_binary and not has_ordered_columns(X)
+        return super()._read_rows(X, reset, min_samples)
+
+    def _advice_on(self, X):
+        return f". {self._advice_on_categories}"
+
+    def _learn_columns(self, X):
+        names = self._names(np.shape(X)[1])
+        if self._takes_codes:
+            reader = TableReader(["bernoulli"] * len(names), [None] * len(names), [])
+        else:
+            kinds = list(map(kind_of_answers, names, columns_of(X)))
+            reader = TableReader.from_table(X, kinds, answers_of)
+            labels = column_names(X)
+            for args in zip(names, labels, reader.categories, strict=True):
+                check_two_answers(*args)
+        self.likelihoods_, self.categories_, self._storage = reader
+
+    def _decoded(self, density, Z):
+        """Return expected answers as numbers; medians and modes of others."""
+        if self._is_of_numbers:
+            return super()._decoded(density, Z)
+        prob = self._prob_of(density, Z)
+        columns = [
+            expected_answers(prob[:, j], known, kind)
+            for j, (known, kind) in enumerate(
+                zip(self.categories_, self.likelihoods_, strict=True)
+            )
+        ]
+        if all(column.dtype.kind == "f" for column in columns):
+            return np.column_stack(columns).astype(Z.dtype)
+        return np.column_stack([column.astype(object) for column in columns])
 
     def _model_of(self, fitted):
         return ItemModel.from_attributes(
@@ -150,13 +212,12 @@ class FittedItems(LatentMixin, IterativeMPT):
         moments_of_z = self._map_rows(density, moments, *with_codes(X, codes))
         return Abilities(moments_of_z[:, 0], moments_of_z[:, 1])
 
-    def _moments(self, X, sample_weight, theta=None):
+    def _moments(self, rows, weight, theta=None):
         """Yield the moments of the answers of blocks of people, and their weights.
 
-        theta : abilities; None is the result of `transform`.
+        rows : codes of answers. weight : (n,). theta : abilities; None is the result of
+        `transform`.
         """
-        rows = self._validate_rows(X).astype(float)
-        weight = check_sample_weight(sample_weight, rows)
         density = self._density()
         if theta is None:
             theta = self._posterior_abilities(rows, density, None).theta
@@ -171,8 +232,7 @@ class FittedItems(LatentMixin, IterativeMPT):
             prob = self._prob_of(density, theta[part])
             yield statistics.moments_of(rows[part], prob), weight[part]
 
-    def _complete_rows(self, X, sample_weight, purpose):
-        rows = self._validate_rows(X).astype(float)
+    def _check_complete(self, rows, purpose):
         gaps = np.isnan(rows).any(axis=1)
         if gaps.any():
             raise ValueError(
@@ -185,6 +245,10 @@ class FittedItems(LatentMixin, IterativeMPT):
                 f"{purpose} is for models of one group, and this one has "
                 f"{len(self.groups_)}: fit each group by itself."
             )
+
+    def _weighted_rows(self, X, sample_weight):
+        """Return codes of answers as floats, and what each row counts."""
+        rows = self._validate_rows(X).astype(float)
         return rows, check_sample_weight(sample_weight, rows)
 
     def _objective_on(self, model, X, sample_weight, groups):

@@ -32,6 +32,7 @@ from sklearn_mpt._items.given_parameters import (
     given_thresholds,
 )
 from sklearn_mpt._items.items import ItemsMixin
+from sklearn_mpt._items.levels import KINDS
 from sklearn_mpt._items.masks import MaskedItemSolver
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._items.model_fit import ModelFitMixin
@@ -61,7 +62,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         a probability of guessing the right answer). For answers 0, 1, ..., C - 1 [1]_:
         "graded" (cumulative logits), "partial_credit" (logits of adjacent answers, all
         slopes one, and the variance of z free), "gpcm" (the same with free slopes) or
-        "nominal" (a slope and an intercept for each answer).
+        "nominal" (a slope and an intercept for each answer). Answers can also be other
+        whole numbers, such as 1 to 5, or categories; see `fit`.
     n_components : int, default=1
         Number of abilities. More than one is allowed only if all slopes are free and
         no item is nominal; `MPTLinearVAE` has no such limits. Integrals over more than
@@ -126,6 +128,12 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         for the first and the last.
     n_categories_ : ndarray of int, of shape (n_items,)
         Numbers of answers.
+    categories_ : list of (ndarray or None)
+        Answers of each item in the order of their codes 0, 1, 2, ..., by which other
+        attributes count them. None for 0 and 1.
+    likelihoods_ : list of str
+        Kind of the answers of each item: "bernoulli" for 0 and 1, "ordinal" or
+        "categorical".
     latent_mean_, latent_variance_ : ndarray of shape (n_groups, n_components)
         Mean and variance of z in each group. In the reference group they are 0 and 1;
         the variance is free if slopes are fixed.
@@ -233,8 +241,12 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_items)
-            Answers of people, codes 0, 1, 2, ...; NaN marks missing ones.
+        X : array-like or DataFrame of shape (n_samples, n_items)
+            Answers of people; NaN marks missing ones. Those to items with two answers
+            are 0 and 1. The answers to another item are the whole numbers from the
+            least to the largest that anyone gave: 0, 1, 2, ... or 1 to 5. In a
+            DataFrame they can be ordered categories, with levels that nobody chose, and
+            strings if the item is nominal.
         y : Ignored
             Not used, present for API consistency by convention.
         sample_weight : array-like of shape (n_samples,), default=None
@@ -346,7 +358,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
 
     def _start(self, X, rng, weight):
         names = self._names(X.shape[1])
-        counts = np.maximum(2, np.nanmax(X, axis=0).astype(int) + 1)
+        counts = [
+            2 if answers is None else len(answers) for answers in self.categories_
+        ]
         items = Items(names, counts, self.n_components)
         proportions = smoothed_shares(X, items.max_categories, weight)
         slopes = first_slopes(X, self.n_components, weight)
@@ -366,7 +380,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             label = labels.tolist().index(self.reference_group)
         return item_attributes | {
             "lml_method_": _lml_method(self.n_components),
-            "n_categories_": counts,
+            "n_categories_": np.array(counts),
             "latent_mean_": np.zeros(shape),
             "latent_variance_": np.ones(shape),
             "groups_": labels,
@@ -549,6 +563,10 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             "lml_method_": _lml_method(n_dims),
             "n_categories_": items.n_categories,
             "n_features_in_": d,
+            "categories_": [np.arange(count) for count in items.n_categories],
+            "likelihoods_": [KINDS.get(name, "bernoulli") for name in items.names],
+            "_storage": [],
+            "_takes_codes": True,
             "n_iter_": 0,
             "loss_curve_": [],
         }

@@ -15,7 +15,6 @@ from sklearn_mpt._checks import (
     check_bool,
     check_device,
     check_floats,
-    check_sample_weight,
     rows_that_count,
     warn_caller,
 )
@@ -378,8 +377,7 @@ class ItemsMixin(FittedItems):
         ValueError
             If no row is complete, or there are several groups.
         """
-        rows = self._validate_rows(X).astype(float)
-        weight = check_sample_weight(sample_weight, rows)
+        rows, weight = self._weighted_rows(X, sample_weight)
         value, df = self._s_x2(rows, weight)
         p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
         parts = self._moments(rows, weight)
@@ -404,7 +402,8 @@ class ItemsMixin(FittedItems):
                 "item_fit needs some complete rows for S-X2, but all rows have missing "
                 "answers."
             )
-        rows, weight = self._complete_rows(rows[whole], weight[whole], "item_fit")
+        rows, weight = rows[whole], weight[whole]
+        self._check_complete(rows, "item_fit")
         tables = statistics.score_tables(
             rows,
             weight,
@@ -436,7 +435,7 @@ class ItemsMixin(FittedItems):
             abilities. Large values show items that depend on each other given z.
             Without such items the values are slightly negative.
         """
-        parts = self._moments(X, sample_weight)
+        parts = self._moments(*self._weighted_rows(X, sample_weight))
         sums = sum(statistics.pair_sums(moments, w) for moments, w in parts)
         return statistics.residual_correlations(sums)
 
@@ -480,8 +479,7 @@ class ItemsMixin(FittedItems):
         itself does not change.
         """
         self._check_is_fitted()
-        rows = self._validate_rows(X).astype(float)
-        weight = check_sample_weight(sample_weight, rows)
+        rows, weight = self._weighted_rows(X, sample_weight)
         if self._n_features_out > 1:
             raise ValueError(
                 "dif is for one ability, but the model has "

@@ -57,7 +57,8 @@ class ModelFitMixin(FittedItems):
             If answers are missing, there are several groups, or too many pairs of items
             for a matrix over them.
         """
-        rows, weight = self._complete_rows(X, sample_weight, "model_fit")
+        rows, weight = self._weighted_rows(X, sample_weight)
+        self._check_complete(rows, "model_fit")
         model, density = self._model_of(vars(self)), self._density()
         n_items = rows.shape[1]
         n_moments = (

@@ -140,7 +140,8 @@ class PeopleMixin(FittedItems):
         these people had an outfit above 1.3, and 3.4% a `zh` below -1.645. To set a
         cut-off, draw people by `sample` and compute their statistics.
         """
-        parts = self._moments(X, None, theta)
+        rows, weight = self._weighted_rows(X, None)
+        parts = self._moments(rows, weight, theta)
         sums = [statistics.sums_of(moments, w, 1) for moments, w in parts]
         infit, outfit, zh = statistics.fit_of(np.concatenate(sums, axis=1))
         return statistics.PersonFit(zh, infit, outfit)

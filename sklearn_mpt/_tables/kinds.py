@@ -260,9 +260,14 @@ def _kind_of_objects(values):
     )
 
 
+def is_of_categories(dtype):
+    """Return whether a dtype of narwhals is one of categories."""
+    return isinstance(dtype, nw.Categorical | nw.Enum)
+
+
 def is_ordered(column):
     """Return whether a column of a DataFrame has levels in an order."""
-    if not isinstance(column.series.dtype, nw.Categorical | nw.Enum):
+    if not is_of_categories(column.series.dtype):
         return False
     if column.is_pandas:
         return bool(column.dtype.ordered)
@@ -323,14 +328,14 @@ def _levels(column):
     """Return the levels of a column in order, including levels that no row has.
 
     They are the levels of an ordered dtype. Without one, they are the sorted numbers of
-    a DataFrame's column, or the codes up to the largest in an array.
+    a DataFrame's column, or the codes from the least to the largest in an array.
     """
     if column.series is not None and is_ordered(column):
         levels = list(column.dtype.categories)
     elif column.series is None and column.values.dtype != object:
         _check_codes(column, column.present)
         codes = column.present.astype(np.float64)
-        levels = np.arange(codes.max(initial=0.0) + 1).tolist() if len(codes) else []
+        levels = np.arange(codes.min(), codes.max() + 1).tolist() if len(codes) else []
     else:
         others = kinds_of_values(column.present) - {"numbers", "booleans"}
         if others:

@@ -6,7 +6,6 @@ their values; True and False become 1 and 0; dates and time differences become d
 
 from typing import NamedTuple, Self
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
@@ -27,6 +26,7 @@ from sklearn_mpt._tables.kinds import (
     CATEGORIES,
     FROM_DTYPE,
     ONE_VALUE,
+    is_of_categories,
     kind_or_reason,
     requested_kinds,
 )
@@ -54,13 +54,16 @@ class TableReader(NamedTuple):
     storage: list[dict]
 
     @classmethod
-    def from_table(cls, X, kinds) -> Self:
+    def from_table(cls, X, kinds, categories_of=None) -> Self:
         """Learn the categories and dtypes of a table whose columns have these kinds.
 
         Dates are read as numbers only by `learn`.
+
+        categories_of : function of a kind and a column that returns the categories, or
+        None for numbers. None is that of `CATEGORIES`.
         """
         columns = columns_of(X)
-        categories = [_categories(*args) for args in zip(kinds, columns, strict=True)]
+        categories = list(map(categories_of or _categories, kinds, columns))
         storage = [
             ColumnStorage.from_column(column)._replace(days=()) for column in columns
         ]
@@ -246,16 +249,9 @@ def _check_finite(codes, X):
 
 
 def _codes(column, categories):
-    place = {value: code for code, value in enumerate(categories.tolist())}
-    values = column.values.tolist()
-    try:
-        codes = np.array([place.get(value, -1) for value in values], dtype=np.float64)
-    except TypeError as error:
-        raise TypeError(
-            f"Column {column.name!r} holds objects that are no categories: {error}."
-        ) from error
+    codes = _places(column, categories).astype(np.float64)
     codes[column.missing] = np.nan
-    unseen = {plain(v) for v, code in zip(values, codes, strict=True) if code == -1}
+    unseen = {plain(value) for value in column.values[codes == -1].tolist()}
     if unseen:
         raise ValueError(
             f"Column {column.name!r} has categories that were not in fit: "
@@ -264,15 +260,31 @@ def _codes(column, categories):
     return codes
 
 
-def check_no_categories(X):
-    """Raise an error if a column of a DataFrame holds categories, even of numbers."""
-    for column in columns_of(X, is_wanted=_is_of_categories):
+def _places(column, categories):
+    """Return the places of values among categories, -1 where there is none; (n,)."""
+    values = column.values
+    if values.dtype.kind in "fiub" and categories.dtype.kind in "fiub":
+        order = np.argsort(categories)
+        places = np.searchsorted(categories, values, sorter=order)
+        codes = order[places.clip(max=len(categories) - 1)]
+        return np.where(categories[codes] == values, codes, -1)
+    known = {value: code for code, value in enumerate(categories.tolist())}
+    try:
+        return np.array([known.get(value, -1) for value in values.tolist()], dtype=int)
+    except TypeError as error:
+        raise TypeError(
+            f"Column {column.name!r} holds objects that are no categories: {error}."
+        ) from error
+
+
+def check_no_categories(X, advice):
+    """Raise an error if a column of a DataFrame holds categories, even of numbers.
+
+    advice : end of the message.
+    """
+    for column in columns_of(X, is_wanted=is_of_categories):
         if len(column.present):
             raise ValueError(
                 f"Column {column.name!r} holds {column.series.dtype}, not numbers; "
-                "likelihood='from_dtype' takes it as categories."
+                f"{advice}"
             )
-
-
-def _is_of_categories(dtype):
-    return isinstance(dtype, nw.Categorical | nw.Enum)

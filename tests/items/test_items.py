@@ -4,6 +4,8 @@ import itertools
 import warnings
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
@@ -858,6 +860,144 @@ def test_likelihood_ratio_tests_say_that_guessing_is_at_its_bound(lsat7):
     gain = model.log_likelihood(*args) - lsat7.log_likelihood(*args)
     assert_allclose(test.statistic, 2 * gain)
     assert test.df == 2
+
+
+LEVELS = np.array(["never", "rarely", "often", "always"])
+
+
+def survey(seed=0):
+    """Answers 0 to 3 to four items of a survey."""
+    true = MPTItemResponse.from_items(
+        model="graded",
+        discrimination=[1.0, 1.3, 0.9, 1.6],
+        difficulty=np.tile(np.linspace(-1.5, 1.5, 3), (4, 1)),
+    )
+    return true.sample(150, random_state=seed)
+
+
+def as_categories(codes, levels, **params):
+    columns = {
+        f"q{j}": pd.Categorical(levels[column.astype(int)], levels, **params)
+        for j, column in enumerate(codes.T)
+    }
+    return pd.DataFrame(columns)
+
+
+FORMS = {  # of answers 0 to 3
+    "1 to 4": lambda codes: codes + 1,
+    "1 to 4 in a frame": lambda codes: pd.DataFrame(codes + 1).add_prefix("q"),
+    "integers": lambda codes: pd.DataFrame(codes.astype(int) + 1).add_prefix("q"),
+    "polars": lambda codes: pl.DataFrame(codes.astype(int) - 5, schema=list("abcd")),
+    "pandas": lambda codes: as_categories(codes, LEVELS, ordered=True),
+    "enums": lambda codes: pl.DataFrame(
+        [
+            pl.Series(f"q{j}", LEVELS[c.astype(int)], pl.Enum(LEVELS))
+            for j, c in enumerate(codes.T)
+        ]
+    ),
+}
+
+
+def results_of_answers(model, X):
+    """Results of all methods that take answers, and give numbers."""
+    mask = np.arange(4) < 2
+    return [
+        model.score_samples(X),
+        model.conditional_log_prob(X, mask),
+        model.transform(X),
+        model.abilities(X, "map").theta,
+        model.person_fit(X),
+        model.item_fit(X),
+        model.residual_correlations(X),
+        model.dif(X, np.arange(len(X)) % 2).statistic,
+        model.item_parameters(X).difficulty_std_error,
+        model.bic(X),
+        mpt_curve(model, X, random_state=0).lml,
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_answers_in_every_form_are_those_of_their_codes(form):
+    codes = survey()
+    X = FORMS[form](codes)
+    plain = MPTItemResponse("graded").fit(codes)
+    model = MPTItemResponse("graded").fit(X)
+    assert model.n_categories_.tolist() == [4] * 4
+    for result, expected in zip(
+        results_of_answers(model, X), results_of_answers(plain, codes), strict=True
+    ):
+        assert_allclose(result, expected, rtol=1e-6)
+    assert_allclose(
+        model.partial_fit(X).score(X), plain.partial_fit(codes).score(codes)
+    )
+    drawn, drawn_codes = (m.sample(50, random_state=0) for m in (model, plain))
+    coded = np.asarray(FORMS[form](drawn_codes))
+    assert_array_equal(np.asarray(drawn), coded)
+
+
+@pytest.mark.parametrize("form", ["1 to 4", "integers"])
+def test_expected_answers_are_numbers_of_the_scale(form):
+    codes = survey()
+    plain = MPTItemResponse("graded").fit(codes)
+    model = MPTItemResponse("graded").fit(FORMS[form](codes))
+    Z = [[-1.0], [0.3]]
+    expected = np.einsum("nic,c->ni", plain.item_probabilities(Z), np.arange(4))
+    assert_allclose(plain.inverse_transform(Z), expected)
+    assert_allclose(model.inverse_transform(Z), expected + 1)
+
+
+def test_gaps_in_ordered_categories_are_filled_with_categories():
+    codes = survey()
+    X, gaps = as_categories(codes, LEVELS, ordered=True), np.arange(30).reshape(-1, 3)
+    model, plain = (
+        MPTItemResponse("graded").fit(X),
+        MPTItemResponse("graded").fit(codes),
+    )
+    X.iloc[gaps[:, 0], 1] = codes[gaps[:, 0], 1] = np.nan
+    filled = model.impute(X)
+    assert filled.dtypes.equals(X.dtypes)
+    assert_array_equal(filled, LEVELS[plain.impute(codes).astype(int)])
+    medians = model.inverse_transform([[0.3]])
+    level = plain.item_probabilities([[0.3]])[0].cumsum(1)
+    assert medians[0].tolist() == LEVELS[(level < 0.5).sum(1)].tolist()
+
+
+def test_two_ordered_categories_are_right_and_wrong():
+    codes = (survey() > 1).astype(float)
+    X = as_categories(codes, np.array(["wrong", "right"]), ordered=True)
+    model, plain = MPTItemResponse("2pl").fit(X), MPTItemResponse("2pl").fit(codes)
+    assert_allclose(model.score_samples(X), plain.score_samples(codes))
+    with pytest.raises(ValueError, match=r"'q0' has 4 levels.*'2pl' takes two"):
+        MPTItemResponse("2pl").fit(as_categories(survey(), LEVELS, ordered=True))
+
+
+def test_nominal_items_take_strings_beside_others():
+    codes = survey()
+    X = as_categories(codes, np.sort(LEVELS)).astype({"q0": "str"})
+    X["q3"] = codes[:, 3] > 1
+    plain = np.c_[codes[:, :3], codes[:, 3] > 1]
+    names = ["nominal"] * 3 + ["2pl"]
+    model = MPTItemResponse(names, slope_prior=2.0).fit(X)
+    other = MPTItemResponse(names, slope_prior=2.0).fit(plain)
+    assert_allclose(model.score_samples(X), other.score_samples(plain), rtol=1e-6)
+
+
+def test_levels_that_nobody_chose_are_at_the_end_of_the_scale():
+    """Of an ordered dtype; they change nothing for those who answer otherwise."""
+    codes = survey()
+    levels = np.array(["not asked", *LEVELS])
+    X = as_categories(codes + 1, levels, ordered=True)
+    with pytest.warns(ConvergenceWarning, match="Nobody gave some of the answers"):
+        model = MPTItemResponse("graded").fit(X)
+    assert (model.difficulty_[:, 0] == -np.inf).all()
+    plain = MPTItemResponse("graded").fit(codes)
+    assert_allclose(model.difficulty_[:, 1:], plain.difficulty_, atol=0.05)
+
+
+def test_answers_outside_the_scale_are_refused():
+    model = MPTItemResponse("graded").fit(survey() + 1)
+    with pytest.raises(ValueError, match=r"not in fit: \[0.0\]; it had \[1.0, 2.0"):
+        model.score(survey())
 
 
 def test_what_is_not_valid_is_refused(lsat7):

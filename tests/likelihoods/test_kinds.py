@@ -414,6 +414,17 @@ def moods(n_rows=60):
     return pd.DataFrame({"mood": mood, "size": z}), categories
 
 
+@pytest.mark.parametrize("kind", ["ordinal", "partial_credit"])
+def test_levels_of_an_array_start_at_the_least(kind):
+    """Answers 1 to 5 have five levels, as in a DataFrame."""
+    codes = np.random.default_rng(0).integers(0, 5, size=(80, 3)).astype(float)
+    first = MPTLinearVAE(1, likelihood=kind, random_state=0).fit(codes)
+    for X in (codes + 1, pd.DataFrame(codes + 1)):
+        model = MPTLinearVAE(1, likelihood=kind, random_state=0).fit(X)
+        assert [known.tolist() for known in model.categories_] == [[1, 2, 3, 4, 5]] * 3
+        assert_allclose(model.score(X), first.score(codes), rtol=1e-9)
+
+
 def test_ordered_categories_are_ordinal_with_levels_that_no_row_has():
     table, categories = moods()
     model = MPTLinearVAE(1, likelihood="from_dtype", random_state=0, tol=1e-3)
