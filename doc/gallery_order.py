@@ -26,6 +26,7 @@ READING = [
     "plot_outliers.py",
     "plot_two_moons.py",
     "plot_monitor.py",
+    "plot_imputation.py",
     "plot_survey.py",
     "plot_predictors.py",
     "plot_anomalies.py",

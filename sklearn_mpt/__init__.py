@@ -8,6 +8,7 @@ from sklearn_mpt._version import __version__ as __version__
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
+    from sklearn_mpt._imputation.display import ImputationDisplay
     from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
     from sklearn_mpt._items.display import (
@@ -55,6 +56,7 @@ _MODULES = {
     "CumulativeCV": "_measure.cumulative",
     "CumulativeCVDisplay": "_measure.display",
     "DataCollatorForMPT": "_text.training",
+    "ImputationDisplay": "_imputation.display",
     "InformationDisplay": "_items.display",
     "ItemCurveDisplay": "_items.display",
     "EvidenceComparison": "_measure.cumulative",
@@ -101,6 +103,7 @@ __all__ = [
     "DataCollatorForMPT",
     "EvidenceComparison",
     "EvidenceComparisonDisplay",
+    "ImputationDisplay",
     "InformationDisplay",
     "ItemCurveDisplay",
     "LMLComparison",

@@ -53,7 +53,7 @@ def with_gaps(X, missing_values):
     if is_missing(missing_values):
         return X
     columns = columns_of(X)
-    return _with_missing(
+    return with_missing(
         X,
         {
             j: gaps
@@ -89,7 +89,7 @@ def without_unknown(X, categories):
         if is_unknown.any():
             gaps[j] = is_unknown
             unknown[j] = sorted({str(plain(v)) for v in column.values[is_unknown]})
-    return _with_missing(X, gaps), unknown
+    return with_missing(X, gaps), unknown
 
 
 def _is_in(value, known):
@@ -99,7 +99,7 @@ def _is_in(value, known):
         return False
 
 
-def _with_missing(X, gaps):
+def with_missing(X, gaps):
     """Return a table with more missing entries.
 
     gaps : dict from indices of columns to arrays of bool.

@@ -538,6 +538,25 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             estimator, X, filled, self._reader, limits, method, random_state
         )
 
+    def _known(self, X):
+        """Check a table, and replace what `transform` takes as missing in it."""
+        self._check_is_fitted()
+        return self._without_unknown(self._read(X))
+
+    def _predicted(self, X, method, random_state, is_adjusted=True):
+        """Return a table that is filled in, as numbers and codes of categories.
+
+        is_adjusted : whether bounds and shifts of users hold.
+        """
+        bounds = np.full((2, X.shape[1]), np.nan)
+        if is_adjusted:
+            adjustments = self._adjustments(X)
+            bounds = adjustments.bounds
+        filled = self._imputed(self.estimator_, X, method, random_state, bounds)
+        if is_adjusted:
+            filled = adjustments.shifted(filled, missing_entries(X), self._reader)
+        return self._reader.encode(filled)
+
     def get_feature_names_out(self, input_features: ArrayLike | None = None):
         """Return the names of the columns that `transform` returns.
 
