@@ -4,8 +4,8 @@ Look at what has been filled in
 ===============================
 
 An imputer answers for values that nobody has seen, so look at them before you use them.
-:class:`ImputationDisplay` shows which entries are missing together, how good the draws of
-entries are that are known, and what is filled in beside what was observed.
+:class:`ImputationDisplay` shows which entries are missing together, how good the draws
+of entries are that are known, and what is filled in beside what was observed.
 """
 
 import numpy as np
@@ -54,7 +54,5 @@ display = ImputationDisplay.from_estimator(imputer, table, random_state=0)
 
 filled = imputer.transform(table)
 for name in ["proline", "flavanoids"]:
-    means = [frame[name].mean() for frame in (truth, table, filled)]
-    print(
-        f"{name:12s} true {means[0]:7.2f}, observed {means[1]:7.2f}, filled {means[2]:7.2f}"
-    )
+    true, seen, whole = (frame[name].mean() for frame in (truth, table, filled))
+    print(f"{name}: true {true:.2f}, observed {seen:.2f}, filled {whole:.2f}")

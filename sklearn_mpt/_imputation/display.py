@@ -114,7 +114,7 @@ class ImputationDisplay(Display):
         method: str = "sample",
         n_draws: int = 20,
         random_state: RandomState = None,
-        ax: ArrayLike | None = None,
+        ax: Any = None,
     ) -> ImputationDisplay:
         """Fill a table in, hide some of its known entries, and draw the results.
 
@@ -165,7 +165,7 @@ class ImputationDisplay(Display):
         levels = _levels(imputer, X, n_draws, rng)
         return cls(described, missing, levels, names).plot(ax)
 
-    def plot(self, ax: ArrayLike | None = None) -> ImputationDisplay:
+    def plot(self, ax: Any = None) -> ImputationDisplay:
         """Draw all pictures.
 
         Parameters
