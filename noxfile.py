@@ -42,6 +42,13 @@ def pinned(session):
 
 
 @nox.session(python="3.11")
+def plain(session):
+    """Run the tests with the kernels of an old processor, which round in other ways."""
+    session.env |= {"ATEN_CPU_CAPABILITY": "default", "OPENBLAS_CORETYPE": "Nehalem"}
+    install_and_test(session, *PINNED)
+
+
+@nox.session(python="3.11")
 def slow(session):
     """Run the tests that repeat an estimate many times."""
     install_and_test(session, *PINNED, options=["-m", "slow"])
