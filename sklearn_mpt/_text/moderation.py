@@ -13,11 +13,9 @@ proportion to a number that is known for each text, its `scale`.
 
 The texts of `fit` are scored by several groups of draws. Antithetic orders are no
 independent draws, so their spread within a text is no unbiased estimate of the
-variance; the spread between groups gives the factor that corrects it. If one text has
-most of the variance, the factor is known no better than the variance of that text: this
-is what the degrees of freedom of a sum of variances say. The estimate from independent
-masks is a sum over sizes, and its degrees of freedom follow from how much it differs
-between groups.
+variance; the spread between groups gives the factor that corrects it. The estimate from
+independent masks is a sum over sizes, and its degrees of freedom follow from how much
+it differs between groups.
 
 References
 ----------
@@ -29,15 +27,15 @@ References
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
-
-from sklearn_mpt._measure.standard_errors import degrees_of_sum
 
 # The posterior mean of the spread of n texts is a sum of squares over n - 3.
 MIN_TEXTS = 4
 # Degrees of freedom of the prior at most: more change quantiles by about a millionth.
 MAX_DEGREES = 1e6
+MIN_DEGREES = 4.0  # of Student's t, whose kurtosis is infinite with fewer
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,10 @@ class Moderation:
     prior_degrees : float
         Degrees of freedom of the prior.
     factor : float
-        The variance of the mean of a group of draws, in units of the one that takes its
-        draws as independent: the ratio of their sums over texts.
+        The variance of the mean of a group of draws, in units of the moderated one that
+        takes its draws as independent; for a usual text.
+    factor_of_sums : float
+        The same for sums over texts, in which texts with large variances count more.
     degrees : float
         Degrees of freedom of Student's t of a score divided by its moderated error.
     factor_degrees : float
@@ -68,6 +68,7 @@ class Moderation:
     prior: float
     prior_degrees: float
     factor: float
+    factor_of_sums: float
     degrees: float
     factor_degrees: float
     group: int
@@ -77,15 +78,15 @@ class Moderation:
         """Return the degrees of freedom of an estimate from a number of draws."""
         return self.degrees_per_draw * (n_draws - 1)
 
-    def factor_of(self, n_orders):
-        r"""Return the factor for another number of orders than that of a group.
+    def factor_of(self, n_orders, factor):
+        r"""Return one of the factors for another number of orders than that of a group.
 
         Let orders of one group have the correlation r, and those of different groups
         none. Then the variance of the mean of n orders, in units of that of one, is
         :math:`v_n = 1/n + r p_n / n^2`, with the number :math:`p_n` of pairs in a
         common group, and the expectation of the estimate :math:`(1 - v_n) / (n - 1)`.
         """
-        r = (self.factor - 1) / (self.factor + self.group - 1)
+        r = (factor - 1) / (factor + self.group - 1)
         n_groups, rest = divmod(n_orders, self.group)
         n_pairs = n_groups * self.group * (self.group - 1) + rest * (rest - 1)
         variance = 1 / n_orders + r * n_pairs / n_orders**2
@@ -109,7 +110,7 @@ class Moderation:
         """
         prior = self.prior, self.prior_degrees
         moderated = _moderate(variances, scales, *prior, self.degrees_of(n_draws))
-        return self.factor_of(n_draws) * moderated
+        return self.factor_of(n_draws, self.factor) * moderated
 
     def with_factor(self, degrees):
         """Return degrees of freedom with the uncertainty of the factor."""
@@ -155,18 +156,62 @@ def find_moderation(
     degrees_within = degrees_per_draw * (n_draws - 1)
     prior, prior_degrees = prior_of_variances(pooled / scale, n_groups * degrees_within)
     degrees = min(prior_degrees + degrees_within, n_texts * n_groups * degrees_within)
-    factor, factor_degrees = 1.0, np.inf
+    factor, of_sums, factor_degrees = 1.0, 1.0, np.inf
     if is_antithetic:
         between = totals.var(axis=1, ddof=1)
-        factor = between.sum() / pooled.sum()
-        factor_degrees = degrees_of_sum(between, n_groups - 1)
-    numbers = prior, prior_degrees, factor, degrees, factor_degrees
+        of_sums = between.sum() / pooled.sum()
+        moderated = _moderate(variances, scales, prior, prior_degrees, degrees_within)
+        # each group against the mean of the others
+        deviations = (totals - totals.mean(axis=1, keepdims=True)) / np.sqrt(moderated)
+        ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))
+        factor, degrees = scale_of_ratios(ratios, degrees)
+        of_estimates = np.log(moderated).var(axis=1, ddof=1).mean()
+        factor_degrees = degrees_of_factor(n_texts, n_groups, degrees, of_estimates)
+    numbers = prior, prior_degrees, factor, of_sums, degrees, factor_degrees
     return Moderation(*map(float, numbers), n_draws, float(degrees_per_draw))
 
 
 def _moderate(variances, scales, prior, prior_degrees, degrees):
     total = prior_degrees * prior * scales + degrees * variances
     return total / (prior_degrees + degrees)
+
+
+def scale_of_ratios(ratios, most_degrees):
+    """Fit Student's t around 0 to ratios of deviations and their errors.
+
+    Its degrees of freedom say how much the errors, too, are in error: `most_degrees`
+    would be right if variances within and between groups were in one proportion.
+
+    Returns
+    -------
+    factor, degrees : float
+        The squared scale and the degrees of freedom, of the largest likelihood.
+    """
+    if not ratios.any():
+        return 0.0, most_degrees
+    degrees, _, scale = stats.t.fit(ratios, floc=0)
+    allowed = float(np.clip(degrees, min(MIN_DEGREES, most_degrees), most_degrees))
+    if allowed != degrees:
+        _, _, scale = stats.t.fit(ratios, fdf=allowed, floc=0)
+    return scale**2, allowed
+
+
+def degrees_of_factor(n_texts, n_groups, degrees, of_estimates):
+    """Return the degrees of freedom with which the factor is known.
+
+    The variance of the logarithm of the factor has two parts. One is that of the scale
+    of Student's t with `degrees` degrees of freedom, by its Fisher information. The
+    other is that all groups of a text share its variance, which differs from the
+    moderated ones. This t takes the logarithm of their ratio to have the variance
+    trigamma(degrees / 2), of which the groups do not share what the moderated variances
+    differ between them.
+
+    of_estimates : float
+        Variance between groups of a text of the logarithm of the moderated variance.
+    """
+    shared = max(polygamma(1, degrees / 2) - of_estimates, 0)
+    of_groups = 2 * (degrees + 3) / degrees / (n_groups - 1)
+    return 2 * inverse_trigamma((shared + of_groups) / n_texts)
 
 
 def degrees_of_variances(variances):

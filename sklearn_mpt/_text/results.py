@@ -162,7 +162,8 @@ class TextScores:
             weights[window.text] ** 2 * np.sum(score.cautious**2)
             for window, score in self._pairs()
         ]
-        return moderated.factor_of(n_masks) * np.array(variances)
+        factor = moderated.factor_of(n_masks, moderated.factor_of_sums)
+        return factor * np.array(variances)
 
     def without_error(self):
         """Return the indices of windows with one draw, whose errors are unknown."""

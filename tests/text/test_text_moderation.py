@@ -17,10 +17,12 @@ from sklearn_mpt import MPTScorer, mpt_curve
 from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.moderation import (
     Moderation,
+    degrees_of_factor,
     degrees_of_variances,
     find_moderation,
     inverse_trigamma,
     prior_of_variances,
+    scale_of_ratios,
 )
 from sklearn_mpt._text.results import TextScores
 from sklearn_mpt._text.variances import DrawGroups
@@ -53,21 +55,34 @@ def test_the_prior_of_equal_variances_is_certain():
     assert degrees > 30
 
 
-@pytest.mark.parametrize("spread", [0.0, 1.5])
-def test_how_well_the_factor_is_known(spread):
-    """By its spread over samples, of texts with equal variances and of others."""
+def test_the_factor_is_that_of_the_ratios():
+    ratios = np.sqrt(0.3) * np.random.default_rng(0).standard_t(6, size=5000)
+    factor, degrees = scale_of_ratios(ratios, 50.0)
+    assert_allclose([factor, degrees], [0.3, 6.0], rtol=0.15)
+    assert scale_of_ratios(ratios, 5.0)[1] == pytest.approx(5, rel=0.01)
+    assert scale_of_ratios(np.zeros(8), 5.0) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("n_texts", "n_groups", "is_shared"), [(5, 9, True), (20, 3, True), (5, 9, False)]
+)
+def test_how_well_the_factor_is_known(n_texts, n_groups, is_shared):
+    """By its spread over samples in which the groups of a text share its variance.
+
+    Or in which only the estimates of this variance differ, group by group.
+    """
     rng = np.random.default_rng(0)
-    true = np.exp(spread * stats.norm.ppf(np.linspace(0.05, 0.95, 8)))[:, None]
-    logs, degrees = [], []
-    for _ in range(300):
-        totals = np.sqrt(0.3 * true) * rng.normal(size=(8, 6))
-        within = true * rng.chisquare(300, size=(8, 6)) / 300
-        found = find_moderation(totals, within, np.ones((8, 6)), 4, True)
-        logs.append(np.log(found.factor))
-        degrees.append(found.factor_degrees)
-    assert abs(np.mean(logs) - np.log(0.3)) < 0.15
-    expected = np.mean(polygamma(1, np.array(degrees) / 2))  # on the large side
-    assert 0.9 < expected / np.var(logs) < 1.8
+    logs = []
+    for _ in range(40):
+        shape = (n_texts, 1 if is_shared else n_groups)
+        errors = np.sqrt(rng.chisquare(5, size=shape) / 5)
+        deviations = rng.normal(size=(n_texts, n_groups))
+        deviations -= deviations.mean(axis=1, keepdims=True)
+        ratios = (deviations / errors).ravel() * np.sqrt(n_groups / (n_groups - 1))
+        logs.append(np.log(scale_of_ratios(ratios, 5.0)[0]))
+    of_estimates = 0.0 if is_shared else polygamma(1, 2.5)
+    degrees = degrees_of_factor(n_texts, n_groups, 5.0, of_estimates)
+    assert_allclose(np.var(logs), polygamma(1, degrees / 2), rtol=0.4)
 
 
 def test_degrees_of_degrees_show_in_the_spread_of_variances():
@@ -88,8 +103,8 @@ def test_factors_of_other_numbers_of_orders(n_orders):
     variance = covariance.mean()
     within = (np.trace(covariance) - n_orders * variance) / (n_orders - 1) / n_orders
     of_four = (1 + 3 * r) / (1 - r)
-    found = Moderation(1.0, 5.0, of_four, 8.0, 40.0, 4)
-    assert_allclose(found.factor_of(n_orders), variance / within)
+    found = Moderation(1.0, 5.0, of_four, of_four, 8.0, 40.0, 4)
+    assert_allclose(found.factor_of(n_orders, of_four), variance / within)
 
 
 @pytest.mark.parametrize(("n_texts", "n_groups"), [(24, 4), (4, 10)])
@@ -112,25 +127,6 @@ def test_moderated_intervals_cover(n_texts, n_groups):
         assert errors.shape == shape
     assert 0.93 < np.mean(hits) < 0.97
     assert np.median(widths) < 1.35
-
-
-def test_one_text_with_most_of_the_variance_does_not_widen_the_errors_of_others():
-    """Variances that differ by orders of magnitude, eight texts of fit."""
-    rng = np.random.default_rng(0)
-    hits, widths = [], []
-    for _ in range(100):
-        true = np.exp(1.2 * rng.normal(size=(16, 1)))
-        true[0] = 100.0
-        within = true * rng.chisquare(3, (16, 6)) / 3
-        totals = np.sqrt(0.5 * true) * rng.normal(size=within.shape)
-        found = find_moderation(totals[:8], within[:8], np.ones((8, 6)), 4, True)
-        variances = found.moderate(within[8:], np.ones((8, 6)), 4)
-        reach = stats.t.ppf(0.975, found.with_factor(found.degrees))
-        errors = reach * np.sqrt(variances)
-        hits.append(np.abs(totals[8:]) <= errors)
-        widths.append(np.median(errors / 1.96 / np.sqrt(0.5 * true[8:])))
-    assert 0.93 < np.mean(hits) < 0.985
-    assert np.median(widths) < 1.7
 
 
 def moderation_of(tables, windows, draw):
@@ -276,7 +272,7 @@ def test_the_error_of_a_curve_is_that_of_the_sum():
     scorer = MPTScorer(make_model(), make_tokenizer()).fit(SENTENCES)
     curve = mpt_curve(scorer, texts)
     scores = scorer._score_texts(texts, scorer._draw())
-    factor = scorer._moderations["mpt"].factor
+    factor = scorer._moderations["mpt"].factor_of_sums
     variance = factor * sum(np.sum(score.cautious**2) for score in scores.scores)
     assert_allclose(np.sum(curve.text_noise.contrasts**2), variance / 25)
     alone = mpt_curve(MPTScorer(make_model(), make_tokenizer()).fit(), texts)
