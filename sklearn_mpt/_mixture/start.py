@@ -144,7 +144,7 @@ def of_clusters(labels, n_components):
     return (np.eye(n_components)[labels] + other) / (1 + other * n_components)
 
 
-# Kinds of starts: each returns indices of rows, and their responsibilities times weights
+# Kinds of starts: each returns indices of rows, and responsibilities times weights
 
 
 def k_means(starts, rng):
