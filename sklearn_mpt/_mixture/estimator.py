@@ -610,11 +610,10 @@ class MPTMixture(TableMPT, IterativeMPT):
         rows = slice(None, None, math.ceil(len(data.X) / N_ROWS_TOLD))
         density = self._density_of(fitted, data.device)
         X = as_tensor(data.X[rows], data.device)
-        log_prob = density.log_responsibility(X).cpu().numpy()
+        proba = density.log_responsibility(X).exp().cpu().numpy()
         weight = None if data.weight is None else data.weight[rows]
-        share = np.average(np.exp(log_prob), axis=0, weights=weight)
-        entropy = entr(share).sum()
-        left = np.average(entr(np.exp(log_prob)).sum(axis=1), weights=weight)
+        entropy = entr(np.average(proba, axis=0, weights=weight)).sum()
+        left = np.average(entr(proba).sum(axis=1), weights=weight)
         return entropy - left, entropy
 
     def _warn_of_limits(self, fitted, n_samples):

@@ -523,3 +523,26 @@ def test_a_table_of_frequencies_has_its_rows_written_out():
     start = {"max_iter": 0}
     found = weighted.set_params(**start).fit(rows, sample_weight=weight).means_
     assert_allclose(np.sort(found, 0), np.sort(plain.fit(X).means_, 0), rtol=0.02)
+
+
+@pytest.mark.parametrize("form", [*KINDS, "low_rank"])
+@pytest.mark.filterwarnings(
+    "ignore:The variance|Component|Maximum|Number of dist|All 2"
+)
+def test_odd_tables_let_no_warning_of_numbers_escape(form):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 3))
+    gaps = np.where(rng.random(X.shape) < 0.7, np.nan, X)
+    gaps[0] = 1.0
+    tables = (
+        1e100 * X,
+        1e-100 * X,
+        X * [1e-8, 1, 1e8],
+        X[:2],
+        gaps,
+        np.full((9, 2), 3.0),
+    )
+    with np.errstate(all="raise", under="ignore"):
+        for table in tables:
+            model = MPTMixture(2, covariance_type=form, n_init=4, max_iter=5)
+            assert np.isfinite(model.fit(table).score(table))
