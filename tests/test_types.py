@@ -1,9 +1,11 @@
 """What a type checker, and an import, know of the package."""
 
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 
@@ -12,7 +14,7 @@ import sklearn_mpt
 ROOT = Path(sklearn_mpt.__file__).parents[1]
 USER = """
 import numpy as np
-from sklearn_mpt import MPTProbabilisticPCA
+from sklearn_mpt import MPTProbabilisticPCA, lml_samples, order_log_prob
 
 X = np.zeros((5, 3))
 model = MPTProbabilisticPCA().fit(X)
@@ -21,6 +23,9 @@ reveal_type(MPTProbabilisticPCA().fit(X).score_samples(X).mean())
 reveal_type(model.components_)
 scores, errors = model.score_samples(X, return_std=True)
 reveal_type(errors)
+reveal_type(lml_samples(model, X).mean())
+along, along_errors = order_log_prob(model, X, "left_to_right", return_std=True)
+reveal_type(along_errors)
 model.score_samples(X).nonsense
 """
 CONFIG = """
@@ -29,7 +34,7 @@ ignore_missing_imports = true
 follow_imports = silent
 [mypy-torch.*,scipy.*,sklearn.*,joblib.*,matplotlib.*,transformers.*,tokenizers.*]
 follow_imports = skip
-[mypy-sklearn_mpt._text.*,sklearn_mpt._deep.*,sklearn_mpt._measure.*]
+[mypy-sklearn_mpt._text.*,sklearn_mpt._deep.*]
 follow_imports = skip
 """
 
@@ -62,9 +67,36 @@ def test_fit_returns_its_class(notes):
     assert text == 'Revealed type is "sklearn_mpt._linear.ppca.MPTProbabilisticPCA"'
 
 
-@pytest.mark.parametrize("name", ["model.components_", "errors"])
+@pytest.mark.parametrize("name", ["model.components_", "errors", "along_errors"])
 def test_results_are_arrays(notes, name):
     assert "numpy.ndarray" in notes[f"reveal_type({name})"][1]
+
+
+def functions_with_errors():
+    """Public functions and methods that return standard errors if asked to."""
+    for name in sklearn_mpt.__all__:
+        public = getattr(sklearn_mpt, name)
+        members = inspect.getmembers(public) if inspect.isclass(public) else []
+        for function in (public, *(f for n, f in members if n[0] != "_")):
+            is_function = inspect.isroutine(function)
+            if is_function and "return_std" in inspect.signature(function).parameters:
+                yield function
+
+
+def test_functions_that_return_errors_if_asked_have_overloads():
+    """Without, the result may be a tuple for all that a type checker knows."""
+    functions = set(functions_with_errors())
+    assert len(functions) > 6
+    for function in functions:
+        asked = {
+            str(inspect.signature(o).parameters["return_std"].annotation): str(
+                inspect.signature(o).return_annotation
+            )
+            for o in get_overloads(function)
+        }
+        assert set(asked) == {"Literal[False]", "Literal[True]"}, function
+        assert "tuple" in asked["Literal[True]"]
+        assert "tuple" not in asked["Literal[False]"]
 
 
 def test_only_nonsense_is_an_error(notes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial, reduce
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,28 @@ from sklearn_mpt._measure.workers import map_shares
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 
+@overload
+def feature_contributions(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 50,
+    return_std: Literal[False] = False,
+    as_explanation: bool = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> Any: ...
+@overload
+def feature_contributions(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 50,
+    return_std: Literal[True],
+    as_explanation: Literal[False] = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> tuple[Any, Any]: ...
 def feature_contributions(
     estimator: object,
     X: ArrayLike,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +28,26 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 
+@overload
+def lml_samples(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 10,
+    return_std: Literal[False] = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> np.ndarray: ...
+@overload
+def lml_samples(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 10,
+    return_std: Literal[True],
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]: ...
 def lml_samples(
     estimator: object,
     X: ArrayLike,

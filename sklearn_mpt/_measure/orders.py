@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,6 +38,28 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@overload
+def order_log_prob(
+    model: object,
+    X: ArrayLike,
+    order: str | int | ArrayLike,
+    *,
+    reference: ArrayLike | None = None,
+    return_std: Literal[False] = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> np.ndarray: ...
+@overload
+def order_log_prob(
+    model: object,
+    X: ArrayLike,
+    order: str | int | ArrayLike,
+    *,
+    reference: ArrayLike | None = None,
+    return_std: Literal[True],
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]: ...
 def order_log_prob(
     model: object,
     X: ArrayLike,

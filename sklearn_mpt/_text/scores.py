@@ -51,6 +51,22 @@ class TextScoresMixin:
     overflow: str
     _moderations: dict
 
+    @overload
+    def score_samples(
+        self,
+        X: Texts,
+        return_std: Literal[False] = False,
+        *,
+        length_log_prob: LengthLogProb | None = None,
+    ) -> np.ndarray: ...
+    @overload
+    def score_samples(
+        self,
+        X: Texts,
+        return_std: Literal[True],
+        *,
+        length_log_prob: LengthLogProb | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]: ...
     def score_samples(
         self,
         X: Texts,

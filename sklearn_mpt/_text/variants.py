@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -122,6 +122,30 @@ class VariantsMixin:
     n_jobs: int | None
     verbose: bool
 
+    @overload
+    def score_variants(
+        self,
+        wild: str,
+        variants: Sequence[str],
+        *,
+        method: str = "joint",
+        n_orders: int = 24,
+        first_position: int = 1,
+        length_log_prob: LengthLogProb | None = None,
+        return_std: Literal[False] = False,
+    ) -> np.ndarray: ...
+    @overload
+    def score_variants(
+        self,
+        wild: str,
+        variants: Sequence[str],
+        *,
+        method: str = "joint",
+        n_orders: int = 24,
+        first_position: int = 1,
+        length_log_prob: LengthLogProb | None = None,
+        return_std: Literal[True],
+    ) -> tuple[np.ndarray, np.ndarray]: ...
     def score_variants(
         self,
         wild: str,
