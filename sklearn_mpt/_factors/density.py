@@ -243,29 +243,35 @@ class LinearGaussian(LatentDensity):
 
 
 class RescaledDensity(LatentDensity):
-    """Density of rows whose columns are scaled, from the density of unscaled rows.
+    """Density of rows that are scaled and shifted, from the density of standard rows.
 
     Parameters
     ----------
     density : LatentDensity
-    scale : Tensor of shape (d,)
+    scale, shift : Tensor of shape (d,)
     """
 
-    def __init__(self, density, scale):
+    def __init__(self, density, scale, shift):
         self.density = density
         self.scale = scale
+        self.shift = shift
 
     @property
     def row_bytes(self):
         return self.density.row_bytes
 
     def _standard(self, X):
-        """Return rows divided by the scale.
+        """Return standard rows.
 
-        Gaps are not divided, because NaN would make the gradient NaN.
+        The shift is taken off first: quotients of values that differ little would be
+        rounded. Gaps are left out, because NaN would make the gradient NaN.
         """
         gaps = torch.isnan(X)
-        return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
+        deviation = torch.where(gaps, 0.0, X) - self.shift
+        return torch.where(gaps, X, deviation / self.scale)
+
+    def _restored(self, X):
+        return self.shift + self.scale * X
 
     def _log_scale(self, X):
         return torch.where(torch.isnan(X), 0.0, self.scale.log())
@@ -285,13 +291,13 @@ class RescaledDensity(LatentDensity):
         return self.density.latent_moments(self._standard(X))
 
     def expect(self, X):
-        return self.scale * self.density.expect(self._standard(X))
+        return self._restored(self.density.expect(self._standard(X)))
 
     def decode(self, Z):
-        return self.scale * self.density.decode(Z)
+        return self._restored(self.density.decode(Z))
 
     def draw(self, X, rng):
-        return self.scale * self.density.draw(self._standard(X), rng)
+        return self._restored(self.density.draw(self._standard(X), rng))
 
     def mean_masked_scores(self, X, masks, n_rows):
         scores = self.density.mean_masked_scores(self._standard(X), masks, n_rows)
@@ -324,26 +330,29 @@ def density_of(components, mean, noise_variance):
         return LinearGaussian(components, mean, noise_variance)
     scale = noise_variance.sqrt()
     noise = torch.ones_like(scale[0])
-    return RescaledDensity(
-        LinearGaussian(components / scale, mean / scale, noise), scale
-    )
+    standard = LinearGaussian(components / scale, torch.zeros_like(mean), noise)
+    return RescaledDensity(standard, scale, mean)
 
 
 def chain_scores(X, orders, model):
     """Return `mean_chain_scores` of the contract, (2, n_orders, d).
 
+    Units are standard deviations of the noise: fourth powers of small ones underflow.
+
     X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
     """
+    unit = model.noise_variance.sqrt()
     if orders.ndim == 3 or torch.isnan(X).any() or model.signal > MAX_RATIO_BY_MOMENTS:
         return _by_rows(X, orders, model)
-    centred = (X[part] - model.mean for part in double_slices(X))
+    centred = ((X[part] - model.mean) / unit for part in double_slices(X))
     second = sum(block.T @ block for block in centred) / len(X)
-    return torch.stack([_by_moments(second, o, model) for o in orders], 1)
+    W = model.components / unit
+    return torch.stack([_by_moments(second, o, W) for o in orders], 1) - unit.log()
 
 
-def _by_moments(second, order, model):
+def _by_moments(second, order, W):
     """Score one order from the second moments of the rows, at a cost of O(d^2 k^2)."""
-    W, second = model.components[:, order], second[order][:, order]
+    W, second = W[:, order], second[order][:, order]
     n_components, n_features = W.shape
     gram, product = W.new_zeros(n_components, n_components), torch.zeros_like(W)
     blocks = []
@@ -354,8 +363,8 @@ def _by_moments(second, order, model):
         products, product = _sums_before(product, w[:, :, None] * second[places, None])
         # With as many places as components, torch would take W for a batch of vectors.
         weights, eye = W.expand(len(grams), -1, -1), identity(len(W), W)
-        p = torch.linalg.solve(grams + model.noise_variance * eye, weights)
-        variance = model.noise_variance * (1 + (W * p).sum(1))
+        p = torch.linalg.solve(grams + eye, weights)
+        variance = 1 + (W * p).sum(1)
         observed = torch.arange(n_features, device=W.device) < places[:, None]
         quadratic = (products * observed[:, None]) @ W.T
         error = second.diagonal() + (p * (quadratic @ p - 2 * products)).sum(1)
@@ -399,17 +408,18 @@ def _by_rows(X, orders, model):
 
 def _score_rows(X, order, model):
     """Score each row along its own order, by rank-one updates; (d, 2, n)."""
-    W, noise = model.components, model.noise_variance
+    unit = model.noise_variance.sqrt()
+    W = model.components / unit
     n_features = W.shape[1]
     # Residuals and variances of the features to come, in the order of each row.
-    error = (X - model.mean).gather(1, order)
+    error = ((X - model.mean) / unit).gather(1, order)
     present = (~torch.isnan(error)).to(error.dtype)
     error = error.nan_to_num_()
-    variance = (noise + (W**2).sum(0))[order]
+    variance = (1 + (W**2).sum(0))[order]
     covariance = identity(len(W), W).repeat(len(X), 1, 1)
     scores = error.new_empty(n_features, 2, len(X))
     for t in range(n_features):
-        log_prob = normal_log_prob(error**2, variance).mul_(present)
+        log_prob = (normal_log_prob(error**2, variance) - unit.log()).mul_(present)
         scores[t, 0] = log_prob.sum(1) / (n_features - t)
         scores[t, 1] = log_prob[:, 0]
         # A missing feature does not change the posterior.
@@ -419,7 +429,7 @@ def _score_rows(X, order, model):
         change = (p @ W).gather(1, order[:, t + 1 :])
         error = torch.addcmul(error[:, 1:], change, gain * error[:, :1], value=-1)
         variance = torch.addcmul(variance[:, 1:], change.square_(), gain, value=-1)
-        variance.clamp_(min=noise)
+        variance.clamp_(min=1)
         covariance.addcmul_((p * gain)[:, :, None], p[:, None], value=-1)
         present = present[:, 1:]
     return scores

@@ -166,7 +166,13 @@ class GaussianLinear(LatentMixin, IterativeMPT):
             for observed in _patterns_of_all_pairs(~torch.isnan(X))
         )
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
-        return Information(*numbers, free, all_features, expected.cpu().numpy())
+        return Information(
+            *numbers,
+            free,
+            all_features,
+            expected.cpu().numpy(),
+            ~_at_bound(fitted),
+        )
 
     def _solver(self, data):
         is_whole = data.is_all and not np.isnan(data.X).any()
@@ -224,9 +230,10 @@ class GaussianLinear(LatentMixin, IterativeMPT):
         if len(constant) == n_features:
             return
         rank = min(n_samples - 1, n_features)
-        without_error = np.atleast_1d(noise_variance < 10 * floor)
+        without_error = _at_bound(fitted)
         if self.noise != "shared":
             without_error[constant] = False
+            _warn_of_rounding(fitted)
         is_flat = without_error.any() and (
             self.noise == "shared"
             or _are_dependent(fitted["components_"][:, without_error])
@@ -242,6 +249,36 @@ class GaussianLinear(LatentMixin, IterativeMPT):
                 f"towards its floor of {np.ravel(floor)[least]:.3g}. Use fewer "
                 "components.",
             )
+        elif without_error.any():
+            warn_caller(
+                "Heywood case: the components explain the feature(s) "
+                f"{listed(np.flatnonzero(without_error))} without error, so their "
+                "noise variances fell to their bound, a "
+                f"share {DOUBLE_NOISE_FLOOR:g} of the variance, and have no standard "
+                "errors. Use fewer components or more rows, or leave the features out."
+            )
+
+
+def _at_bound(fitted):
+    """Return which noise variances have fallen to their floor; (d,), or (1,)."""
+    return np.atleast_1d(fitted["noise_variance_"] < 10 * fitted["_noise_floor"])
+
+
+def _warn_of_rounding(fitted):
+    """Warn of features whose values are rounded by more than noise may be small.
+
+    Errors of rounding are uniform, with a variance of a twelfth of the squared step.
+    """
+    step = np.spacing(np.abs(fitted["mean_"]))
+    is_rounded = step**2 / 12 > fitted["_noise_floor"]
+    is_rounded[fitted["_constant"]] = False
+    if is_rounded.any():
+        warn_caller(
+            f"Feature(s) {listed(np.flatnonzero(is_rounded))} vary by so little beside "
+            "their mean that double precision rounds them visibly: the errors of "
+            "rounding are modelled as noise. Subtract a constant where the values are "
+            "made, before they are rounded."
+        )
 
 
 def _best_factors(X, fitted, rng, weight):

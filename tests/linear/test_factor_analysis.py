@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
 
-from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, lml_samples, mpt_curve
 
 
 def factors(n_components=2, **changes):
@@ -108,9 +108,40 @@ def test_a_feature_without_noise_is_warned_of(X):
 def test_a_factor_that_is_a_feature_is_no_trouble():
     """One feature may have no noise, and the likelihood a maximum all the same."""
     X = load_iris().data
-    model = factors(2, tol=1e-3, objective="lml").fit(X)
+    with pytest.warns(UserWarning, match=r"Heywood case: .* feature\(s\) \[\d"):
+        model = factors(2, tol=1e-3, objective="lml").fit(X)
     assert (model.noise_variance_ < 1e-6 * X.var(axis=0)).any()
     assert np.isfinite(model.score(X))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_variance_at_its_bound_is_said_and_has_no_standard_error(seed):
+    C = np.array([[1, 0.95, 0.9], [0.95, 1, 0.8], [0.9, 0.8, 1.0]])
+    X = np.random.default_rng(seed).multivariate_normal(np.zeros(3), C, 100)
+    with pytest.warns(UserWarning, match=r"Heywood case: .* feature\(s\) \[0\] with"):
+        model = factors(1, objective="lml").fit(X)
+    errors = model.standard_errors(X)
+    assert np.isnan(errors.noise_variance).tolist() == [True, False, False]
+    assert np.isfinite(errors.components).all()
+    # The factor is the feature, but for its scale: a regression of the others on it.
+    noise = np.linalg.lstsq(np.c_[X[:, :1], np.ones(100)], X[:, 1:])[1] / 100
+    assert_allclose(model.noise_variance_[1:], noise, rtol=1e-3)
+    expected = noise * np.sqrt(2 / 100)
+    assert_allclose(errors.noise_variance[1:], expected, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:Heywood case")
+@pytest.mark.parametrize("size", [1e-12, 1e-10, 1e-8])
+def test_a_feature_that_hardly_varies_scores_alike_by_every_route(size):
+    """Quotients before differences would be rounded: up to 1.4 nats apart."""
+    rng = np.random.default_rng(0)
+    x, others = rng.normal(size=(60, 1)), rng.normal(size=(60, 3))
+    X = np.hstack([x, 3 + size * x, others])
+    is_rounded = "rounds them visibly" if size == 1e-12 else "without error"
+    with pytest.warns(UserWarning, match=is_rounded):
+        model = factors(2, max_iter=100).fit(X)
+    along = lml_samples(model, X, n_orders=3, random_state=0)
+    assert_allclose(along, model.score_samples(X), atol=1e-8)
 
 
 def test_noise_is_checked(X):
@@ -167,6 +198,7 @@ def test_draws_and_means_are_in_the_units_of_the_columns(fitted, X):
 CONSTANT = r"Column\(s\) \[{}\] of X are constant: the likelihood of a constant column"
 
 
+@pytest.mark.filterwarnings("ignore:Heywood case")
 @pytest.mark.parametrize("value", [1.0, 1 / 3, 1e-5])
 def test_a_constant_column_is_named_and_keeps_a_floor_of_noise(value):
     X = np.random.default_rng(0).normal(size=(60, 4))

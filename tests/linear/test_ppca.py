@@ -301,6 +301,20 @@ def test_table_1_of_the_reference_publication():
     assert_allclose(np.std(lmls, ddof=1), 0.475, atol=1.1e-3)
 
 
+@pytest.mark.parametrize("unit", [1e-140, 1e-90, 1e90, 1e140])
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_units_of_rows_do_not_matter_to_curves(unit, has_gaps):
+    rng = np.random.default_rng(0)
+    X = unit * (rng.normal(size=(30, 2)) @ rng.normal(size=(2, 5)))
+    X += 0.5 * unit * rng.normal(size=X.shape)
+    if has_gaps:
+        X[rng.random(X.shape) < 0.1] = np.nan
+    model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    for design in ("chain", "all"):
+        lml = mpt_curve(model, X, design=design, random_state=0).lml
+        assert_allclose(lml, model.score(X), rtol=1e-10)
+
+
 def test_one_feature():
     X = np.random.default_rng(0).normal(3, 2, size=(200, 1))
     model = MPTProbabilisticPCA(n_components=1, random_state=0).fit(X)
