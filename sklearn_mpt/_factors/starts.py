@@ -8,6 +8,8 @@ from sklearn.utils.extmath import randomized_svd
 from sklearn_mpt._factors.rotation import principal_axes
 from sklearn_mpt._numbers import MIN_INFORMATION, TINY
 
+DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is as fast
+
 
 def closed_form(moments, n_components, noise_floor):
     """Return the maximum likelihood solution for second moments (Tipping, Bishop).
@@ -37,7 +39,16 @@ def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
     moments : Moments of features with variance 1. min_noise : smallest share of the
     variance of a feature that noise has at the start. With less noise, EM hardly moves.
     """
-    components = closed_form(moments, n_factors, noise_floor)["components_"]
+    n_features = len(moments.mean)
+    if n_features <= max(DENSE_FEATURES, 4 * n_factors):
+        components = closed_form(moments, n_factors, noise_floor)["components_"]
+    else:
+        values, axes = _leading_of_moments(moments, n_factors)
+        remaining = float(moments.variance.sum()) - values.sum()
+        noise = max(remaining / (n_features - n_factors), noise_floor)
+        components = np.zeros((n_factors, n_features))  # those beyond the rank are 0
+        components[: len(axes)] = _lengths(values, noise)[:, None] * axes
+        components = principal_axes(components)
     return components, np.maximum(1 - (components**2).sum(axis=0), min_noise)
 
 
@@ -146,6 +157,17 @@ def _axes_of_moments(moments, n_axes):
         size = np.sqrt(np.where(has_length, values[: len(axes), None], 1.0))
         axes = np.where(has_length, axes @ factors[0].T / size, 0.0)
     return values, axes
+
+
+def _leading_of_moments(moments, n_axes):
+    """Return variances along the leading principal axes (q,), and the axes (q, d).
+
+    They come from random projections, which cost O(d^2 q) where all axes cost O(d^3).
+    """
+    factors = moments.covariance_factors
+    matrix = factors[-1].cpu().numpy()
+    _, size, axes = randomized_svd(matrix, n_axes, random_state=0)
+    return size ** len(factors), axes
 
 
 def _leading(X, n_axes):

@@ -21,13 +21,16 @@ def ends_without_masks(mask_rate, n_masks):
 def best_of_short_runs(solvers, n_epochs):
     """Train each of several solvers; return the one with the least loss.
 
-    The losses are those of the last epochs. They have no noise, or all the same. Runs
-    that diverge are left out; if all do, that of the last one is raised.
+    A run that has converged ends. The losses are those of the last epochs. They have no
+    noise, or all the same. Runs that diverge are left out; if all do, that of the last
+    one is raised.
     """
 
     def train(solver):
         for _ in range(n_epochs):
             solver.step()
+            if solver.terminate():
+                break
 
     return best_of_runs(solvers, train)
 
