@@ -261,7 +261,7 @@ class DiagonalConditioned:
         variances = self._gaussians.variances
         pulled = targets * error
         change = (pulled * error).sum(0) - targets.sum(0) / variances
-        return variances * pulled.sum(0), variances**2 * change
+        return variances * pulled.sum(0), variances * (variances * change)
 
     def expectation(self, residual, k):
         return torch.zeros_like(residual)
