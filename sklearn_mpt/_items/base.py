@@ -41,9 +41,13 @@ MAX_GROUPS = 100
 class FittedItems(LatentMixin, TableMPT, IterativeMPT):
     """Base of the methods for people, for items and for the whole model."""
 
-    _advice_on_strings = _advice_on_categories = (
+    _advice_on_strings = (
         "Items of the models 'graded', 'partial_credit' and 'gpcm' take ordered "
         "categories, and 'nominal' ones strings."
+    )
+    _advice_on_categories = (
+        "items that are 'nominal' take them, and 'graded', 'partial_credit' and 'gpcm' "
+        "ones if they are ordered."
     )
     _takes_codes: bool  # whether answers are codes 0, 1, 2, ... already
 
@@ -108,7 +112,7 @@ class FittedItems(LatentMixin, TableMPT, IterativeMPT):
         return super()._read_rows(X, reset, min_samples)
 
     def _advice_on(self, X):
-        return f". {self._advice_on_categories}"
+        return f". {self._advice_on_strings}"
 
     def _learn_columns(self, X):
         names = self._names(np.shape(X)[1])

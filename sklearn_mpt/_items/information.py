@@ -70,6 +70,8 @@ def information_and_bounds(objective, point):
             guessing = point[index[:, -1]].sigmoid()
             part[:, -1, -1] += (1 - 2 * guessing) * gradient[index[:, -1]]
             curvature, slope = _profile(part, gradient[index])
+            # a standard error above 1, the range of a probability, says nothing of it
+            curvature -= (guessing * (1 - guessing)) ** 2
             at_bound[index[:, -1]] = _reaches_0(curvature, (1 - guessing) * slope)
     if not isinstance(information, list):
         deviations = layout.population_slices[1]

@@ -22,6 +22,7 @@ from sklearn_mpt import (
     mpt_curve,
 )
 from sklearn_mpt._factors.rotation import rotated
+from sklearn_mpt._items import information as information_module
 from sklearn_mpt._items.curves import Items, kind_of
 from sklearn_mpt._items.estimator import _with_infinite
 from sklearn_mpt._items.guessing import Guessing
@@ -536,6 +537,28 @@ def test_guessing_at_its_bound_takes_errors_from_its_item_alone():
             getattr(result, f"{name}_std_error")[~lost] for result in (found, expected)
         )
         assert_allclose(error, other_error, rtol=0.02)
+
+
+def test_items_at_bounds_are_left_out_of_errors_by_item(monkeypatch):
+    """With many parameters the information of each item is inverted by itself."""
+    X = three_parameter_answers(seed=2, n_items=12, max_slope=1.6)
+    X[:, 0] = 1
+    with pytest.warns(ConvergenceWarning, match="Nobody gave"):
+        model = MPTItemResponse("3pl", tol=1e-9).fit(X)
+    errors = []
+    for n_parameters in (3000, 5):
+        monkeypatch.setattr(information_module, "MAX_PARAMETERS", n_parameters)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            errors.append(model.item_parameters(X).intercept_std_error)
+        assert len(caught) == 2
+    lost = np.isnan(errors[0])
+    assert lost[0]
+    assert (model.guessing_[lost][1:] < 1e-4).all()
+    assert_array_equal(np.isnan(errors[1]), lost)
+    known = (model.guessing_ > 0.05) & (np.arange(12) > 0)
+    assert not lost[known].any()
+    assert_allclose(errors[1][known], errors[0][known], rtol=0.25)
 
 
 @pytest.mark.parametrize("seed", [4, 14, 27])
