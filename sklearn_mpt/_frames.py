@@ -12,6 +12,7 @@ from typing import NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
+from sklearn import get_config
 
 from sklearn_mpt._messages import joined, listed
 
@@ -78,6 +79,38 @@ def column_place(key, names, parameter):
             "sequence with an entry for each column."
         )
     return places[0]
+
+
+def library_of(X):
+    """Return the name of the library of a DataFrame; "" for arrays."""
+    if not is_into_dataframe(X):
+        return ""
+    return nw.get_native_namespace(_frame(with_distinct_names(X))).__name__
+
+
+def output_library(estimator, fitted):
+    """Return the library of the tables that an estimator returns; "" for arrays.
+
+    It is what `set_output` says, or `transform_output` of scikit-learn's configuration,
+    or else `fitted`, that of the rows of `fit`.
+    """
+    output = getattr(estimator, "_sklearn_output_config", {}).get("transform")
+    if output is None:
+        output = get_config()["transform_output"]
+        return fitted if output == "default" else output
+    return "" if output == "default" else output
+
+
+def joined_frame(series, names, backend):
+    """Return a DataFrame of series of a library with these column names.
+
+    backend : module of the library.
+    """
+    if hasattr(backend, "concat") and hasattr(backend, "Index"):
+        return backend.concat(series, axis=1).set_axis(names, axis=1)
+    columns = [nw.from_native(one, series_only=True) for one in series]
+    named = dict(zip(map(str, names), columns, strict=True))
+    return nw.from_dict(named, backend=backend).to_native()
 
 
 def with_distinct_names(X):

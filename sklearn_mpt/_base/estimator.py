@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABCMeta, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -17,7 +19,7 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import _check_feature_names_in, validate_data
 
 from sklearn_mpt._base.density import Density, torch_modes
 from sklearn_mpt._base.fitted_density import FittedDensityMixin
@@ -34,7 +36,14 @@ from sklearn_mpt._checks import (
     warn_of_few_rows,
     warn_of_mask_rate,
 )
-from sklearn_mpt._frames import ADVICE, readable_numbers
+from sklearn_mpt._frames import (
+    ADVICE,
+    column_names,
+    joined_frame,
+    library_of,
+    output_library,
+    readable_numbers,
+)
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -160,6 +169,24 @@ class BaseMPT(
         """Return rows of numbers in the form of X: an array, or a table."""
         return rows
 
+    def _as_table(self, rows):
+        """Return rows of numbers in the container of `fit`, or that of `set_output`."""
+        library = output_library(self, getattr(self, "_library", ""))
+        if not library:
+            return self._as_given(rows)
+        names = getattr(self, "_table_names", None)
+        if names is None:
+            names = _check_feature_names_in(self).tolist()
+        return self._frame(rows, names, importlib.import_module(library))
+
+    def _frame(self, rows, names, backend):
+        """Return a DataFrame of rows of numbers."""
+        series = [
+            nw.new_series(str(name), rows[:, j], backend=backend).to_native()
+            for j, name in enumerate(names)
+        ]
+        return joined_frame(series, names, backend)
+
     # Training
 
     @in_callback_context
@@ -246,6 +273,9 @@ class BaseMPT(
         """
         self._validate_params()
         check_device(self.device)
+        if is_new:
+            self._library = library_of(X)
+            self._table_names = column_names(X) if self._library else None
         X = self._read_rows(X, reset=is_new, min_samples=min_samples)
         self._check_values(X)
         check_mask_rate(self.mask_rate, X.shape[1])

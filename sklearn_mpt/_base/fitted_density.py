@@ -36,8 +36,8 @@ MAX_STD_ERROR = 0.5  # standard error, in nats, from which on scores come with a
 class FittedDensityMixin(DensityMixin):
     """Mixin for estimators whose fitted attributes define a `Density`.
 
-    The estimator has `_density_of`, `_read_rows`, `_check_values` and `_as_given`; see
-    `BaseMPT`.
+    The estimator has `_density_of`, `_read_rows`, `_check_values`, `_as_given`
+    and `_as_table`; see `BaseMPT`.
     """
 
     device: str | torch.device
@@ -277,8 +277,10 @@ class FittedDensityMixin(DensityMixin):
 
         Returns
         -------
-        X : ndarray of shape (n_samples, n_features)
-            Independent rows, without missing entries.
+        X : ndarray or DataFrame of shape (n_samples, n_features)
+            Independent rows, without missing entries. It is a DataFrame if `fit` had
+            one, with its names, and with its dtypes and categories where `likelihood`
+            determines kinds of columns. `set_output` chooses another container.
         """
         self._check_is_fitted()
         check_int(n_samples, "n_samples")
@@ -287,7 +289,7 @@ class FittedDensityMixin(DensityMixin):
         drawn = self._map_rows(
             density, lambda rows: density.draw(rows, rng), all_missing
         )
-        return self._as_given(drawn)
+        return self._as_table(drawn)
 
     # Rows and fitted attributes
 

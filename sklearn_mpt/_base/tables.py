@@ -202,6 +202,11 @@ class TableMPT(BaseMPT):
             return self._reader.decode(rows)
         return self._reader.fill(X, rows, missing_entries(X))
 
+    def _frame(self, rows, names, backend):
+        if self._is_of_numbers:
+            return super()._frame(rows, names, backend)
+        return self._reader.frame(rows, names, backend)
+
 
 def _served(name, dropped, X, names):
     """Return a sentence with the call of `fit` without some of the columns."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from sklearn_mpt._frames import array_of_objects
+from sklearn_mpt._frames import Column, array_of_objects
 from sklearn_mpt._tables.days import DayCoding, kind_of_days
 
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
@@ -211,6 +211,22 @@ def filled_series(column, numbers, gaps, storage, categories):
         return _with_categories(column, numbers, storage, categories)
     fill = _with_days if storage.days else _with_numbers
     return fill(column, numbers, storage)
+
+
+def drawn_series(name, numbers, storage, categories, backend):
+    """Return a series of the dtype of `fit` that holds drawn numbers or codes.
+
+    storage, categories : see `filled_series`. backend : module of the library.
+    """
+    template = nw.new_series(str(name), numbers.tolist(), backend=backend)
+    column = Column(name, numbers, np.isnan(numbers), template)
+    if categories is not None:
+        values = categories[numbers.astype(int)].tolist()
+    elif storage.days:
+        values = DayCoding(*storage.days).decode(numbers, backend)
+    else:
+        values = _as_values(numbers, storage)
+    return column.series_of(values, _dtype_of(storage, column, values))
 
 
 def filled_array(X, j, numbers, gaps, storage, categories):

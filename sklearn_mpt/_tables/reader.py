@@ -14,13 +14,19 @@ from sklearn_mpt._frames import (
     column_names,
     columns_of,
     frame_of,
+    joined_frame,
     numbers_of,
     plain,
     with_columns,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._messages import listed
-from sklearn_mpt._tables.filling import ColumnStorage, filled_array, filled_series
+from sklearn_mpt._tables.filling import (
+    ColumnStorage,
+    drawn_series,
+    filled_array,
+    filled_series,
+)
 from sklearn_mpt._tables.kinds import (
     AS_CATEGORIES,
     CATEGORIES,
@@ -187,6 +193,23 @@ class TableReader(NamedTuple):
         if all(column.dtype.kind in "fiub" for column in columns):
             return np.column_stack(columns).astype(codes.dtype)
         return np.column_stack([column.astype(object) for column in columns])
+
+    def frame(self, codes, names, backend):
+        """Return a DataFrame of completed rows, with the dtypes of `fit`.
+
+        names : of the columns. backend : module of the DataFrame library.
+        """
+        series = [
+            drawn_series(
+                names[j],
+                codes[:, j],
+                ColumnStorage(**self.storage[j]),
+                self.categories[j],
+                backend,
+            )
+            for j in range(len(names))
+        ]
+        return joined_frame(series, names, backend)
 
     def fill(self, X, rows, gaps):
         """Return a copy of a table with its gaps filled, in the form that it has.

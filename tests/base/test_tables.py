@@ -5,6 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from tables import some_table, with_gaps
@@ -330,3 +331,56 @@ def test_all_columns_that_are_no_numbers_are_named():
         ValueError, match="'name', 'sex', 'day', 'ship', 'mixed' do not"
     ):
         MPTProbabilisticPCA(1).fit(passengers())
+
+
+def several_dtypes(n_rows=60):
+    numbers = np.random.default_rng(0).normal(size=(n_rows, 6))
+    words = np.where(numbers[:, :3] > 0, "high", "low")
+    return pd.DataFrame(
+        {
+            "number": numbers[:, 3],
+            "whole": np.rint(10 * numbers[:, 4]).astype("int16"),
+            "nullable": pd.array(np.rint(9 * numbers[:, 5]).astype(int), dtype="Int64"),
+            "word": words[:, 0],
+            "level": pd.Categorical(words[:, 1], ["low", "high"], ordered=True),
+            "kind": pd.Categorical(words[:, 2]),
+            "yes": np.arange(n_rows) % 3 == 0,
+        }
+    )
+
+
+@pytest.mark.parametrize("estimator", [MPTMixture(1), MPTLinearVAE(1)])
+def test_draws_of_a_model_of_a_dataframe_have_its_names_dtypes_and_categories(
+    estimator,
+):
+    frame = several_dtypes()
+    estimator = clone(estimator).set_params(likelihood="from_dtype", random_state=0)
+    drawn = estimator.fit(frame).sample(15, random_state=0)
+    pd.testing.assert_series_equal(drawn.dtypes, frame.dtypes)
+    assert set(drawn["word"]) <= {"low", "high"}
+    assert drawn.shape == (15, 7)
+    array = clone(estimator).fit(frame).set_output(transform="default").sample(15, 0)
+    assert_array_equal(array[:, 3:6], drawn.iloc[:, 3:6])
+    other = clone(estimator).fit(frame).set_output(transform="polars").sample(15, 0)
+    assert isinstance(other, pl.DataFrame)
+    assert other.columns == list(frame)
+    assert other["level"].to_list() == drawn["level"].tolist()
+    in_polars = pl.DataFrame(frame.drop(columns=["level", "kind"]).to_dict("list"))
+    drawn = clone(estimator).fit(in_polars).sample(3, random_state=0)
+    assert drawn.schema == in_polars.schema
+    filled = estimator.impute(frame.mask(frame["number"] > 1), method="sample")
+    assert filled.columns.tolist() == list(frame)
+
+
+@pytest.mark.parametrize("names", [["a", "b"], [0, 1], ["a", "a"]])
+def test_draws_of_numbers_have_the_names_of_the_table(names):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    frame = pd.DataFrame(X, columns=names)
+    model = MPTProbabilisticPCA(1, max_iter=0, init="pca")
+    drawn = model.fit(frame).sample(4, random_state=0)
+    assert drawn.columns.tolist() == names
+    assert_allclose(drawn, clone(model).fit(X).sample(4, random_state=0), atol=1e-9)
+    named = clone(model).fit(X).set_output(transform="pandas").sample(4)
+    assert named.columns.tolist() == ["x0", "x1"]
+    with config_context(transform_output="polars"):
+        assert isinstance(clone(model).fit(X).sample(4), pl.DataFrame)
