@@ -418,8 +418,11 @@ def _score_rows(X, order, model):
     variance = (1 + (W**2).sum(0))[order]
     covariance = identity(len(W), W).repeat(len(X), 1, 1)
     scores = error.new_empty(n_features, 2, len(X))
+    n_left = torch.arange(n_features, 0, -1, device=X.device)
+    later = present.flip(1).cumsum(1).flip(1) / n_left
+    log_unit = torch.stack([later.T, present.T], 1) * unit.log()
     for t in range(n_features):
-        log_prob = (normal_log_prob(error**2, variance) - unit.log()).mul_(present)
+        log_prob = normal_log_prob(error**2, variance).mul_(present)
         scores[t, 0] = log_prob.sum(1) / (n_features - t)
         scores[t, 1] = log_prob[:, 0]
         # A missing feature does not change the posterior.
@@ -432,4 +435,4 @@ def _score_rows(X, order, model):
         variance.clamp_(min=1)
         covariance.addcmul_((p * gain)[:, :, None], p[:, None], value=-1)
         present = present[:, 1:]
-    return scores
+    return scores - log_unit
