@@ -248,11 +248,11 @@ def test_texts_of_fit_give_narrower_intervals(settings):
     assert informed.design_ == "chain"
     scores, errors = informed.score_samples(SENTENCES[:8], return_std=True)
     same, wider = alone.score_samples(SENTENCES[:8], return_std=True)
-    assert_allclose(scores, same)
+    assert_allclose(scores, same, rtol=1e-5)  # single precision
     assert errors.mean() < 0.95 * wider.mean()
     assert (errors > 0).all()
     single = [informed.score_samples([t], return_std=True)[1][0] for t in SENTENCES[:3]]
-    assert_allclose(errors[:3], single)
+    assert_allclose(errors[:3], single, rtol=1e-5)
 
 
 def test_orders_that_are_all_drawn_have_no_error():
