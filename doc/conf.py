@@ -30,7 +30,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
     "sphinx-mathjax-offline",  # formulas without network
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_timings.rst"]  # parts of which pages include
 templates_path = ["_templates"]
 default_role = "py:obj"
 

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import datetime
 import doctest
 import importlib.metadata
 import re
@@ -211,6 +212,31 @@ def test_the_address_of_the_project_stands_in_one_place():
     texts = [path for path in paths if path.suffix in TEXTS]
     found = [path.name for path in texts if re.search(ADDRESS, path.read_text("utf-8"))]
     assert set(found) <= {"pyproject.toml"}
+
+
+TIMES = (ROOT / "doc/_timings.rst").read_text("utf-8")
+PAGES = {path.name: path.read_text("utf-8") for path in ROOT.glob("doc/[a-z]*.rst")}
+
+
+def test_times_on_pages_are_no_older_than_a_minor_release():
+    measured = re.findall(r"with version (\S+) on (\S+)\.", TIMES)
+    assert len(measured) == TIMES.count(".. begin ") > 0
+    newest = Version(__version__)
+    for version, date in measured:
+        assert Version(version).major == newest.major
+        assert newest.minor - 1 <= Version(version).minor <= newest.minor
+        assert datetime.date.fromisoformat(date)
+
+
+def test_times_on_pages_are_those_that_the_benchmark_wrote():
+    parts = re.findall(r"\.\. begin (\w+)\n(?:.*\n)*?\.\. end \1\n", TIMES)
+    include = r"_timings\.rst\n +:start-after: \.\. begin (\w+)\n"
+    include += r" +:end-before: \.\. end \1\n"
+    included = [name for page in PAGES.values() for name in re.findall(include, page)]
+    assert sorted(included) == sorted(parts)
+    for name, page in PAGES.items():
+        if name != "whats_new.rst":
+            assert re.findall(r"\d (?:ms|s|seconds)\b", page) == [], name
 
 
 def test_every_example_has_its_place_in_the_gallery():
