@@ -12,13 +12,16 @@ Results are in benchmarks/RESULTS.rst, "Mechanisms", with the lines that each co
 
 import argparse
 import warnings
+from contextlib import ExitStack
 from unittest.mock import patch
 
 import bench_dependency
+import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import MPTDependencyNetwork
+from sklearn_mpt._dependency import calibration, category_calibration, conditionals
 from sklearn_mpt._dependency.families import NormalResiduals
 
 
@@ -49,21 +52,34 @@ def difference(measure, cases, seeds):
     return summary.round(4), by_case.round(4)
 
 
-TABLES = [
-    "storms",
-    "movies",
-    "penguins",
-    "SLID",
-    "Chile",
-    "Wage",
-    "wine",
-    "diabetes",
-]  # of bench_dependency
+N_ROWS = 120  # most rows of a table of bench_dependency
+TABLES = "penguins SLID Chile wine diabetes survey Wage storms".split()
 
 
-def calibration(case, seed, is_with):
-    """Whether distributions given forests are calibrated by rows out of their bags."""
-    return _network(case, seed, calibrate=is_with)
+def factors(case, seed, is_with):
+    """Whether 90% intervals given forests are made to cover rows out of their bags.
+
+    Without, the weights of shapes alone are fitted, with one more width among them.
+    """
+    if is_with:
+        return _network(case, seed)
+    with ExitStack() as patches:
+        for module in (calibration, conditionals):
+            patches.enter_context(
+                patch.object(module, "SCALES", np.array([0.5, 1, 1.5]))
+            )
+        ones = patch.object(
+            calibration.Calibration, "spreads", lambda *args: np.ones(2)
+        )
+        patches.enter_context(ones)
+        return _network(case, seed)
+
+
+def powers(case, seed, is_with):
+    """Whether probabilities of categories given forests are mixtures of powers."""
+    given = category_calibration.POWERS if is_with else np.ones(1)
+    with patch.object(category_calibration, "POWERS", given):
+        return _network(case, seed)
 
 
 def values(case, seed, is_with):
@@ -73,21 +89,22 @@ def values(case, seed, is_with):
 
 
 def inputs(case, seed, is_with):
-    """Whether predictors read ten columns, or all."""
-    return _network(case, seed, max_inputs=10 if is_with else None)
+    """Whether predictors read twenty columns, or all."""
+    return _network(case, seed, max_inputs=20 if is_with else None)
 
 
 def _network(case, seed, **params):
     def make(seed):
         return MPTDependencyNetwork(random_state=seed, **params)
 
-    return bench_dependency.measure(case, seed, make, 200, 19)
+    return bench_dependency.measure(case, seed, make, N_ROWS, 19)
 
 
 MECHANISMS = {
-    "calibration": (calibration, TABLES),
+    "factors": (factors, TABLES),
+    "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),
-    "inputs": (inputs, ["movies", "wine", "breast_cancer", "storms"]),
+    "inputs": (inputs, ["movies", "breast_cancer"]),
 }
 
 
