@@ -19,6 +19,7 @@ from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     OPEN_UNIT_INTERVAL,
+    POSITIVE,
     StrictInterval,
     check_fitted_widths,
     check_widths,
@@ -94,12 +95,13 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         Largest number of epochs; most fits end earlier. With 0 the net stays at its
         start: a linear model of the numbers, and the same outputs for all rows
         otherwise.
-    learning_rate : float, default=0.002
-        Step size of AdamW, in the epochs before it falls to 0.
+    learning_rate : float or "auto", default="auto"
+        Step size of AdamW, in the epochs before it falls to 0. "auto" is 0.008 for up
+        to a thousand rows, and falls with the root of their number to 0.002.
     batch_size : int or "auto", default="auto"
-        Number of rows in each step. "auto" is a 32nd of the rows, at least 32 and at
-        most 256. An epoch passes over the rows as often as makes about 64 steps, but at
-        least once.
+        Number of rows in each step. "auto" is an eighth of the rows, at least 64 and at
+        most 256. An epoch passes over the rows as often as makes about 14 steps, but at
+        least once, and without validation rows at most four times.
     tol : float, default=1e-3
         Smallest fall of the loss of the validation rows, in nats per row, in
         `n_iter_no_change` epochs. If it falls by less, or by less than the standard
@@ -183,6 +185,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     )
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "net": [None, torch.nn.Module, callable],
+        "learning_rate": [AUTO, POSITIVE],
         "dropout": [AUTO, StrictInterval(Real, 0, 1, closed="left")],
         "n_mixtures": [COUNT],
         "n_orders": [COUNT],
@@ -203,7 +206,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         mask_blocks: ArrayLike | str | None = None,
         n_masks: int | str = "auto",
         max_iter: int = 400,
-        learning_rate: float = 0.002,
+        learning_rate: float | str = "auto",
         batch_size: int | str = "auto",
         tol: float = 1e-3,
         n_iter_no_change: int = 15,
@@ -288,6 +291,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             "n_mixtures_": int(self.n_mixtures),
             "orders_": draw_orders(self.n_orders, X.shape[1], rng),
             "_batch_size": recipe.batch_size,
+            "_learning_rate": recipe.learning_rate,
             "_at_floor": np.zeros(X.shape[1]),
         }
         numbers = np.flatnonzero([kind == NUMBERS for kind in columns.kinds])
@@ -351,7 +355,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         held_out = StandardisedRows(X[others], weight[others]) if len(others) else None
         generator = torch.Generator(device=device)
         generator.manual_seed(seed_from(data.rng, N_TORCH_SEEDS))
-        batch_size, n_masks = self.batch_size, self.n_masks
+        batch_size, n_masks, rate = self.batch_size, self.n_masks, self.learning_rate
         blocks = read_blocks(self.mask_blocks, X.shape[1])
         return MaskedSolver(
             self._module(fitted).to(device),
@@ -361,7 +365,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             generator=generator,
             batch_size=fitted["_batch_size"] if batch_size == "auto" else batch_size,
             n_masks=None if n_masks == "auto" else int(n_masks),
-            learning_rate=self.learning_rate,
+            learning_rate=fitted["_learning_rate"] if rate == "auto" else float(rate),
             log_scale=log_scale,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,

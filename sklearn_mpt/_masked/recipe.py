@@ -1,4 +1,4 @@
-"""Default sizes of the net, dropout and batch size, by numbers of rows and columns."""
+"""Defaults of the net and of its training, by numbers of rows and columns."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,18 @@ import numpy as np
 
 
 class NetRecipe(NamedTuple):
-    """Sizes of a net, its dropout, and the batch size of its training.
+    """Sizes of a net, its dropout, and the steps of its training.
 
     widths : widths of the residual blocks.
     dropout : share of hidden values that are set to 0 in a step.
     batch_size : number of rows in a step.
+    learning_rate : step size of AdamW.
     """
 
     widths: tuple[int, ...]
     dropout: float
     batch_size: int
+    learning_rate: float
 
 
 def recipe_for(
@@ -25,7 +27,8 @@ def recipe_for(
     width_limits=(64, 512),
     width_step=16,
     dropout_limits=(0.02, 0.5),
-    batch_limits=(32, 256),
+    batch_limits=(64, 256),
+    rate_limits=(0.002, 0.008),
 ):
     """Return the recipe for given numbers of rows and columns.
 
@@ -33,7 +36,10 @@ def recipe_for(
     units between `width_limits`; more units do not improve the net. Dropout grows with
     the root of the ratio of columns to rows, because a net overfits few long rows: it
     is 0.5 with as many rows as columns, and 0.1 with 25 times as many. A batch has one
-    in 32 rows, between `batch_limits`.
+    in 8 rows, between `batch_limits`: the time of a step hardly depends on fewer rows.
+    Few rows have few steps in an epoch, and longer ones: their size falls with the root
+    of the number of rows above a thousand. See benchmarks/RESULTS.rst, "Masked
+    autoencoder: steps".
     """
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
     width = int(np.clip(width_step * round(size), *width_limits))
@@ -41,5 +47,6 @@ def recipe_for(
     return NetRecipe(
         widths=(width, width),
         dropout=float(np.clip(dropout, *dropout_limits)),
-        batch_size=int(np.clip(n_samples // 32, *batch_limits)),
+        batch_size=int(np.clip(n_samples // 8, *batch_limits)),
+        learning_rate=float(np.clip(0.25 / np.sqrt(n_samples), *rate_limits)),
     )

@@ -41,6 +41,9 @@ class NetSteps:
     min_steps : int
         Approximate number of steps in an epoch over few rows, which it passes over
         several times.
+    max_passes : int
+        Largest number of these passes without validation rows, when nothing ends
+        training before the last epoch.
     validation_pairs : int
         Approximate number of pairs of a validation row and a mask.
     chunk : int
@@ -50,14 +53,15 @@ class NetSteps:
         `falling_size`.
     """
 
-    warm_up: int = 100
-    averaged_steps: int = 400
+    warm_up: int = 50
+    averaged_steps: int = 200
     average_power: int = 9
-    falling_share: float = 0.4
+    falling_share: float = 0.25
     max_gradient: float = 1.0
     weight_decay: float = 0.01
-    min_steps: int = 64
-    validation_pairs: int = 2048
+    min_steps: int = 14
+    max_passes: int = 4
+    validation_pairs: int = 1024
     chunk: int = 1024
     decay_steps: int = 2000
 
@@ -290,7 +294,8 @@ class MaskedSolver(Solver):
     def _passes(self):
         if self.is_part:
             return 1
-        return passes_of_epoch(self._n_batches, STEPS.min_steps)
+        passes = passes_of_epoch(self._n_batches, STEPS.min_steps)
+        return passes if self._held_out is not None else min(passes, STEPS.max_passes)
 
     @property
     def _n_batches(self):
