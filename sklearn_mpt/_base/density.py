@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._integration.chain_scores import integrate_along, prefix_scores
 from sklearn_mpt._integration.integrals import (
     QUASI_RANDOM_GAIN,
@@ -41,6 +42,10 @@ N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
 # Error of means of z and of standardised features by importance sampling.
 AVERAGE_TOLERANCE = 0.05
+# Error of an average, over 1 plus its size, from which on it comes with a warning.
+MAX_AVERAGE_ERROR = 0.2
+# Draws with fewer effective candidates come with a warning.
+MIN_CANDIDATES = 10
 # Conditionals with a larger error, in nats, are computed as differences of likelihoods.
 MAX_CONDITIONAL_ERROR = 0.2
 # Largest inverse density at the mean of a standardised number. It bounds the width of
@@ -464,13 +469,17 @@ class IntegratedDensity(LatentDensity):
         return prefix_scores(X, orders, joint, self.joint.n_dims, list(self.seed))
 
     def latent_mean(self, X):
-        return self._average(lambda z: z, X)
+        return self._average(lambda z: z, X, "Means of latent variables")
 
     def latent_moments(self, X):
-        return mean_and_covariance(self._average(moments, X), self.joint.n_dims)
+        averages = self._average(moments, X, "Moments of latent variables")
+        return mean_and_covariance(averages, self.joint.n_dims)
 
     def expect(self, X):
-        return self._fill(self._average(self._mean, X))
+        kind = self.joint.likelihood
+        is_needed = kind.to_means(X.isnan())
+        average = self._average(self._mean, X, "Expected values", is_needed)
+        return self._fill(average)
 
     def decode(self, Z):
         return self._fill(self._mean(Z))
@@ -495,7 +504,15 @@ class IntegratedDensity(LatentDensity):
         points = rows.X.new_tensor(rng.normal(size=(n_rows, sum(counts), n_dims)))
         nodes = mixture_nodes(points.split(counts, 1), posteriors)
         level = rows.X.new_tensor(rng.random((n_rows, 1)))
-        return draw_latent(rows, nodes, level, self.joint)
+        z, n_effective = draw_latent(rows, nodes, level, self.joint)
+        few = n_effective < MIN_CANDIDATES
+        if few.any():
+            warn_caller(
+                f"Draws for {int(few.sum())} of {n_rows} rows rest on as few as "
+                f"{float(n_effective.min()):.2g} effective points: the posterior of "
+                "the latent variables is hard to draw from."
+            )
+        return z
 
     def _rows(self, X, mask=None):
         return rows_of(self.units.standardise(X), mask)
@@ -503,9 +520,19 @@ class IntegratedDensity(LatentDensity):
     def _mean(self, z):
         return self.joint.likelihood.mean(self.joint.location(z))
 
-    def _average(self, latent_function, X):
+    def _average(self, latent_function, X, name, is_needed=None):
+        """Return E[f(z) | present entries]; (n, p).
+
+        name : of these averages, for a warning. is_needed : bool (n, p), those whose
+            errors count; None is all.
+        """
         function, rows = partial(integrate_average, latent_function), self._rows(X)
-        return self._estimate(function, rows, self.averaging)[0]
+        value, _, error = self._estimate(function, rows, self.averaging)
+        if not self.averaging.is_quadrature:
+            if is_needed is not None:
+                error = torch.where(is_needed, error, 0.0)
+            _warn_if_uncertain(name, error.amax(1))
+        return value
 
     def _estimate(self, function, rows, accuracy):
         """Refine a function of rows, rule and joint distribution; see `refine`."""
@@ -515,4 +542,14 @@ class IntegratedDensity(LatentDensity):
             lambda rule, index: function(rows.take(index), rule, self.joint),
             accuracy.rules(),
             accuracy.tolerance,
+        )
+
+
+def _warn_if_uncertain(name, error):
+    is_uncertain = error > MAX_AVERAGE_ERROR
+    if is_uncertain.any():
+        warn_caller(
+            f"{name} of {int(is_uncertain.sum())} of {len(error)} rows are uncertain "
+            f"by up to {float(error.max()):.2g} of 1 plus their size: the posterior of "
+            "the latent variables is hard to integrate over."
         )

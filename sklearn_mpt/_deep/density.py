@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._base.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
+from sklearn_mpt._base.density import IntegratedDensity, as_tensor
 from sklearn_mpt._base.user_modules import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
@@ -40,6 +40,7 @@ class PointRules(NamedTuple):
     conditionals: tuple[int, ...]
     averages: tuple[int, ...]
     pilot: tuple[int] = (3,)
+    tails: int = 128  # points of averages from heavy tails at least
 
     @classmethod
     def for_dims(cls, n_dims):
@@ -49,14 +50,20 @@ class PointRules(NamedTuple):
         return cls((4, 6, 8, 10), (5, 7), (5, 7, 9))
 
 
-def points(powers, n_dims):
+def points(powers, n_dims, least=0):
     """Return numbers of points: of each approximate posterior, and of the prior.
 
     A row that needs many points may have its mass far from all modes: then, in few
-    dimensions, as many come from the prior.
+    dimensions, as many come from the prior, or from heavy tails.
+
+    least : number that come from there at least, in few dimensions.
     """
+    least = least if n_dims <= SEARCH.few_dims else 0
     return [
-        (*[2**power] * n_parts(n_dims), 2**power // _prior_part(power, n_dims))
+        (
+            *[2**power] * n_parts(n_dims),
+            max(least, 2**power // _prior_part(power, n_dims)),
+        )
         for power in powers
     ]
 
@@ -134,11 +141,15 @@ class DeepDensity(IntegratedDensity):
     def __init__(self, module, units, device, seed):
         n_dims = module.n_dims
         rules = PointRules.for_dims(n_dims)
-        tolerances = IMPORTANCE_TOLERANCE, CONDITIONAL_TOLERANCE, AVERAGE_TOLERANCE
+        tolerances = IMPORTANCE_TOLERANCE, CONDITIONAL_TOLERANCE, IMPORTANCE_TOLERANCE
         (pilot,) = points(rules.pilot, n_dims)
         scoring, predicting, averaging = (
-            importance(points(powers, n_dims), n_dims, device, seed, tolerance, pilot)
-            for powers, tolerance in zip(rules[:3], tolerances, strict=True)
+            importance(
+                points(powers, n_dims, least), n_dims, device, seed, tolerance, pilot
+            )
+            for powers, tolerance, least in zip(
+                rules[:3], tolerances, (0, 0, rules.tails), strict=True
+            )
         )
         super().__init__(module, units, scoring, predicting, seed)
         self.averaging = averaging

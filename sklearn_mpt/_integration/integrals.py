@@ -265,18 +265,48 @@ def _random_error(joints, gain=QUASI_RANDOM_GAIN):
 def integrate_average(function, rows, rule, model):
     """Return E[f(z) | observed entries], and its error; (n, p) each.
 
+    With random points also a third, which decides when refining ends, in units of 1
+    plus the size of the average: the larger one of the error and of that of random
+    points, so that neither is small by chance.
+
     function : from nodes (n, s, k) to values (n, s, p).
     """
-    joints, averages = [], []
+    joints, averages, squares = [], [], []
+
+    def with_squares(z):
+        values = function(z)
+        return torch.cat([torch.ones_like(values[..., :1]), values, values**2], -1)
+
     for nodes, joint in _weighted(rows, rule, model):
         joints.append(joint)
         weight = torch.softmax(joint, 1)
         averages.append(_average(function, rows, nodes.z, weight, model))
+        if rule.is_random:
+            part = _average(with_squares, rows, nodes.z, weight**2, model)
+            squares.append(part)
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine(torch.stack(averages), logs)
     if rule.is_shared:
         error[rule.unresolved(joints[0].softmax(1))] = torch.inf
-    return value, error
+    if not rule.is_random:
+        return value, error
+    share = torch.softmax(logs, 0)[..., None] ** 2
+    return (
+        value,
+        error,
+        _random_error_of_average(value, (share * torch.stack(squares)).sum(0)),
+    )
+
+
+def _random_error_of_average(value, squares, gain=QUASI_RANDOM_GAIN):
+    """Return the standard error of an average over random points, divided by `gain`.
+
+    squares : sums of squared weights, alone, times values and times their squares.
+    """
+    n_values = value.shape[1]
+    total, first, second = squares.split([1, n_values, n_values], 1)
+    variance = second - 2 * value * first + value**2 * total
+    return variance.clamp(min=0).sqrt()
 
 
 def _average(function, rows, z, weight, model):
@@ -418,10 +448,17 @@ def _shared_conditionals(rows, rule, model):
 
 
 def draw_latent(rows, nodes, level, model):
-    """Draw one node of each row by its share of p(observed entries); (n, k).
+    """Draw one node of each row by its share of p(observed entries).
 
     level : uniform random numbers, of shape (n, 1).
+
+    Returns
+    -------
+    z : Tensor of shape (n, k)
+    n_effective : Tensor of shape (n,)
+        Effective number of nodes.
     """
     weight = torch.softmax(log_joint(rows, nodes, model), 1)
     chosen = drawn_codes(weight, level)
-    return nodes.z[torch.arange(len(chosen), device=chosen.device), chosen]
+    z = nodes.z[torch.arange(len(chosen), device=chosen.device), chosen]
+    return z, 1 / (weight**2).sum(1)

@@ -29,6 +29,7 @@ TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
 # as many less one degrees of freedom.
 N_REPLICATES = 8
 STUDENT_FACTOR = float(student_factor(N_REPLICATES - 1))
+MIN_SQUARE = 1e-12  # squared radius within which densities are constant
 # Bits of points, and of their shifts. Rounding errors of rows hardly ever change these
 # because they are few.
 N_BITS, N_SHIFT_BITS = 30, 16
@@ -168,13 +169,15 @@ def _grid(n_per_dim, n_dims):
 
 
 class PosteriorMixture:
-    """Quasi-random points of a mixture of approximate posteriors and the prior.
+    """Quasi-random points of a mixture of approximate posteriors and a wide one.
 
-    Weights are bounded as the prior takes part [1]_. Each row has another
-    digital shift of the points [2]_, so that errors of rows average out.
+    Weights are bounded as the prior takes part [1]_. In few dimensions a distribution
+    with heavy tails takes its place, because averages of amounts and counts may have
+    their mass in the tails of the prior. Each row has another digital shift of the
+    points [2]_, so that errors of rows average out.
 
-    counts : points in each group from each approximate posterior, and from the prior;
-        powers of 2.
+    counts : points in each group from each approximate posterior, and from the last
+        part; powers of 2.
 
     References
     ----------
@@ -203,7 +206,8 @@ class PosteriorMixture:
     def place(self, group, posteriors, rows):
         """Return the nodes of a group for each row."""
         shift = row_shifts(rows, self.n_dims, self.seed)[:, None]
-        return mixture_nodes([shifted(points, shift) for points in group], posteriors)
+        points = [shifted(points, shift) for points in group]
+        return mixture_nodes(points, posteriors, self.n_dims <= MAX_GRID_DIMS)
 
     def combine_logs(self, logs):
         """Log integrals of the groups, of shape (n_groups, n): value and error."""
@@ -224,26 +228,49 @@ class PosteriorMixture:
         return pooled, STUDENT_FACTOR * math.sqrt(len(logs)) * part.std(0, correction=1)
 
 
-def mixture_nodes(normal, posteriors):
+def mixture_nodes(normal, posteriors, has_heavy_tails=False):
     """Move standard normal points to the posteriors, the last ones to the prior.
 
     normal : Tensors of shape (1 or n, s_i, k), one more than there are posteriors.
+    has_heavy_tails : whether the last ones go to `heavy_points` in place of the prior.
     """
-    *posterior_points, prior_points = normal
+    *posterior_points, last_points = normal
     moved = [
         posterior.mean[:, None] + points @ posterior.root
         for points, posterior in zip(posterior_points, posteriors, strict=True)
     ]
-    z = torch.cat([*moved, prior_points.expand(len(moved[0]), -1, -1)], 1)
+    if has_heavy_tails:
+        last_points = heavy_points(last_points)
+    z = torch.cat([*moved, last_points.expand(len(moved[0]), -1, -1)], 1)
     log_prior = standard_normal_log_prob(z)
+    log_last = heavy_log_prob(z) if has_heavy_tails else log_prior
     log_parts = torch.stack([gaussian_log_prob(z, gaussian) for gaussian in posteriors])
     log_mixture = torch.stack(
         [
             math.log(points.shape[1]) + density
-            for points, density in zip(normal, [*log_parts, log_prior], strict=True)
+            for points, density in zip(normal, [*log_parts, log_last], strict=True)
         ]
     )
     return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0), log_parts)
+
+
+def heavy_points(normal):
+    """Move standard normal points (..., k) outwards, to tails as those of Cauchy's.
+
+    The squared radius becomes exp(r^2) - 1. In two dimensions the result has the
+    Cauchy distribution. Its density is nowhere less than a third of the prior's in up
+    to three dimensions.
+    """
+    square = (normal**2).sum(-1, keepdim=True).clamp(min=MIN_SQUARE)
+    return normal * (torch.expm1(square) / square).sqrt()
+
+
+def heavy_log_prob(z):
+    """Return the log density of `heavy_points`; (...)."""
+    square, n_dims = (z**2).sum(-1).clamp(min=MIN_SQUARE), z.shape[-1]
+    before = square.log1p()
+    shrunk = 0.5 * (n_dims - 2) * (before.log() - square.log())
+    return shrunk - 1.5 * before - 0.5 * n_dims * LOG_2PI
 
 
 class PartMoments(NamedTuple):

@@ -119,7 +119,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
         return integrated_bytes + ItemDensity.row_bytes.fget(self)
 
     def expect(self, X):
-        answer_prob = self._average(self._flat_probs, X)
+        answer_prob = self._average(self._flat_probs, X, "Probabilities")
         return self.most_probable(answer_prob.unflatten(1, self.prob.shape[:2]), X)
 
     def _flat_probs(self, z):

@@ -409,6 +409,10 @@ class Likelihood(torch.nn.Module, ABC):
             return entries
         return entries.repeat_interleave(self.n_locations, -1)
 
+    def to_means(self, entries: torch.Tensor) -> torch.Tensor:
+        """Repeat the number of each feature for each of its expectations; (..., p)."""
+        return entries.repeat_interleave(self.n_means, -1)
+
     def features_of_locations(
         self, n_locations: int, device: torch.device
     ) -> torch.Tensor:

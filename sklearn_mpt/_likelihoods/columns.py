@@ -428,6 +428,10 @@ class Columns(Likelihood):
         )
         return torch.cat(list(means), -1)
 
+    def to_means(self, entries):
+        parts = self._iter_parts()
+        return torch.cat([part.to_means(entries[..., c]) for part, c, _ in parts], -1)
+
     def fill(self, mean):
         sizes = [part.n_means * len(columns) for part, columns, _ in self._iter_parts()]
         part_means = mean.split(sizes, -1)

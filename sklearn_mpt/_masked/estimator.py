@@ -96,12 +96,12 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         start: a linear model of the numbers, and the same outputs for all rows
         otherwise.
     learning_rate : float or "auto", default="auto"
-        Step size of AdamW, in the epochs before it falls to 0. "auto" is 0.008 for up
+        Step size of AdamW, in the epochs before it falls to 0. "auto" is 0.004 for up
         to a thousand rows, and falls with the root of their number to 0.002.
     batch_size : int or "auto", default="auto"
-        Number of rows in each step. "auto" is an eighth of the rows, at least 64 and at
+        Number of rows in each step. "auto" is an eighth of the rows, at least 128 and at
         most 256. An epoch passes over the rows as often as makes about 14 steps, but at
-        least once, and without validation rows at most four times.
+        least once, and without validation rows at most twice.
     tol : float, default=1e-3
         Smallest fall of the loss of the validation rows, in nats per row, in
         `n_iter_no_change` epochs. If it falls by less, or by less than the standard

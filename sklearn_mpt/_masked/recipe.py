@@ -27,8 +27,8 @@ def recipe_for(
     width_limits=(64, 512),
     width_step=16,
     dropout_limits=(0.02, 0.5),
-    batch_limits=(64, 256),
-    rate_limits=(0.002, 0.008),
+    batch_limits=(128, 256),
+    rate_limits=(0.002, 0.004),
 ):
     """Return the recipe for given numbers of rows and columns.
 
@@ -48,5 +48,5 @@ def recipe_for(
         widths=(width, width),
         dropout=float(np.clip(dropout, *dropout_limits)),
         batch_size=int(np.clip(n_samples // 8, *batch_limits)),
-        learning_rate=float(np.clip(0.25 / np.sqrt(n_samples), *rate_limits)),
+        learning_rate=float(np.clip(0.126 / np.sqrt(n_samples), *rate_limits)),
     )

@@ -56,11 +56,11 @@ class NetSteps:
     warm_up: int = 50
     averaged_steps: int = 200
     average_power: int = 9
-    falling_share: float = 0.25
+    falling_share: float = 0.4
     max_gradient: float = 1.0
     weight_decay: float = 0.01
     min_steps: int = 14
-    max_passes: int = 4
+    max_passes: int = 2
     validation_pairs: int = 1024
     chunk: int = 1024
     decay_steps: int = 2000
