@@ -96,12 +96,13 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         start: a linear model of the numbers, and the same outputs for all rows
         otherwise.
     learning_rate : float or "auto", default="auto"
-        Step size of AdamW, in the epochs before it falls to 0. "auto" is 0.004 for up
-        to a thousand rows, and falls with the root of their number to 0.002.
+        Step size of AdamW, in the epochs before it falls to 0. "auto" is 0.004 for 400
+        to 1,000 rows, and falls to 0.002 for fewer and for more.
     batch_size : int or "auto", default="auto"
-        Number of rows in each step. "auto" is an eighth of the rows, at least 128 and at
-        most 256. An epoch passes over the rows as often as makes about 14 steps, but at
-        least once, and without validation rows at most twice.
+        Number of rows in each step. "auto" is a third of the rows, 32 to 128, or, if
+        that is more, an eighth of them up to 256. An epoch passes over few rows several
+        times, until it has taken about 2,048 rows or 64 steps, but at most half as
+        often as there are rows.
     tol : float, default=1e-3
         Smallest fall of the loss of the validation rows, in nats per row, in
         `n_iter_no_change` epochs. If it falls by less, or by less than the standard

@@ -27,7 +27,7 @@ def recipe_for(
     width_limits=(64, 512),
     width_step=16,
     dropout_limits=(0.02, 0.5),
-    batch_limits=(128, 256),
+    batch_limits=(32, 128, 256),
     rate_limits=(0.002, 0.004),
 ):
     """Return the recipe for given numbers of rows and columns.
@@ -35,18 +35,21 @@ def recipe_for(
     The width grows with the fourth root of rows times columns, in steps of `width_step`
     units between `width_limits`; more units do not improve the net. Dropout grows with
     the root of the ratio of columns to rows, because a net overfits few long rows: it
-    is 0.5 with as many rows as columns, and 0.1 with 25 times as many. A batch has one
-    in 8 rows, between `batch_limits`: the time of a step hardly depends on fewer rows.
-    Few rows have few steps in an epoch, and longer ones: their size falls with the root
-    of the number of rows above a thousand. See benchmarks/RESULTS.rst, "Masked
-    autoencoder: steps".
+    is 0.5 with as many rows as columns, and 0.1 with 25 times as many. A batch has a
+    third of the rows, between the first two of `batch_limits`, and an eighth of many
+    rows, up to the last. Steps are largest for some hundred to a thousand rows, whose
+    batches are large and whose epochs have few steps; see benchmarks/RESULTS.rst,
+    "Masked autoencoder: steps".
     """
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
     width = int(np.clip(width_step * round(size), *width_limits))
     dropout = 0.5 * np.sqrt(n_features / n_samples)
+    least, middle, most = batch_limits
+    batch_size = max(np.clip(n_samples // 3, least, middle), min(n_samples // 8, most))
+    rate = rate_limits[1] * min(n_samples / 400, np.sqrt(1000 / n_samples))
     return NetRecipe(
         widths=(width, width),
         dropout=float(np.clip(dropout, *dropout_limits)),
-        batch_size=int(np.clip(n_samples // 8, *batch_limits)),
-        learning_rate=float(np.clip(0.126 / np.sqrt(n_samples), *rate_limits)),
+        batch_size=int(batch_size),
+        learning_rate=float(np.clip(rate, *rate_limits)),
     )

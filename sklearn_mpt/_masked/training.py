@@ -38,12 +38,10 @@ class NetSteps:
         Largest norm of the gradient of the loss per feature; longer ones are shortened.
     weight_decay : float
         As in AdamW.
-    min_steps : int
-        Approximate number of steps in an epoch over few rows, which it passes over
-        several times.
-    max_passes : int
-        Largest number of these passes without validation rows, when nothing ends
-        training before the last epoch.
+    epoch_rows, epoch_steps : int
+        An epoch passes over few rows several times: until it has taken about as many
+        rows, or as many steps, whichever comes first. It passes over them at most half
+        as often as there are rows, so that very few cost little.
     validation_pairs : int
         Approximate number of pairs of a validation row and a mask.
     chunk : int
@@ -59,8 +57,8 @@ class NetSteps:
     falling_share: float = 0.4
     max_gradient: float = 1.0
     weight_decay: float = 0.01
-    min_steps: int = 14
-    max_passes: int = 2
+    epoch_rows: int = 2048
+    epoch_steps: int = 64
     validation_pairs: int = 1024
     chunk: int = 1024
     decay_steps: int = 2000
@@ -294,8 +292,9 @@ class MaskedSolver(Solver):
     def _passes(self):
         if self.is_part:
             return 1
-        passes = passes_of_epoch(self._n_batches, STEPS.min_steps)
-        return passes if self._held_out is not None else min(passes, STEPS.max_passes)
+        n_steps = min(STEPS.epoch_steps, STEPS.epoch_rows / self.batch_size)
+        limit = max(1, len(self.rows) // 2)
+        return min(limit, passes_of_epoch(self._n_batches, n_steps))
 
     @property
     def _n_batches(self):

@@ -27,7 +27,10 @@ from sklearn_mpt import (
 from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.linear_start import NumberMoments, fit_linear, fit_mixture
+from sklearn_mpt._masked.module import MaskedModule
+from sklearn_mpt._masked.net import ResidualNet
 from sklearn_mpt._masked.recipe import recipe_for
+from sklearn_mpt._masked.training import MaskedSolver, StandardisedRows
 from sklearn_mpt._measure.contract import loop_over_masks, masked_score
 from sklearn_mpt._measure.contract import mean_chain_scores as chain_scores
 from sklearn_mpt._measure.masks import read_blocks
@@ -334,6 +337,28 @@ def test_two_modes_are_learned_where_a_linear_model_sees_none():
     assert min(left, right) > middle + np.log(5)
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "most"), [(1, 1), (5, 2), (40, 64), (900, 20), (20000, 79)]
+)
+def test_an_epoch_of_few_rows_has_few_steps(n_rows, most):
+    """An epoch of five rows took 64 steps, and the fit a minute."""
+    X = np.random.default_rng(0).normal(size=(n_rows, 2))
+    module = MaskedModule(["bernoulli"] * 2, [1, 1], 1, None)
+    module.net = ResidualNet(module.n_inputs, module.n_outputs, (4,))
+    solver = MaskedSolver(
+        module,
+        StandardisedRows(torch.from_numpy(X).float(), torch.ones(n_rows)),
+        None,
+        sizes=RowMasks("uniform", 2, None),
+        generator=torch.Generator(),
+        batch_size=recipe_for(n_rows, 2).batch_size,
+        n_masks=None,
+        learning_rate=0.01,
+        log_scale=0.0,
+    )
+    assert 1 <= solver._steps_of_epoch <= most
+
+
 def test_few_distinct_values_are_sharp_and_warned_of():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.integers(0, 2, 300), rng.normal(size=300)]).astype(float)
@@ -341,7 +366,7 @@ def test_few_distinct_values_are_sharp_and_warned_of():
         model = MPTMaskedAutoencoder(
             hidden_layer_sizes=(),
             dropout=0.0,
-            max_iter=20,
+            max_iter=60,
             learning_rate=0.03,
             early_stopping=False,
             random_state=0,
