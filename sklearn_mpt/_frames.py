@@ -444,7 +444,7 @@ def readable_numbers(X, of_strings=ADVICE):
     if len(others) > 1:
         raise ValueError(f"Columns {joined(others)} do not hold numbers. {ADVICE}")
     converted = [
-        column.series_of(
+        column._replace(stored=None).series_of(
             column.numbers(of_strings).tolist(),
             "float64" if column.is_pandas else nw.Float64,
         )

@@ -136,7 +136,7 @@ def test_gaps_are_filled_in_with_values_of_their_columns(fitted, frame):
 def test_samples_of_a_table_have_its_categories(fitted):
     drawn = fitted.sample(50, random_state=0)
     assert drawn.shape == (50, 4)
-    assert set(drawn[:, 2]) <= {"low", "mid", "high"}
+    assert set(drawn["level"]) <= {"low", "mid", "high"}
 
 
 @pytest.mark.parametrize(

@@ -158,9 +158,9 @@ def test_gaps_are_filled_in_with_values_of_their_columns(fitted, frame):
 
 def test_samples_are_like_the_table(fitted, frame):
     drawn = fitted.sample(2000, random_state=0)
-    assert set(drawn[:, 2]) == {"low", "mid", "high"}
+    assert set(drawn["level"]) == {"low", "mid", "high"}
     for j in (0, 1, 3):
-        values, column = drawn[:, j].astype(float), frame.iloc[:, j].astype(float)
+        values, column = drawn.iloc[:, j].astype(float), frame.iloc[:, j].astype(float)
         assert abs(values.mean() - column.mean()) < 0.3 * column.std()
 
 

@@ -488,7 +488,7 @@ def test_data_frames_keep_their_kinds():
     filled = model.impute(gappy)
     assert not filled.isna().any().any()
     assert filled.dtypes.equals(frame.dtypes)
-    assert set(model.sample(20)[:, 1]) <= {"left", "right", "none"}
+    assert set(model.sample(20)["party"]) <= {"left", "right", "none"}
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_categories_are_the_very_values(what):
     together = model.impute(pd.concat([frame, gap], ignore_index=True))
     assert together["kind"].tolist()[:N] == column.tolist()
     drawn = model.sample(20, random_state=0)
-    assert set(drawn[:, 0].tolist()) == set(values)
+    assert set(drawn["kind"].tolist()) == set(values)
     apart = model.score_samples(frame.iloc[:2].assign(size=0.0))
     assert apart[0] != apart[1]
 
