@@ -67,7 +67,7 @@ for name, filled in {
     "median given the others": model.impute(answers),
     "most frequent answer": np.tile(answers.mode().iloc[0], (len(answers), 1)),
 }.items():
-    off = np.abs(filled - true.to_numpy())[gaps].mean()
+    off = np.abs(np.asarray(filled) - true.to_numpy())[gaps].mean()
     print(f"{name:25} {off:.2f} steps")
 
 # %%
