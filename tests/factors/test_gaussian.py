@@ -271,12 +271,15 @@ def exact_sum(X, seen, target, point):
         return float(total)
 
 
-@pytest.mark.parametrize(("noise", "of_seen", "atol"), [
-    (1e-5, True, 1e-5),
-    (1e-9, False, 1e-6),  # the least that a model may have
+@pytest.mark.parametrize(("noise", "of_seen"), [
+    (1e-5, True),
+    (1e-9, False),  # the least that a model may have
 ])  # fmt: skip
-def test_precision_of_masked_sums(model, noise, of_seen, atol):
-    """Noise far below the variance of the features, as a difference or not."""
+def test_precision_of_masked_sums(model, noise, of_seen):
+    """Noise far below the variance of the features: errors grow with their ratio.
+
+    Where variances of what is seen are differences, they grow with its square.
+    """
     rng = np.random.default_rng(3)
     X = rng.normal(size=(5, N_DIMS)) @ model.components.numpy() + model.mean.numpy()
     X += noise**0.5 * rng.normal(size=X.shape)
@@ -286,7 +289,10 @@ def test_precision_of_masked_sums(model, noise, of_seen, atol):
     X, present, seen, target = entries(X, hidden)
     target = target if of_seen else 1 - seen
     sums = masked_sums(X, present, seen, target, point, SYMMETRIC, max_ratio=np.inf)
-    assert_allclose(sums.value, exact_sum(X, seen, target, point), rtol=0, atol=atol)
+    ratio = (model.components**2).sum(0).max().item() / noise
+    rounding = np.finfo(float).eps * ratio ** (2 if of_seen else 1)
+    exact = exact_sum(X, seen, target, point)
+    assert_allclose(sums.value, exact, rtol=0, atol=rounding)
 
 
 def test_targets_far_beyond_the_noise_are_scored_while_hidden_only():
