@@ -99,8 +99,9 @@ def test_units_of_a_feature_do_not_matter(fitted, X):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_feature_without_noise_is_warned_of(X):
+    """Rounding decides whether one of two equal features is without error, or both."""
     twin = np.column_stack([X, X[:, 0]])
-    with pytest.warns(UserWarning, match=r"without error in feature\(s\)"):
+    with pytest.warns(UserWarning, match="without error"):
         factors(5, max_iter=300, tol=1e-8, objective="lml").fit(twin)
 
 
