@@ -47,7 +47,9 @@ def em_step(covariances, loadings, noise):
     return loadings, variance.clamp(min=0)
 
 
-def fit_factors(X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60):
+def fit_factors(
+    X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60, start=None
+):
     """Fit factor analysis to standardised rows with gaps, by natural steps.
 
     Parameters
@@ -62,23 +64,33 @@ def fit_factors(X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60
         Training ends when later steps would gain less, in nats per row.
     max_iter : int, default=60
         Largest number of steps.
+    start : Point, default=None
+        Where steps start; None is near the principal components.
 
     Returns
     -------
     point : Point
         Loadings and means, (d, n_factors + 1), and logarithms of the noise variances.
     """
-    rows, d = torch.from_numpy(X), X.shape[1]
+    rows = torch.from_numpy(X)
     weight = relative_weights(weight, len(X))
-    moments = moments_of(rows, torch.from_numpy(weight), rows.new_zeros(d))
-    components, noise = principal_factors(moments, n_factors, noise_floor)
-    coefs = np.column_stack([components.T, np.zeros(d)])
+    if start is None:
+        start = _principal_start(rows, weight, n_factors, noise_floor)
     floor = rows.new_tensor(math.log(noise_floor))
     ascent = Ascent(
         GaussianRows(rows, n_factors, None, len(rows), floor, weight),
-        Point(torch.from_numpy(coefs), torch.from_numpy(np.log(noise))),
+        start,
         learning_rate=1.0,
         rng=np.random.default_rng(0),
         tol=tol,
+        makes_trials=False,
     )
     return run(ascent, max_iter)
+
+
+def _principal_start(rows, weight, n_factors, noise_floor):
+    mean = rows.new_zeros(rows.shape[1])
+    moments = moments_of(rows, torch.from_numpy(weight), mean)
+    components, noise = principal_factors(moments, n_factors, noise_floor)
+    coefs = np.column_stack([components.T, mean.numpy()])
+    return Point(torch.from_numpy(coefs), torch.from_numpy(np.log(noise)))

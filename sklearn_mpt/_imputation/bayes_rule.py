@@ -16,8 +16,10 @@ import torch
 from scipy import stats
 from scipy.special import log_softmax
 
+from sklearn_mpt._factors.em import fit_factors
 from sklearn_mpt._imputation.coded_models import CodedModel
 from sklearn_mpt._imputation.coded_rows import CODES, INDICATORS, NUMBERS, CodedRows
+from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import seed_from
 
@@ -119,8 +121,108 @@ class LevelsAsNumbers(BayesRuleModel):
         return np.split(log_prob, np.cumsum([len(p) for p in points])[:-1], axis=1)
 
 
-class IndicatorBlock(NamedTuple):
-    """The indicators of a column of C categories.
+class IndicatorModel(BayesRuleModel):
+    """Gaussian model with indicators in place of categories.
+
+    Bayes' rule is then linear discriminant analysis [1]_.
+
+    References
+    ----------
+    .. [1] R. A. Fisher, "The use of multiple measurements in taxonomic problems",
+       Annals of Eugenics 7, 1936.
+    """
+
+    form = INDICATORS
+
+    @property
+    @abstractmethod
+    def _means(self):
+        """Means of the columns of the model, (w,)."""
+
+    @abstractmethod
+    def _block(self, place, vertices, log_frequency):
+        """Return what predicts the categories of a column.
+
+        place : slice of the columns of its indicators. vertices : indicators of each
+        category, (C, w). log_frequency : of each category, (C,).
+        """
+
+    @abstractmethod
+    def _moments(self, X, density, blocks):
+        """Return means and variances of entries given the present ones of their rows.
+
+        A list of tensors: both moments, (n, w), and the log-probabilities of the
+        categories of each block, (n, C). They are arbitrary where X is present.
+        """
+
+    def fit(self, rows: CodedRows, sample_weight=None) -> Self:
+        super().fit(rows, sample_weight)
+        codes, layout = rows.coded(CODES), rows.coding.layout
+        self._is_number = layout.n_categories == 0
+        self._counts = layout.n_categories
+        self._starts = rows.coding.indicators.starts
+        self._sources = rows.coding.indicators.sources
+        self._blocks, self._points = {}, {}
+        for j in layout.coded.tolist():
+            place = rows.coding.indicators.place(j)
+            if j in layout.values:
+                vertices = rows.coding.level_numbers(j, self.with_powers)[:, None]
+                share = frequencies(codes[:, j], self._counts[j], sample_weight)
+            else:
+                vertices = rows.coding.indicators.of_categories(j, self._counts[j])
+                share = self._mean_shares(j, rows.coding.indicators)
+            log_frequency = np.log(np.maximum(share, MIN_FREQUENCY))
+            self._blocks[j] = self._block(place, vertices, log_frequency)
+            self._points[j] = place, vertices
+        return self
+
+    def _mean_shares(self, j, indicators):
+        """Return the frequencies of categories that the means imply; (C,)."""
+        place = indicators.place(j)
+        share = indicators.shift[place] + indicators.scale[place] * self._means[place]
+        if indicators.is_cumulative[j]:
+            share = -np.diff(share, prepend=1.0, append=0.0)
+        return share
+
+    def _conditionals(self, X, mask, columns):
+        visible = np.where(mask[:, self._sources], np.nan, X)
+        mean, std, log_probs = self._given(visible, columns)
+        log_prob, numbers = np.zeros(mask.shape), self._is_number
+        log_prob[:, numbers] = stats.norm.logpdf(X[:, self._starts], mean, std)[
+            :, numbers
+        ]
+        return log_prob, log_probs
+
+    def expected(self, rows: CodedRows, columns):
+        mean, std, log_probs = self._given(self._coded(rows), columns.tolist())
+        return self._transform(rows).expected(mean, std), log_probs
+
+    def _log_probs(self, X, columns):
+        return self._given(X, columns)[2]
+
+    def _given(self, X, columns):
+        """Return distributions of entries given the present entries of their rows.
+
+        Means and standard deviations of numbers, both (n, d), which are arbitrary in
+        columns of categories; and log-probabilities of the categories of `columns`, a
+        list of (n, n_categories).
+        """
+        blocks = [self._blocks[j] for j in columns]
+        widths = [X.shape[1], X.shape[1], *self._counts[columns]]
+        mean, variance, *log_probs = np.split(
+            self.map_density(
+                lambda x, density: torch.cat(self._moments(x, density, blocks), dim=1),
+                X,
+            ),
+            np.cumsum(widths)[:-1],
+            axis=1,
+        )
+        std = np.sqrt(variance)
+        return mean[:, self._starts], std[:, self._starts], log_probs
+
+
+class GaussianBlock(NamedTuple):
+    """The indicators of a column of C categories, of a Gaussian with covariances.
 
     place : slice of their columns. vertices : indicators of each category, (C, w).
     log_prior : log-frequency of each category, less the log-density of its indicators,
@@ -149,96 +251,112 @@ class IndicatorBlock(NamedTuple):
         return (level[patterns.pattern_index] + products[0]).log_softmax(1)
 
 
-class GaussianIndicators(BayesRuleModel):
-    """Gaussian model with indicators in place of categories.
+class GaussianIndicators(IndicatorModel):
+    """A Gaussian with the covariances of all columns: `MPTMixture` of one component."""
 
-    Bayes' rule is then linear discriminant analysis [1]_.
+    @property
+    def _means(self):
+        return self.model.means_[0]
 
-    References
-    ----------
-    .. [1] R. A. Fisher, "The use of multiple measurements in taxonomic problems",
-       Annals of Eugenics 7, 1936.
+    def _block(self, place, vertices, log_frequency):
+        covariance = self.model.covariances_[0, place, place]
+        prior = stats.multivariate_normal.logpdf(
+            vertices, self._means[place], covariance
+        )
+        log_prior = log_frequency - prior
+        return GaussianBlock(place, vertices, log_prior)
+
+    def _moments(self, X, density, blocks):
+        given = density.given(X, ~X.isnan()).gaussian
+        mean = density.components.means + given.deviation[:, 0]
+        log_probs = [block.log_prob(mean, given) for block in blocks]
+        return [mean, given.variance[:, 0], *log_probs]
+
+
+class FactorBlock(NamedTuple):
+    r"""The indicators of a column of C categories, of a model with K factors.
+
+    With loadings B of the indicators v, their noise variances :math:`\Psi`, and the
+    posterior of z given the visible entries, with mean m and covariance P, the
+    log-density of v is, up to what does not depend on P or on v,
+
+    .. math:: u^\top (m - M G m) + \tfrac12 u^\top M u, \quad
+        u = B \Psi^{-1} (v - \mu), \quad G = B \Psi^{-1} B^\top, \quad
+        M = (P^{-1} + G)^{-1}.
+
+    information : G, (K, K). slopes : u of each category, (C, K). log_frequency : (C,).
     """
 
-    form = INDICATORS
+    information: np.ndarray
+    slopes: np.ndarray
+    log_frequency: np.ndarray
 
-    def fit(self, rows: CodedRows, sample_weight=None) -> Self:
-        super().fit(rows, sample_weight)
-        codes, layout = rows.coded(CODES), rows.coding.layout
-        self._is_number = layout.n_categories == 0
-        self._counts = layout.n_categories
-        self._starts = rows.coding.indicators.starts
-        self._sources = rows.coding.indicators.sources
-        self._blocks, self._points = {}, {}
-        for j in layout.coded.tolist():
-            share = None
-            if j in layout.values:
-                share = frequencies(codes[:, j], self._counts[j], sample_weight)
-            self._blocks[j] = block = self._block(j, rows.coding, share)
-            self._points[j] = block.place, block.vertices
+    def log_prob(self, mean, covariance):
+        """Return log-probabilities of categories; (n, C).
+
+        mean, covariance : posterior of z, (n, K) and (n, K, K).
+        """
+        G, slopes, log_frequency = map(mean.new_tensor, self)
+        eye = torch.eye(len(G), dtype=G.dtype, device=G.device)
+        prior = torch.linalg.inv(eye + G)
+        posterior = torch.linalg.solve(eye + covariance @ G, covariance)
+        pull = mean - (posterior @ (mean @ G)[..., None])[..., 0]
+        square = ((slopes @ (posterior - prior)) * slopes).sum(2)
+        return (log_frequency + pull @ slopes.T + 0.5 * square).log_softmax(1)
+
+
+class FactorIndicators(IndicatorModel):
+    """A Gaussian with few factors, of which no covariance matrix is formed.
+
+    The noise variance of a column is shrunk towards the mean of all, as if as many rows
+    had it as the column has parameters: with few rows, a factor may follow one column,
+    whose noise would be zero.
+
+    Parameters
+    ----------
+    n_factors : int
+    max_iter, tol : as those of `fit_factors`
+    """
+
+    def __init__(self, n_factors: int, max_iter: int, tol: float):
+        super().__init__(MPTLinearVAE(n_factors, noise="per_feature", max_iter=0))
+        self.n_factors, self.max_iter, self.tol = n_factors, max_iter, tol
+        self._point = None
+
+    def set_warm_start(self, **params) -> Self:
+        vars(self).update(params)
         return self
 
-    def _block(self, j, coding, share):
-        """Return the block of column j.
+    def _fit_model(self, X, sample_weight):
+        params = {"max_iter": self.max_iter, "tol": self.tol, "start": self._point}
+        self._point = point = fit_factors(X, sample_weight, self.n_factors, **params)
+        coefs, noise = point.coefs.numpy(), point.shape_params.exp().numpy()
+        n_present, n_parameters = np.count_nonzero(~np.isnan(X), axis=0), coefs.shape[1]
+        pooled = n_present * noise + n_parameters * noise.mean()
+        arrays = {
+            "components": coefs[:, :-1].T,
+            "mean": coefs[:, -1],
+            "noise_variance": pooled / (n_present + n_parameters),
+        }
+        self.model.set_params(init=arrays).fit(X)
 
-        share : frequencies of levels; those of categories are means of indicators.
-        """
-        indicators, model = coding.indicators, self.model
-        place, count = indicators.place(j), self._counts[j]
-        if share is None:
-            vertices = indicators.of_categories(j, count)
-            share = (
-                indicators.shift[place]
-                + indicators.scale[place] * model.means_[0, place]
-            )
-            if indicators.is_cumulative[j]:
-                share = -np.diff(share, prepend=1.0, append=0.0)
-        else:
-            vertices = coding.level_numbers(j, self.with_powers)[:, None]
-        prior = stats.multivariate_normal.logpdf(
-            vertices, model.means_[0, place], model.covariances_[0, place, place]
+    @property
+    def _means(self):
+        return self.model.mean_
+
+    def _block(self, place, vertices, log_frequency):
+        B, noise = self.model.components_[:, place], self.model.noise_variance_[place]
+        slopes = ((vertices - self._means[place]) / noise) @ B.T
+        return FactorBlock((B / noise) @ B.T, slopes, log_frequency)
+
+    def _moments(self, X, density, blocks):
+        z, covariance = density.latent_moments(X)
+        W, noise = map(
+            X.new_tensor, (self.model.components_, self.model.noise_variance_)
         )
-        log_prior = np.log(np.maximum(share, MIN_FREQUENCY)) - prior
-        return IndicatorBlock(place, vertices, log_prior)
-
-    def _conditionals(self, X, mask, columns):
-        visible = np.where(mask[:, self._sources], np.nan, X)
-        mean, std, log_probs = self._given(visible, columns)
-        log_prob, numbers = np.zeros(mask.shape), self._is_number
-        log_prob[:, numbers] = stats.norm.logpdf(X[:, self._starts], mean, std)[
-            :, numbers
-        ]
-        return log_prob, log_probs
-
-    def expected(self, rows: CodedRows, columns):
-        mean, std, log_probs = self._given(self._coded(rows), columns.tolist())
-        return self._transform(rows).expected(mean, std), log_probs
-
-    def _log_probs(self, X, columns):
-        return self._given(X, columns)[2]
-
-    def _given(self, X, columns):
-        """Return distributions of entries given the present entries of their rows.
-
-        Means and standard deviations of numbers, both (n, d), which are arbitrary in
-        columns of categories; and log-probabilities of the categories of `columns`, a
-        list of (n, n_categories).
-        """
-        blocks = [self._blocks[j] for j in columns]
-
-        def moments(rows, density):
-            given = density.given(rows, ~rows.isnan()).gaussian
-            mean = density.components.means + given.deviation[:, 0]
-            log_probs = [block.log_prob(mean, given) for block in blocks]
-            return torch.cat([mean, given.variance[:, 0], *log_probs], dim=1)
-
-        widths = [X.shape[1], X.shape[1], *self._counts[columns]]
-        mean, variance, *log_probs = np.split(
-            self.map_density(moments, X), np.cumsum(widths)[:-1], axis=1
-        )
-        std = np.sqrt(variance)
-        return mean[:, self._starts], std[:, self._starts], log_probs
-
+        variance = noise + ((covariance @ W) * W).sum(1)
+        log_probs = [block.log_prob(z, covariance) for block in blocks]
+        return [density.decode(z), variance, *log_probs]
 
 def frequencies(codes, count, sample_weight=None):
     """Return the shares of codes among present entries; (count,)."""

@@ -40,9 +40,12 @@ class CodedModel(BaseEstimator):
         return self
 
     def fit(self, rows: CodedRows, sample_weight=None) -> Self:
-        self.model.fit(self._coded(rows), sample_weight=sample_weight)
+        self._fit_model(self._coded(rows), sample_weight)
         self._kept = None
         return self
+
+    def _fit_model(self, X, sample_weight):
+        self.model.fit(X, sample_weight=sample_weight)
 
     def _coded(self, rows):
         return rows.coded(self.form, self.with_powers)

@@ -13,12 +13,14 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._frames import column_names
-from sklearn_mpt._imputation.candidates import warm_started
 from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
+from sklearn_mpt._imputation.expectations import expected
+from sklearn_mpt._imputation.hidden_table import sampled, with_levels
+from sklearn_mpt._imputation.kinds_of_models import warm_started
 from sklearn_mpt._imputation.limits import Limits, largest_log_densities
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
-from sklearn_mpt._imputation.selection import expected, search, with_levels
+from sklearn_mpt._imputation.search import SearchLimits, search
 from sklearn_mpt._imputation.truncation import Conditionals, draw_within, expect_within
 from sklearn_mpt._imputation.weights import ModelWeights, mixed
 from sklearn_mpt._persistence import VersionedPickleMixin
@@ -36,6 +38,11 @@ REFIT_PARAMS = {"max_iter": 10}
 # pooled standard errors are too small. benchmarks/bench_coverage.py prints the coverage
 # of intervals, and the ratio of variances.
 WARM_START_PARAMS = {"max_iter": 30, "tol": 4e-4}  # tol in nats per row
+
+# Rows to which the chosen models are fitted; of longer tables, a sample. More of them
+# add nothing that can be seen: "Imputation: rows of long tables" in
+# benchmarks/RESULTS.rst.
+MAX_FIT_ROWS = 20_000
 
 
 def repeated(rows, weight):
@@ -116,11 +123,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             self._learn_columns(numbers, sample_weight)
         rows, weight = with_levels(numbers, sample_weight, self._coding)
+        rng = np.random.default_rng(spawn_seeds(self.random_state, 1)[0])
         if not is_refit:
-            seed = spawn_seeds(self.random_state, 1)[0]
-            rng = np.random.default_rng(seed)
-            limits = self.max_seconds, self.max_models
-            self._store_models(*search(rows, weight, *limits, rng))
+            limits = SearchLimits.from_parameters(self.max_seconds, self.max_models)
+            self._store_models(*search(rows, weight, limits, rng))
+        rows, weight = sampled(rows, weight, MAX_FIT_ROWS, rng)
         refit_params = WARM_START_PARAMS if is_refit else REFIT_PARAMS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -163,9 +170,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return CodedRows(self._numbers(X), self._coding)
 
     def _store_models(self, trials, kept, weights):
-        columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
+        columns = "name", "rmse", "wrong", "steps", "gain", "seconds", "outcome"
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
-        table["log_prob"] = np.array([t.log_prob.mean() for t in trials])
+        table["log_prob"] = np.array(
+            [t.log_prob.mean() if len(t.log_prob) else np.nan for t in trials]
+        )
         table["weight"] = np.zeros(len(trials))
         table["weight"][kept] = weights.log_prob.mean(axis=1)
         self.selection_ = table

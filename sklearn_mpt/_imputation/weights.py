@@ -88,13 +88,30 @@ class HiddenEntries(NamedTuple):
         """
         log_prob = self.mean(mixed(self.log_prob, weights.log_prob[:, self.columns]))
         error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
-        count = self.count
+        share = np.where(self.is_number, self.count, 0) / self.count.sum()
+        return log_prob, -0.5 * share @ np.log(self.mean_squares(error))
+
+    def mean_squares(self, error):
+        """Return the mean squared error of each column, beside those of all; (d,)."""
         square = self.sum_by_column([error**2])[0] + PSEUDO_ERRORS * self.mean(error**2)
-        log_error = 0.5 * np.log(
-            square / (count + PSEUDO_ERRORS) + np.finfo(float).tiny
-        )
-        share = np.where(self.is_number, count, 0) / count.sum()
-        return log_prob, -share @ log_error
+        return square / (self.count + PSEUDO_ERRORS) + np.finfo(float).tiny
+
+    def gains(self):
+        """Return what the second of two models gains on the first, and standard errors.
+
+        Both are pairs: of log-probabilities, and of squared errors in nats, as in
+        `value`; per hidden entry.
+        """
+        first, second = self.error
+        squares = self.mean_squares(first)[self.columns]
+        by_entry = np.diff(self.log_prob, axis=0)[0], (first**2 - second**2) / squares / 2
+        gains = np.array([self.mean(gain) for gain in by_entry])
+        share = self.weight / self.weight.sum()
+        variances = [
+            share**2 @ (gain - mean) ** 2
+            for gain, mean in zip(by_entry, gains, strict=True)
+        ]
+        return gains, np.sqrt(variances)
 
 
 def log_prob_weights(hidden):

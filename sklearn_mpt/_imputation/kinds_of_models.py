@@ -1,0 +1,185 @@
+"""The models that the imputer tries on coded rows: a plain list.
+
+Models come in kinds, such as mixtures, and those of a kind from small to large. Each is
+affordable by its design: a model of many columns has few factors, forests read few
+inputs, and no kind needs a price.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+
+from sklearn_mpt._deep.vae import MPTDeepVAE
+from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
+from sklearn_mpt._imputation.bayes_rule import (
+    FactorIndicators,
+    GaussianIndicators,
+    LevelsAsNumbers,
+)
+from sklearn_mpt._imputation.coded_models import CodedModel, CodedNetwork
+from sklearn_mpt._imputation.coded_rows import TableCoding
+from sklearn_mpt._imputation.column_layout import ColumnLayout
+from sklearn_mpt._imputation.independent import IndependentColumns
+from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
+from sklearn_mpt._mixture.estimator import MPTMixture
+
+# Variance that is added to the variance 1 of each number in every step of EM. More of
+# them gain nothing: "Imputation: rules of the choice of models" in
+# benchmarks/RESULTS.rst.
+SHRINKAGES = 0.03, 0.0003
+# Shrinkage of mixtures: columns for each row of a component, times this. The bias from
+# it must vanish with the number of rows, as standard errors do.
+SHRINKAGE_OF_MIXTURES = 0.03
+# Most columns, with those of indicators, of models with covariances of all columns. EM
+# inverts those of the columns that are missing in a row, for each row.
+MAX_DENSE_COLUMNS = 100
+# Numbers of components of mixtures, each tried where the one before gained.
+MIXTURE_SIZES = 2, 4, 8, 16
+# Most epochs of mixtures, of a Gaussian and of factors, and the gain at which they end,
+# in nats per row and column.
+EM_EPOCHS, GAUSSIAN_EPOCHS, FACTOR_EPOCHS = 15, 8, 60
+TOL = 5e-4
+# Forests are not calibrated: that takes time, and means of numbers stay as they are.
+FOREST_TREES, LEAF_ROWS, FOREST_MASKS = 10, 3, 1
+
+
+class Candidate(NamedTuple):
+    """A model to try.
+
+    name : name to show. start : function of the fitted model before it of its kind (or
+    None); returns a model to fit.
+    """
+
+    name: str
+    start: Callable
+
+
+class TableSettings(NamedTuple):
+    """What all candidates depend on: the coding of the rows, their number, a seed."""
+
+    coding: TableCoding
+    n_rows: int
+    seed: int
+
+    @property
+    def layout(self):
+        return self.coding.layout
+
+    @property
+    def n_indicators(self):
+        """Number of columns in which categories have an indicator each."""
+        return int(self.coding.indicators.widths.sum())
+
+    def mixture(self, n_components, layout, **params):
+        """Return a mixture of columns with the kinds of a layout."""
+        common = {
+            "objective": "lml",
+            "max_iter": EM_EPOCHS,
+            "tol": TOL * len(layout.kinds),
+            "init_params": "kmeans" if n_components > 1 else "random_from_data",
+            "random_state": self.seed,
+            "likelihood": layout.likelihood_among(MPTMixture._kinds_taken),
+        }
+        return MPTMixture(n_components, **common | params)
+
+
+def kinds_of_models(settings):
+    """Return the kinds that are always tried, each a list of `Candidate`."""
+    kinds = [columns_alone(), factors(settings), gaussians(settings)]
+    return [*kinds, mixtures(settings), forests(settings)]
+
+
+def columns_alone():
+    """Return independent columns, with which all others are compared."""
+    return [Candidate("columns alone", lambda _: IndependentColumns())]
+
+
+def factors(settings):
+    """Return Gaussians of 1, 2, 4, ... factors, with indicators for categories."""
+    n_most = min(settings.n_indicators, settings.n_rows) // 2
+
+    params = FACTOR_EPOCHS, TOL * settings.n_indicators
+    return [
+        Candidate(
+            f"Gaussian, {k} factors", lambda _, k=k: FactorIndicators(k, *params)
+        )
+        for k in (2**i for i in range(n_most.bit_length()))
+    ]
+
+
+def gaussians(settings):
+    """Return Gaussians with decreasing shrinkage, with indicators for categories."""
+    n_columns, layout = settings.n_indicators, settings.layout
+    if n_columns > MAX_DENSE_COLUMNS:
+        return []
+    wide = ColumnLayout(["gaussian"] * n_columns, layout.n_categories)
+
+    def start(before, shrinkage):
+        if before is not None:
+            return warm_started(before, reg_covar=shrinkage)
+        model = settings.mixture(1, wide, reg_covar=shrinkage, max_iter=GAUSSIAN_EPOCHS)
+        return GaussianIndicators(model)
+
+    return [
+        Candidate(f"Gaussian, shrinkage {s}", lambda before, s=s: start(before, s))
+        for s in SHRINKAGES
+    ]
+
+
+def mixtures(settings):
+    """Return mixtures of 2, 4, ... components, in which categories are independent."""
+    layout = settings.layout.without_levels()
+    if layout.kinds.count("gaussian") > MAX_DENSE_COLUMNS:
+        return []
+
+    def start(n_components):
+        width = n_components * settings.n_indicators / settings.n_rows
+        shrinkage = SHRINKAGE_OF_MIXTURES * width
+        model = settings.mixture(n_components, layout, reg_covar=shrinkage)
+        return LevelsAsNumbers(model) if settings.layout.values else CodedModel(model)
+
+    return [
+        Candidate(f"mixture of {k}", lambda _, k=k: start(k))
+        for k in MIXTURE_SIZES
+        if 2 * k <= settings.n_rows
+    ]
+
+
+def forests(settings):
+    """Return forests, to which numbers have no power transforms."""
+    # here, as the import takes half as long as that of all else
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    model = MPTDependencyNetwork(
+        RandomForestClassifier(FOREST_TREES, min_samples_leaf=LEAF_ROWS),
+        RandomForestRegressor(
+            FOREST_TREES, min_samples_leaf=LEAF_ROWS, max_features=1 / 3
+        ),
+        likelihood=settings.layout.likelihood,
+        n_masks=FOREST_MASKS,
+        n_orders=1,
+        calibrate=False,
+        random_state=settings.seed,
+    )
+    return [Candidate("forests", lambda _: CodedNetwork(clone(model), False))]
+
+
+def nets(settings):
+    """Return nets, which take long: each is a kind of its own."""
+    kinds = {"masked autoencoder": MPTMaskedAutoencoder, "deep": MPTDeepVAE}
+
+    def start(net):
+        model = net(likelihood=settings.layout.likelihood, random_state=settings.seed)
+        return CodedModel(model)
+
+    return [
+        [Candidate(name, lambda _, net=net: start(net))] for name, net in kinds.items()
+    ]
+
+
+def warm_started(model, **params):
+    """Return a copy of a fitted model whose `fit` starts from its parameters."""
+    return copy.deepcopy(model).set_warm_start(**params)
