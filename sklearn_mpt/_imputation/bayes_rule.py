@@ -17,6 +17,7 @@ from scipy import stats
 from scipy.special import log_softmax
 
 from sklearn_mpt._factors.em import fit_factors
+from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._imputation.coded_models import CodedModel
 from sklearn_mpt._imputation.coded_rows import CODES, INDICATORS, NUMBERS, CodedRows
 from sklearn_mpt._linear.vae import MPTLinearVAE
@@ -321,15 +322,14 @@ class FactorIndicators(IndicatorModel):
     def __init__(self, n_factors: int, max_iter: int, tol: float):
         super().__init__(MPTLinearVAE(n_factors, noise="per_feature", max_iter=0))
         self.n_factors, self.max_iter, self.tol = n_factors, max_iter, tol
-        self._point = None
 
     def set_warm_start(self, **params) -> Self:
         vars(self).update(params)
         return self
 
     def _fit_model(self, X, sample_weight):
-        params = {"max_iter": self.max_iter, "tol": self.tol, "start": self._point}
-        self._point = point = fit_factors(X, sample_weight, self.n_factors, **params)
+        params = {"max_iter": self.max_iter, "tol": self.tol, "start": self._point()}
+        point = fit_factors(X, sample_weight, self.n_factors, **params)
         coefs, noise = point.coefs.numpy(), point.shape_params.exp().numpy()
         n_present, n_parameters = np.count_nonzero(~np.isnan(X), axis=0), coefs.shape[1]
         pooled = n_present * noise + n_parameters * noise.mean()
@@ -339,6 +339,14 @@ class FactorIndicators(IndicatorModel):
             "noise_variance": pooled / (n_present + n_parameters),
         }
         self.model.set_params(init=arrays).fit(X)
+
+    def _point(self):
+        """Return the parameters of the last fit, or None."""
+        if not hasattr(self.model, "components_"):
+            return None
+        coefs = np.column_stack([self.model.components_.T, self.model.mean_])
+        log_noise = np.log(self.model.noise_variance_)
+        return Point(torch.from_numpy(coefs), torch.from_numpy(log_noise))
 
     @property
     def _means(self):
@@ -357,6 +365,7 @@ class FactorIndicators(IndicatorModel):
         variance = noise + ((covariance @ W) * W).sum(1)
         log_probs = [block.log_prob(z, covariance) for block in blocks]
         return [density.decode(z), variance, *log_probs]
+
 
 def frequencies(codes, count, sample_weight=None):
     """Return the shares of codes among present entries; (count,)."""

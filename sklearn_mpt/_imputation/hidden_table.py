@@ -1,4 +1,4 @@
-"""Entries that are hidden in turn to compare models, and what models predict of them."""
+"""Entries that are hidden in turn, and what models predict of them."""
 
 from typing import NamedTuple
 

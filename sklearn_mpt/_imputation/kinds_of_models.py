@@ -9,7 +9,6 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 from sklearn.base import clone
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
@@ -100,12 +99,9 @@ def columns_alone():
 def factors(settings):
     """Return Gaussians of 1, 2, 4, ... factors, with indicators for categories."""
     n_most = min(settings.n_indicators, settings.n_rows) // 2
-
     params = FACTOR_EPOCHS, TOL * settings.n_indicators
     return [
-        Candidate(
-            f"Gaussian, {k} factors", lambda _, k=k: FactorIndicators(k, *params)
-        )
+        Candidate(f"Gaussian, {k} factors", lambda _, k=k: FactorIndicators(k, *params))
         for k in (2**i for i in range(n_most.bit_length()))
     ]
 

@@ -104,7 +104,10 @@ class HiddenEntries(NamedTuple):
         """
         first, second = self.error
         squares = self.mean_squares(first)[self.columns]
-        by_entry = np.diff(self.log_prob, axis=0)[0], (first**2 - second**2) / squares / 2
+        by_entry = (
+            np.diff(self.log_prob, axis=0)[0],
+            (first**2 - second**2) / squares / 2,
+        )
         gains = np.array([self.mean(gain) for gain in by_entry])
         share = self.weight / self.weight.sum()
         variances = [
@@ -181,7 +184,7 @@ def kept_models(hidden, max_loss=3e-3):
             if gain > best:
                 best, value, added = gain, values, candidate
         kept.append(added)
-    return np.array(kept)
+    return np.sort(kept)
 
 
 def mixed(log_probs, weights):
