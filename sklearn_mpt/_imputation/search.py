@@ -106,14 +106,15 @@ def search(rows, weight, limits, rng):
 class _Trials:
     """The trials so far, and the value of the mixture of their models.
 
-    ended_by : the parameter whose limit ended the search, or None.
+    ended_by : the parameter whose limit ended the search, or None. is_larger : whether
+    the last model is a larger one than another of its kind.
     """
 
     def __init__(self, table, limits):
         self.table, self.limits = table, limits
         self.training_rows = table.training_rows()
         self.all: list[Trial] = []
-        self.value, self.ended_by = 0.0, None
+        self.value, self.ended_by, self.is_larger = 0.0, None, False
 
     @property
     def fitted(self):
@@ -133,9 +134,9 @@ class _Trials:
                     going_on.remove(k)
 
     def warn_if_ended(self):
-        """Warn if a limit ended the search though the last model gained."""
+        """Warn if a limit ended the search though larger models still gained."""
         last = self.all[-1]
-        if self.ended_by and len(self.all) > 1 and last.gain > LARGE_GAIN:
+        if self.ended_by and self.is_larger and last.gain > LARGE_GAIN:
             warn_caller(
                 f"MPTImputer ended the choice of models by {self.ended_by}, though the "
                 f"last one, {last.name}, gained {last.gain:.2g} nats per hidden entry. "
@@ -144,7 +145,7 @@ class _Trials:
 
     def _try(self, candidate, before):
         """Return the trial of a candidate; `before` is the last one of its kind."""
-        start = time.process_time()
+        start, self.is_larger = time.process_time(), before is not None
         try:
             trial = self._fit(candidate, before)
         except NUMERICAL_ERRORS:

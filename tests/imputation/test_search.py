@@ -1,0 +1,157 @@
+"""The search for models: what is tried, what ends it, and how well it fills in."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+
+from sklearn_mpt import MPTImputer
+from sklearn_mpt._imputation.bayes_rule import FactorIndicators
+from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
+from sklearn_mpt._imputation.column_layout import ColumnLayout
+from sklearn_mpt._imputation.hidden_table import sampled, with_levels
+from sklearn_mpt._imputation.independent import IndependentColumns
+from sklearn_mpt._imputation.kinds_of_models import Candidate
+from sklearn_mpt._imputation.search import SearchLimits, search
+
+
+def of_factors(n_rows, n_columns, n_factors=3, noise=0.5, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n_rows, n_factors))
+    X = z @ rng.normal(size=(n_factors, n_columns))
+    return z, X + noise * rng.normal(size=X.shape), rng
+
+
+def rmse_of_hidden(X, is_hidden, **params):
+    """Return the error of numbers that are hidden, in standard deviations."""
+    filled = MPTImputer(random_state=0, **params).fit_transform(
+        np.where(is_hidden, np.nan, X)
+    )
+    return np.sqrt(np.mean(((filled - X) / X.std(axis=0))[is_hidden] ** 2))
+
+
+def noise_of(X, noise=0.5):
+    """Return the least error that a model can have, in standard deviations."""
+    return np.sqrt(np.mean((noise / X.std(axis=0)) ** 2))
+
+
+def test_wide_tables_get_a_model_of_all_their_columns():
+    """Nearly as good as the true model, where columns alone have an error of 1."""
+    _, X, rng = of_factors(60, 101)
+    is_hidden = rng.random(X.shape) < 0.1
+    assert rmse_of_hidden(X, is_hidden, max_models=6) < 1.2 * noise_of(X)
+
+
+def test_a_category_of_many_levels_leaves_numbers_a_model():
+    z, X, rng = of_factors(500, 12)
+    level = np.argsort(np.argsort(z[:, 0] + rng.normal(size=500))) * 40 // 500
+    frame = pd.DataFrame(X).add_prefix("x")
+    frame["level"] = [f"level {code}" for code in level]
+    is_hidden = rng.random(frame.shape) < 0.1
+    filled = MPTImputer(max_models=4, random_state=0).fit_transform(
+        frame.mask(is_hidden)
+    )
+    error = (filled.iloc[:, :12].to_numpy(float) - X) / X.std(axis=0)
+    error = np.sqrt(np.mean(error[is_hidden[:, :12]] ** 2))
+    assert error < 1.3 * noise_of(X)
+
+
+def test_collinear_columns_are_filled_in_without_error():
+    _, X, rng = of_factors(60, 101, n_factors=4, noise=0.0)
+    assert rmse_of_hidden(X, rng.random(X.shape) < 0.1, max_models=6) < 0.05
+
+
+def test_categories_given_factors_follow_from_bayes_rule():
+    """Frequency times the density of visible entries given the category."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=200)
+    level = np.digitize(z + 0.3 * rng.normal(size=200), [-0.5, 0.7]) + 0.0
+    group = rng.integers(3, size=200) + 0.0
+    rows = np.column_stack([z, level, group])
+    layout = ColumnLayout(["gaussian", "ordinal", "categorical"], np.array([0, 3, 3]))
+    coding = TableCoding(layout, rows)
+    coded = CodedRows(rows, coding)
+    model = FactorIndicators(2, 30, 1e-4).fit(coded)
+    W, noise = model.model.components_, model.model.noise_variance_
+    covariance = W.T @ W + np.diag(noise)
+    known = coded.coded("indicators") - model.model.mean_
+    for j in (1, 2):
+        place = coding.indicators.place(j)
+        log_joint = np.empty((200, 3))
+        shares = model._mean_shares(j, coding.indicators)
+        for c, points in enumerate(coding.indicators.of_categories(j, 3)):
+            joint = known.copy()
+            joint[:, place] = points - model.model.mean_[place]
+            block = covariance[place, place]
+            alone = stats.multivariate_normal.logpdf(joint[0, place], cov=block)
+            log_joint[:, c] = stats.multivariate_normal.logpdf(joint, cov=covariance)
+            log_joint[:, c] += np.log(shares[c]) - alone
+        expected = log_joint - np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
+        found = model.conditional_log_prob(coded, np.arange(3) == j)[:, j]
+        code = rows[:, j].astype(int)
+        assert_allclose(found, expected[np.arange(200), code], atol=1e-8)
+
+
+class Failing(IndependentColumns):
+    """A model that cannot be fitted to the rows."""
+
+    def fit(self, rows, sample_weight=None):
+        raise np.linalg.LinAlgError
+
+
+def coded_rows(n_rows=120, n_columns=4):
+    _, X, rng = of_factors(n_rows, n_columns)
+    layout = ColumnLayout(["gaussian"] * n_columns, np.zeros(n_columns, int))
+    return (*with_levels(X, None, TableCoding(layout, X)), rng)
+
+
+def searched(monkeypatch, kinds, limits=SearchLimits()):
+    path = "sklearn_mpt._imputation.search.kinds_of_models"
+    monkeypatch.setattr(path, lambda settings: kinds)
+    rows, weight, rng = coded_rows()
+    return search(rows, weight, limits, rng)
+
+
+def alone(name):
+    return Candidate(name, lambda _: IndependentColumns())
+
+
+def test_kinds_come_in_turn_and_end_without_gain(monkeypatch):
+    """The same model again gains nothing, so that the third one is not tried."""
+    kinds = [[alone("a")], [alone(f"b{i}") for i in range(3)], [alone("c")]]
+    trials, kept, _ = searched(monkeypatch, kinds)
+    assert [trial.name for trial in trials] == ["a", "b0", "c", "b1"]
+    assert [trial.outcome for trial in trials] == ["gained"] * 3 + ["no gain"]
+    assert_array_equal(kept, [0])
+
+
+def test_a_model_that_cannot_be_fitted_is_left_out(monkeypatch):
+    failing = Candidate("fails", lambda _: Failing())
+    trials, kept, weights = searched(monkeypatch, [[alone("a")], [failing, failing]])
+    assert [trial.outcome for trial in trials] == ["gained", "failed"]
+    assert_array_equal(kept, [0])
+    assert_allclose(weights.log_prob, 1)
+    with pytest.raises(np.linalg.LinAlgError):
+        searched(monkeypatch, [[failing]])
+
+
+def test_limits_end_the_search_with_a_warning_if_larger_models_gain():
+    _, X, _ = of_factors(60, 101)
+    with pytest.warns(UserWarning, match=r"by max_models, though .* 4 factors, gained"):
+        tried = MPTImputer(max_models=5, random_state=0).fit(X).selection_
+    names = ["columns alone", "Gaussian, 1 factors", "forests"]
+    names += ["Gaussian, 2 factors", "Gaussian, 4 factors"]
+    assert tried["name"].tolist() == names
+    assert SearchLimits.from_parameters(1e-9, None).reached(3) == "max_seconds"
+    assert SearchLimits.from_parameters("auto", None).reached(10**6) is None
+
+
+def test_a_sample_of_rows_keeps_those_of_levels():
+    rows = np.column_stack([np.arange(50.0), np.arange(50) % 3])
+    layout = ColumnLayout(["gaussian", "categorical"], np.array([0, 3]))
+    coded, weight = with_levels(rows, None, TableCoding(layout, rows))
+    some, some_weight = sampled(coded, weight, 10, np.random.default_rng(0))
+    assert len(some.numbers) == len(some_weight) == 13
+    assert_array_equal(some.numbers[10:, 1], [0, 1, 2])
+    assert sampled(coded, weight, 50, np.random.default_rng(0))[0] is coded
