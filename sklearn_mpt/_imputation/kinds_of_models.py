@@ -100,9 +100,13 @@ def factors(settings):
     """Return Gaussians of 1, 2, 4, ... factors, with indicators for categories."""
     n_most = min(settings.n_indicators, settings.n_rows) // 2
     params = FACTOR_EPOCHS, TOL * settings.n_indicators
+    sizes = [2**i for i in range(n_most.bit_length())]
     return [
-        Candidate(f"Gaussian, {k} factors", lambda _, k=k: FactorIndicators(k, *params))
-        for k in (2**i for i in range(n_most.bit_length()))
+        Candidate(
+            f"Gaussian, {k} {'factor' if k == 1 else 'factors'}",
+            lambda _, k=k: FactorIndicators(k, *params),
+        )
+        for k in sizes
     ]
 
 

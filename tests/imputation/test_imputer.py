@@ -328,7 +328,7 @@ def test_hidden_entries_of_trials_have_the_conditionals_of_their_models(kinds):
         log_prob = model.conditional_log_prob(rows, hidden) + np.log(table.scale)
         assert_allclose(found, log_prob[hidden], atol=1e-6, err_msg=first.name)
         assert np.isin(filled[hidden & is_coded], [0, 1, 2]).all()
-    assert {"columns alone", "Gaussian, 1 factors", "mixture of 2"} < {*names}
+    assert {"columns alone", "Gaussian, 1 factor", "mixture of 2"} < {*names}
     assert "forests" in names
 
 

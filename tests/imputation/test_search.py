@@ -106,11 +106,11 @@ def coded_rows(n_rows=120, n_columns=4):
     return (*with_levels(X, None, TableCoding(layout, X)), rng)
 
 
-def searched(monkeypatch, kinds, limits=SearchLimits()):
+def searched(monkeypatch, kinds):
     path = "sklearn_mpt._imputation.search.kinds_of_models"
     monkeypatch.setattr(path, lambda settings: kinds)
     rows, weight, rng = coded_rows()
-    return search(rows, weight, limits, rng)
+    return search(rows, weight, SearchLimits(), rng)
 
 
 def alone(name):
@@ -140,7 +140,7 @@ def test_limits_end_the_search_with_a_warning_if_larger_models_gain():
     _, X, _ = of_factors(60, 101)
     with pytest.warns(UserWarning, match=r"by max_models, though .* 4 factors, gained"):
         tried = MPTImputer(max_models=5, random_state=0).fit(X).selection_
-    names = ["columns alone", "Gaussian, 1 factors", "forests"]
+    names = ["columns alone", "Gaussian, 1 factor", "forests"]
     names += ["Gaussian, 2 factors", "Gaussian, 4 factors"]
     assert tried["name"].tolist() == names
     assert SearchLimits.from_parameters(1e-9, None).reached(3) == "max_seconds"
