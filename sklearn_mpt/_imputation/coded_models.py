@@ -11,10 +11,6 @@ from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
-# Of forests that fill gaps in. More fill categories in better, but ten are enough to
-# compare forests with other models.
-TREES = 30
-
 
 class CodedModel(BaseEstimator):
     """A model of the rows of a table that keeps its density between calls.
@@ -132,10 +128,8 @@ class CodedModel(BaseEstimator):
 
 
 class CodedNetwork(CodedModel):
-    """A dependency network of forests of coded rows, whose fits have no start."""
+    """A dependency network of coded rows, whose fits have no start."""
 
     def set_warm_start(self, **params) -> Self:
-        """Let `fit` grow as many trees as a forest that is used has."""
-        trees = {f"{kind}__n_estimators": TREES for kind in ("classifier", "regressor")}
-        self.model.set_params(**trees)
+        """Return self, because `fit` has no starting values."""
         return self

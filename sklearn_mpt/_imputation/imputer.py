@@ -197,7 +197,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     Independent columns always have a small weight, which bounds the loss where all
     other models are overconfident; draws are never made from them, unless no other
     model was chosen. All models that are useful are then fitted to all rows, or to
-    20,000 of them, and forests get 30 trees in place of 10.
+    20,000 of them.
 
     Numbers with at most 20 values, each in five rows or more on average, are levels:
     models give each of them a probability, their expectation is the weighted mean of
