@@ -324,7 +324,7 @@ class FactorIndicators(IndicatorModel):
         self.n_factors, self.max_iter, self.tol = n_factors, max_iter, tol
 
     def set_warm_start(self, **params) -> Self:
-        vars(self).update(params)
+        self.set_params(**params)
         return self
 
     def _fit_model(self, X, sample_weight):
