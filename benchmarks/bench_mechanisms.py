@@ -11,6 +11,7 @@ Results are in benchmarks/RESULTS.rst, "Mechanisms", with the lines that each co
 """
 
 import argparse
+import time
 import warnings
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -18,11 +19,21 @@ from unittest.mock import patch
 import bench_dependency
 import numpy as np
 import pandas as pd
+from scipy.special import expit
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
-from sklearn_mpt import MPTDependencyNetwork
+from sklearn_mpt import (
+    MPTDependencyNetwork,
+    MPTItemResponse,
+    MPTLinearVAE,
+    MPTProbabilisticPCA,
+)
 from sklearn_mpt._dependency import calibration, category_calibration, conditionals
 from sklearn_mpt._dependency.families import NormalResiduals
+from sklearn_mpt._fitting.ascent import Ascent
+from sklearn_mpt._fitting.stream import StreamAscent
 
 
 def difference(measure, cases, seeds):
@@ -100,7 +111,67 @@ def _network(case, seed, **params):
     return bench_dependency.measure(case, seed, make, N_ROWS, 19)
 
 
+def saddles(case, seed, is_with):
+    """Whether weak components are replaced by directions that explain more.
+
+    LML of the training rows, nats per row, and processor seconds.
+    """
+    model, X = linear_fit(case, seed)
+    start = time.process_time()
+    with ExitStack() as patches:
+        if not is_with:
+            for ascent in (Ascent, StreamAscent):
+                name = "_replace_weak_components"
+                patches.enter_context(patch.object(ascent, name, lambda *a, **k: False))
+        if case.startswith("stream"):
+            rng = np.random.default_rng(seed)
+            for _ in range(20):
+                for part in np.array_split(rng.permutation(len(X)), 3):
+                    model.partial_fit(X[part])
+        else:
+            model.fit(X)
+    seconds = time.process_time() - start
+    return {"LML": model.score(X), "seconds": seconds}
+
+
+LINEAR_FITS = (
+    "PPCA, diabetes, gaps",
+    "PPCA, wine, gaps",
+    "factors, wine",
+    "factors, diabetes",
+    "factors, wine, gaps",
+    "factors, cancer, gaps",
+    "binary, one of 20",
+    "binary, two of 30",
+    "items, 2pl",
+    "stream, wine",
+    "stream, binary",
+)
+
+
+def linear_fit(case, seed):
+    """Return an estimator and its rows."""
+    rng = np.random.default_rng(seed)
+    if "binary" in case or "items" in case:
+        n_dims, d = (2, 30) if "two" in case or "stream" in case else (1, 20)
+        z, W = rng.normal(size=(500, n_dims)), rng.normal(size=(n_dims, d))
+        X = (rng.random((500, d)) < expit(z @ W)).astype(float)
+        if "items" in case:
+            return MPTItemResponse("2pl", random_state=seed), X
+        return MPTLinearVAE(n_dims, likelihood="bernoulli", random_state=seed), X
+    load = load_wine
+    if "diabetes" in case or "cancer" in case:
+        load = load_diabetes if "diabetes" in case else load_breast_cancer
+    X = scale(load().data)
+    if "gaps" in case:
+        X[rng.random(X.shape) < 0.2] = np.nan
+    if "factors" in case:
+        return MPTLinearVAE(4, noise="per_feature", random_state=seed), X
+    return MPTProbabilisticPCA(5, random_state=seed), X
+
+
 MECHANISMS = {
+    "saddles": (saddles, LINEAR_FITS),
     "factors": (factors, TABLES),
     "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),
