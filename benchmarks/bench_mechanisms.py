@@ -26,7 +26,6 @@ from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import (
     MPTDependencyNetwork,
-    MPTItemResponse,
     MPTLinearVAE,
     MPTProbabilisticPCA,
 )
@@ -135,16 +134,15 @@ def saddles(case, seed, is_with):
 
 
 LINEAR_FITS = (
+    "PPCA, wine",
+    "PPCA, wine, raw",
+    "PPCA, cancer, raw, gaps",
     "PPCA, diabetes, gaps",
-    "PPCA, wine, gaps",
     "factors, wine",
-    "factors, diabetes",
-    "factors, wine, gaps",
     "factors, cancer, gaps",
     "binary, one of 20",
     "binary, two of 30",
-    "items, 2pl",
-    "stream, wine",
+    "stream, wine, raw",
     "stream, binary",
 )
 
@@ -152,22 +150,21 @@ LINEAR_FITS = (
 def linear_fit(case, seed):
     """Return an estimator and its rows."""
     rng = np.random.default_rng(seed)
-    if "binary" in case or "items" in case:
+    if "binary" in case:
         n_dims, d = (2, 30) if "two" in case or "stream" in case else (1, 20)
         z, W = rng.normal(size=(500, n_dims)), rng.normal(size=(n_dims, d))
         X = (rng.random((500, d)) < expit(z @ W)).astype(float)
-        if "items" in case:
-            return MPTItemResponse("2pl", random_state=seed), X
         return MPTLinearVAE(n_dims, likelihood="bernoulli", random_state=seed), X
     load = load_wine
     if "diabetes" in case or "cancer" in case:
         load = load_diabetes if "diabetes" in case else load_breast_cancer
-    X = scale(load().data)
+    X = load().data if "raw" in case else scale(load().data)
     if "gaps" in case:
         X[rng.random(X.shape) < 0.2] = np.nan
     if "factors" in case:
         return MPTLinearVAE(4, noise="per_feature", random_state=seed), X
-    return MPTProbabilisticPCA(5, random_state=seed), X
+    n_components = 8 if "raw" in case and "stream" not in case else 5
+    return MPTProbabilisticPCA(n_components, random_state=seed), X
 
 
 MECHANISMS = {

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._fitting.averages import PointAverage, StepHistory
-from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
 from sklearn_mpt._fitting.natural_gradient import (
     align,
     apply,
@@ -42,7 +42,9 @@ def best_of_points(objective, points, n_epochs):
         )
         for point in points
     ]
-    return best_of_short_runs(runs, n_epochs).point
+    best = best_of_short_runs(runs, n_epochs)
+    best.check()
+    return best.point
 
 
 class Ascent(Solver):
@@ -152,6 +154,7 @@ class Ascent(Solver):
         self._record = StepHistory(point)
         self._n_idle_steps = 0
         self._last = None  # point, move and size of the last step
+        self._batch = None
         self._n_steps = self._n_epochs = 0
         self._step_share = 1.0
         self._memory = QuasiNewton()
@@ -167,10 +170,6 @@ class Ascent(Solver):
         average = self._average
         if average is not None and average.count > self.min_points:
             return average.point
-        if self.objective.rules.corrects_steps and self._last is not None:
-            before, move, size = self._last
-            if size > 1:  # a corrected step may overshoot, a full one does not
-                return apply(before, move, 1.0, self.objective.floor)
         return self.point
 
     def terminate(self):
@@ -185,6 +184,8 @@ class Ascent(Solver):
         objective = self.objective.exact_objective()
         if objective is None:
             return None
+        if not self.objective.is_noisy:
+            self.check()
         following = Ascent(
             objective,
             self.result,
@@ -210,10 +211,33 @@ class Ascent(Solver):
                 ConvergenceWarning,
             )
 
+    def check(self):
+        """Undo the last step if the value after it, not known yet, is lower.
+
+        A step after convergence is undone in any case: it gains next to nothing.
+        """
+        if self._last is None or self.result is not self.point:
+            return
+        if self.converged or self._has_lost():
+            self.recover()
+        self._last = None
+
+    def _has_lost(self):
+        try:
+            move = full_step(
+                self.objective, self.point, self._batch, self._information, 0.0
+            )
+        except DIVERGENCE:
+            return True
+        return self._has_overshot(move)
+
     def recover(self):
         """Go back to the last point whose value and step are finite."""
         if self._last is not None:
             self.point = self._last[0]
+
+    def interrupt(self):
+        self.recover()
 
     def step(self):
         """Take one pass over the batches."""
@@ -246,10 +270,12 @@ class Ascent(Solver):
         candidate = with_missing_components(point, *slopes, self._tol, share=share)
         if candidate is not None and is_trial:
             candidate = best_of_points(self.objective, [candidate], self.trial_epochs)
-        if (
-            candidate is None
-            or gain_at(candidate, point, self.objective, batch) <= self._tol
-        ):
+        if candidate is None:
+            return False
+        # a point after a step that overshot is worse than the one before
+        others = [point] if self._last is None else [point, self._last[0]]
+        gains = (gain_at(candidate, other, self.objective, batch) for other in others)
+        if not all(gain > self._tol for gain in gains):
             return False
         self._start_again(candidate)
         return True
@@ -264,6 +290,7 @@ class Ascent(Solver):
         if self._average is not None and self._average.count:
             self.point = align(self.point, self._average.reference)
         share = max(self._information_share, 1 / (self._n_steps + 1))
+        self._batch = batch
         move = full_step(self.objective, self.point, batch, self._information, share)
         self._information = move.information
         if self._has_overshot(move):

@@ -57,7 +57,7 @@ class Solver(ABC):
         """The best parameters so far."""
 
     def check(self):
-        """Raise one of `DIVERGENCE` if the very last step diverged."""
+        """Undo the very last step if it lost, or raise one of `DIVERGENCE`."""
 
     def recover(self):
         """Go back to the best parameters, after an epoch that diverged."""
@@ -131,6 +131,7 @@ def run(solver, max_iter):
         solver.step()
         if solver.terminate():
             break
+    solver.check()
     return solver.result
 
 

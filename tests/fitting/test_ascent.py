@@ -304,6 +304,29 @@ def test_running_out_of_epochs_warns():
     assert not ascent.converged
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_a_last_step_that_lost_is_undone(noise):
+    """Full steps overshoot, and are halved in the epoch after."""
+    losses = [loss(START)]
+    for max_iter in range(1, 6):
+        with pytest.warns(ConvergenceWarning, match="reached"):
+            ascent = run(Quadratic(excess=0.3, noise=noise), max_iter=max_iter)
+        losses.append(loss(ascent.result))
+    assert (np.diff(losses) <= 0).all()
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_short_runs_do_not_end_where_the_last_step_lost():
+    end = best_of_points(Quadratic(excess=0.3), [START], 1)
+    assert loss(end) <= loss(START)
+
+
+def test_an_interruption_leaves_a_point_whose_value_is_known():
+    with pytest.warns(UserWarning, match="interrupted"):
+        ascent = run(Quadratic(excess=0.3), epochs=Counted(interrupt, 1))
+    assert loss(ascent.result) <= loss(START)
+
+
 class Slow(Quadratic):
     """Gains fall as one over the square of the number of steps."""
 

@@ -204,3 +204,25 @@ def test_another_component_is_tried_where_gaps_make_local_maxima():
     by_em = MPTProbabilisticPCA(5, objective="lml", init="pca", tol=1e-8).fit(X)
     model = MPTProbabilisticPCA(5, random_state=1).fit(X)
     assert model.score(X) > by_em.score(X) - 1e-3
+
+
+def indicators(n_components):
+    """Rows with exactly collinear columns and gaps, and a model that fits them."""
+    rng = np.random.default_rng(0)
+    levels = [np.eye(size)[rng.integers(0, size, 80)] for size in (3, 4)]
+    X = np.hstack([*levels, rng.normal(size=(80, 2))])
+    X[rng.random(X.shape) < 0.15] = np.nan
+    X = (X - np.nanmean(X, axis=0)) / np.nanstd(X, axis=0)
+    return X, MPTLinearVAE(
+        n_components, noise="per_feature", init="pca", objective="lml", random_state=0
+    )
+
+
+@pytest.mark.parametrize("n_components", [5, 7])
+@pytest.mark.filterwarnings("ignore:Maximum iterations", "ignore:Heywood")
+@pytest.mark.filterwarnings("ignore:n_components=")
+def test_no_fit_ends_below_the_ones_before_it(n_components):
+    """Also where a component is replaced after a step that overshot."""
+    X, model = indicators(n_components)
+    scores = [model.set_params(max_iter=n).fit(X).score(X) for n in range(13)]
+    assert (np.diff(scores) >= 0).all()
