@@ -14,7 +14,7 @@ HIDDEN_SHARE = 0.2  # of the present entries, hidden at a time
 # Entries are hidden again until so many were hidden, or so often, because few entries
 # decide neither which model is better nor what weights the models have.
 MIN_HIDDEN, MAX_MASKS = 200, 4
-MAX_ROWS = 2000  # on which models are compared
+MAX_ROWS = 1000  # on which models are compared
 # Weight of each additional row that contains categories; see `with_levels`.
 LEVEL_WEIGHT = 1e-3
 # In place of errors that are not finite, in standard deviations or nats.

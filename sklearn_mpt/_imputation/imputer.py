@@ -183,7 +183,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     `keep_empty_features`. Gaps of dates and time differences are filled in their dtype,
     rounded to days, hours, minutes or seconds if all dates are.
 
-    A fifth of the present entries, of up to 2000 rows, is hidden from all models; in
+    A fifth of the present entries, of up to 1000 rows, is hidden from all models; in
     small tables up to four times, until 200 entries have been hidden.
     The smallest model of each kind comes first, then the next ones. A larger model of a
     kind is tried if the one before it predicted the hidden entries better than the one

@@ -127,7 +127,8 @@ def log_prob_weights(hidden):
         return hidden.sum_by_column(shares / shares.sum(axis=0))
 
     start = np.repeat(common, len(hidden.is_number), axis=1)
-    return weights_by_em(start, expected_counts, PSEUDO_ENTRIES * common, axis=0)
+    prior = PSEUDO_ENTRIES * common
+    return weights_by_em(start, expected_counts, prior, axis=0, tol=1e-3)
 
 
 def mean_weights(hidden):
