@@ -93,13 +93,13 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     units = unit_attributes(likelihood, X, weight)
     shift, scale = units["_shift"], units["_scale"]
     rows = WeightedRows.from_arrays((X - shift) / scale, weight)
-    location = likelihood.start_location(*rows)
+    location = likelihood.start_location(rows.X, weight)
     sizes = [n_components, *recipe.widths[::-1], len(location)]
     layers, *hidden = _decoder_start(
         sizes, location, recipe.activation, kind.activation_scale, rng
     )
     fitted = units | {"activation_": recipe.activation}
-    fitted |= likelihood.start_attributes(rows.X, scale, rows.weight)
+    fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
         share = np.clip(SCALES.noise_share * X.shape[1], SCALES.min_noise_share, 1)
         fitted["noise_variance_"] = share * fitted["noise_variance_"]

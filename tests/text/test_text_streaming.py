@@ -110,7 +110,7 @@ def test_scores_of_another_model_or_method_are_not_taken(tmp_path, monkeypatch, 
 
 def test_a_context_and_its_text_are_not_one_text(tmp_path):
     scorer = MPTScorer(make_model().eval(), make_tokenizer(), method="pll").fit()
-    pairs = [("the cat", "sat"), ("the", "cat sat"), ["the cat", "sat"]]
+    pairs = [("the cat", "sat"), ("the", "cat sat"), ("the cat", "sat")]
     expected = scorer.score_samples(pairs)
     assert expected[0] == expected[2] != expected[1]
     for _ in range(2):
