@@ -27,7 +27,7 @@ import math
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from sklearn_mpt._matrices import identity, inverse_product
 from sklearn_mpt._numbers import TINY
@@ -111,6 +111,13 @@ def _unexplained(product, unit, axes, lengths, tol=1e-3):
             dtype=np.float64,
         )
         start = np.random.default_rng(0).normal(size=n_features)
-        eigenpairs = eigsh(operator, n_wanted, which="LA", v0=start, tol=tol)
+        try:
+            eigenpairs = eigsh(operator, n_wanted, which="LA", v0=start, tol=tol)
+        except ArpackNoConvergence as error:  # equal eigenvalues, of collinear features
+            n_missing = n_wanted - len(error.eigenvalues)
+            eigenpairs = (
+                np.pad(error.eigenvalues, (n_missing, 0)),
+                np.pad(error.eigenvectors, ((0, 0), (n_missing, 0))),
+            )
         values, vectors = (unit.new_tensor(array) for array in eigenpairs)
     return values.flip(0), vectors.flip(1)

@@ -155,9 +155,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         standardised numbers; share of ``wrong`` categories; mean number of ``steps``
         between predicted and true ordered categories; ``gain`` in the log-probability
         of the mixture of all models so far; ``seconds`` of processor time; ``outcome``:
-        "gained" if the model predicts better than the smaller one of its kind, and is
-        not followed by a larger one if it says "no gain" or "failed"; ``weight``, the
-        mean over columns, 0 if not chosen. ``pandas.DataFrame(imputer.selection_)``
+        "gained" if the model predicts better than the smaller one of its kind, "no
+        gain", with which a kind ends, or "failed"; ``weight``, the mean over columns, 0
+        if not chosen. ``pandas.DataFrame(imputer.selection_)``
         makes a table.
     unmodelled_ : dict
         Columns that are not modelled, by name or number, and why, if `estimator` is

@@ -129,8 +129,10 @@ class _Trials:
                 self.ended_by = self.limits.reached(len(self.all))
                 if self.ended_by:
                     return
-                last[k] = self._try(kinds[k].pop(0), last[k])
-                if last[k].outcome != GAINED or not kinds[k]:
+                trial = self._try(kinds[k].pop(0), last[k])
+                if trial.outcome != FAILED:
+                    last[k] = trial
+                if trial.outcome == NO_GAIN or not kinds[k]:
                     going_on.remove(k)
 
     def warn_if_ended(self):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from sklearn.datasets import load_diabetes, load_iris, load_wine
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
@@ -226,3 +227,21 @@ def test_no_fit_ends_below_the_ones_before_it(n_components):
     X, model = indicators(n_components)
     scores = [model.set_params(max_iter=n).fit(X).score(X) for n in range(13)]
     assert (np.diff(scores) >= 0).all()
+
+
+def test_eigenvectors_that_converge_are_enough(monkeypatch):
+    """ARPACK may not find all of them, as of collinear features."""
+    calls = []
+
+    def partly(*args, **params):
+        values, vectors = eigsh(*args, **params)
+        calls.append(len(values))
+        raise ArpackNoConvergence("too many steps", values[1:], vectors[:, 1:])
+
+    monkeypatch.setattr("sklearn_mpt._fitting.saddles.eigsh", partly)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 1)) + rng.normal(size=(80, 140))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    model = MPTProbabilisticPCA(2, objective="lml", random_state=0).fit(X)
+    assert calls
+    assert np.isfinite(model.score(X))

@@ -127,9 +127,11 @@ def test_kinds_come_in_turn_and_end_without_gain(monkeypatch):
 
 
 def test_a_model_that_cannot_be_fitted_is_left_out(monkeypatch):
+    """The next one of its kind is tried all the same."""
     failing = Candidate("fails", lambda _: Failing())
-    trials, kept, weights = searched(monkeypatch, [[alone("a")], [failing, failing]])
-    assert [trial.outcome for trial in trials] == ["gained", "failed"]
+    kinds = [[alone("a")], [failing, alone("b")]]
+    trials, kept, weights = searched(monkeypatch, kinds)
+    assert [trial.outcome for trial in trials] == ["gained", "failed", "gained"]
     assert_array_equal(kept, [0])
     assert_allclose(weights.log_prob, 1)
     with pytest.raises(np.linalg.LinAlgError):
