@@ -131,6 +131,7 @@ MODELS |= {
         "slope_prior": [*(v for v in NO_REAL if v is not None), 0, 0.0, -1.0],
         "guessing_prior": ["a", 1.0, [1.0], [0.0, 0.0], [np.nan, 1.0], [0.0, -1.0]],
         "objective": NO_NAME,
+        "reference_group": ["a", 1, [1]],
     },
     MPTMaskedAutoencoder: EVERY_MODEL
     | {
