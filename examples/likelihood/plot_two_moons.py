@@ -63,6 +63,9 @@ figure.colorbar(colors, ax=axes, label="density")
 filled = models["deep"].impute(gaps)
 for first in np.unique(given):
     here = given == first
-    draws = np.sort(models["deep"].impute(gaps[here], "sample", random_state=1)[:, 1])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Draws for .* effective points")
+        drawn = models["deep"].impute(gaps[here], "sample", random_state=1)
+    draws = np.sort(drawn[:, 1])
     print(f"{first:4}: mean {filled[here][0, 1]:5.2f}, draws {np.round(draws, 1)}")
 plt.show()

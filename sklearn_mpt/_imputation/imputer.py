@@ -77,8 +77,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     estimator : estimator, default=None
         Model that fills in: any estimator with `fit` and `impute`, such as
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
-        mixed: independent columns; Gaussians with 1, 2, 4, ... factors; in tables of up
-        to 100 columns, Gaussians with all covariances and mixtures (`MPTMixture`);
+        mixed: independent columns; in tables of more than 30 columns, with those of
+        indicators of categories, Gaussians with 1, 2, 4, ... factors; in tables of up
+        to 100, Gaussians with all covariances and mixtures (`MPTMixture`);
         forests (`MPTDependencyNetwork`); with `max_seconds` or `max_models` also
         `MPTMaskedAutoencoder` and `MPTDeepVAE`. All but forests describe
         power transforms of numbers whose columns are skewed [3]_.

@@ -35,6 +35,9 @@ SHRINKAGE_OF_MIXTURES = 0.03
 # Most columns, with those of indicators, of models with covariances of all columns. EM
 # inverts those of the columns that are missing in a row, for each row.
 MAX_DENSE_COLUMNS = 100
+# Most columns, with those of indicators, that have no models with few factors: there,
+# Gaussians with all covariances predict as well.
+MIN_FACTOR_COLUMNS = 30
 # Numbers of components of mixtures, each tried where the one before gained.
 MIXTURE_SIZES = 2, 4, 8, 16
 # Most epochs of mixtures, of a Gaussian and of factors, and the gain at which they end,
@@ -98,6 +101,8 @@ def columns_alone():
 
 def factors(settings):
     """Return Gaussians of 1, 2, 4, ... factors, with indicators for categories."""
+    if settings.n_indicators <= MIN_FACTOR_COLUMNS:
+        return []
     n_most = min(settings.n_indicators, settings.n_rows) // 2
     params = FACTOR_EPOCHS, TOL * settings.n_indicators
     sizes = [2**i for i in range(n_most.bit_length())]
