@@ -201,7 +201,7 @@ def test_models_learn_from_numbers_that_are_known_to_lie_below_a_limit():
     frame, gaps, limit = below_a_limit(400)
     missing = gaps["v"].isna()
     imputer = MPTImputer(
-        max_models=6, n_imputations=1, max_value={"v": limit}, random_state=0
+        max_models=2, n_imputations=1, max_value={"v": limit}, random_state=0
     ).fit(gaps)
     truth = frame["v"][missing].mean()
     for filled in (imputer.transform(gaps), *imputer.transform_multiple(gaps)):
