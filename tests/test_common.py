@@ -290,8 +290,8 @@ def test_every_estimator_of_rows_is_checked():
 def test_attributes_of_an_unfitted_estimator_exist_or_do_not(name):
     """`dir`, `inspect` and scikit-learn's tags ask for all, and expect no error."""
     estimator = getattr(sklearn_mpt, name)()
-    names = object.__dir__(estimator)  # scikit-learn's `dir` leaves some out
-    assert {*dir(estimator)} == {name for name in names if hasattr(estimator, name)}
+    names = object.__dir__(estimator)  # `dir` of new versions leaves some out
+    assert {name for name in names if hasattr(estimator, name)} <= {*dir(estimator)}
     assert dict(inspect.getmembers(estimator))["fit"]
     assert not hasattr(estimator, "_n_features_out")
 
