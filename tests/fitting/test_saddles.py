@@ -168,6 +168,7 @@ def test_a_stream_of_small_parts_finds_weak_components():
     assert best.score(X) - model.score(X) < 0.05
 
 
+@pytest.mark.filterwarnings("ignore:Heywood case")
 @pytest.mark.parametrize("n_components", [2, 4])
 def test_factors_are_no_worse_than_those_of_scikit_learn(n_components):
     X = scale(load_wine().data)

@@ -417,7 +417,7 @@ def test_conditionals_of_powers_are_densities_with_the_expected_values():
     """Of the whole mixture, in the units of the table."""
     rows = skewed_table(400, np.random.default_rng(2))
     table = pd.DataFrame(rows[:, :3], columns=list("abc")).assign(yes=rows[:, 3] > 0)
-    model = MPTImputer(max_models=7, random_state=0).fit(table).estimator_
+    model = MPTImputer(max_models=5, random_state=0).fit(table).estimator_
     assert_array_equal(model._coding.transforms[True].powers.columns, [0, 1])
     model.mean_weights_ = model.weights_
     for j, name in enumerate("abc"):
