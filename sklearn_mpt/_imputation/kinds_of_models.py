@@ -36,7 +36,8 @@ SHRINKAGE_OF_MIXTURES = 0.03
 # inverts those of the columns that are missing in a row, for each row.
 MAX_DENSE_COLUMNS = 100
 # Most columns, with those of indicators, that have no models with few factors: there,
-# Gaussians with all covariances predict as well.
+# Gaussians with all covariances predict as well: "Imputation: a plain list of models"
+# in benchmarks/RESULTS.rst.
 MIN_FACTOR_COLUMNS = 30
 # Numbers of components of mixtures, each tried where the one before gained.
 MIXTURE_SIZES = 2, 4, 8, 16
