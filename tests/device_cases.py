@@ -220,7 +220,7 @@ def trained_language_model(device):
         labels = batch["labels"]
         batch["labels"] = labels.as_subclass(torch.Tensor)
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        batch["labels"].n_tokens = labels.n_tokens  # a move of `labels` keeps them
+        batch["labels"].weights = labels.weights  # a move of `labels` keeps them
         loss = mpt_loss(model(**batch), batch["labels"])
         optimizer.zero_grad()
         loss.backward()

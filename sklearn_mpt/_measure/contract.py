@@ -40,7 +40,7 @@ Another tells scores of different kinds apart, which must not be compared:
 A model of rows of several lengths, such as texts, takes no mask of shape (n_features,).
 It has these methods instead, with the arguments of the public functions:
 
-``_masked_score_curve(X, n_masks, random_state, n_jobs)``
+``_masked_score_curve(X, n_masks, mask_blocks, random_state, n_jobs)``
     Returns the result of `mpt_curve`.
 ``_lml_along_orders(X, n_orders, random_state, n_jobs)``
     Returns the result of `lml_samples` with ``return_std=True``.

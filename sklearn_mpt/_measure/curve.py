@@ -169,8 +169,11 @@ class MPTCurve:
             f"(standard error {self._error_of_total()[0]:.2g}) nats>"
         )
 
-    # Labels of MPTCurveDisplay: x axis, unit of the scores, legend.
-    _labels = ("Number of hidden features $m$", "feature", "area = LML")
+    @property
+    def _labels(self):
+        """Labels of MPTCurveDisplay: x axis, unit of the scores, legend."""
+        total = "area" if self.has_blocks else "area = LML"
+        return "Number of hidden features $m$", "feature", total
 
     @property
     def mask_rates(self) -> np.ndarray:

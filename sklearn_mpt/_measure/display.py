@@ -181,8 +181,8 @@ class MPTCurveDisplay(Display):
 
     def _label(self, name):
         curve = self.curve
-        title = "area" if curve.has_blocks else curve._labels[2]
-        area, error = f"{title} = {curve.total:.2f}", curve._error_of_total()[0]
+        area = f"{curve._labels[2]} = {curve.total:.2f}"
+        error = curve._error_of_total()[0]
         if error >= 0.005:  # not nan, and not rounding
             area += f" ± {error:.2f}"
         return f"{area} nats" if name is None else f"{name}\n{area} nats"

@@ -88,7 +88,7 @@ def mpt_curve(
         How the masks are divided among the sizes. "neyman" keeps their total number and
         draws more of them at sizes where scores vary more, in proportion to the
         standard deviation in a pilot [2]_. It needs `design` "independent" or "auto".
-    mask_blocks : array-like of shape (n_features,) or "span", default=None
+    mask_blocks : array-like of shape (n_features,), "span" or "word", default=None
         Structure of the masks. An array has a label for each feature: features of one
         label, such as columns of one topic or pixels of one patch, are hidden together.
         Blocks come in random order; a mask hides whole blocks, and some features of one
@@ -98,7 +98,9 @@ def mpt_curve(
         probability. With blocks or spans the sum of the scores is not the log marginal
         likelihood, and the curve has no `lml`. It is lower if hidden features depend
         more on those hidden with them than on others, as neighbours do. They need
-        `design` "independent" or "auto".
+        `design` "independent" or "auto". For texts only "word", which hides whole words
+        of the tokenizer and counts words in mask sizes: `total` is then a lower bound
+        of the log-probability given where words begin.
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the `random_state` of the estimator.
     n_jobs : int, default=None
@@ -154,8 +156,8 @@ def mpt_curve(
     """
     estimator = resolve_model(estimator)
     if ask := ragged_hook(estimator, "_masked_score_curve"):
-        _check_ragged(mask_sizes, design, allocation, mask_blocks)
-        return ask(X, n_masks, random_state, n_jobs)
+        _check_ragged(mask_sizes, design, allocation)
+        return ask(X, n_masks, mask_blocks, random_state, n_jobs)
     rows = check_rows(estimator, X)
     check_hidden_values(estimator, rows)
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
@@ -195,9 +197,7 @@ def mpt_curve(
     )
 
 
-def _check_ragged(mask_sizes, design, allocation, mask_blocks):
-    if mask_blocks is not None:
-        raise ValueError(f"mask_blocks must be None for texts, got {mask_blocks!r}.")
+def _check_ragged(mask_sizes, design, allocation):
     if mask_sizes is not None or design != "auto" or allocation != "equal":
         raise ValueError(
             "For texts, which differ in length, mask_sizes must be None, design 'auto' "

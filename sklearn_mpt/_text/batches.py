@@ -82,7 +82,7 @@ def _blocks(windows, draw, batch_tokens):
     for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
         if len(windows[i].places):
             block.append(i)
-            n_tokens += draw.n_rows(len(windows[i].places)) * len(windows[i])
+            n_tokens += draw.n_rows(windows[i]) * len(windows[i])
         if n_tokens >= BLOCK_BATCHES * batch_tokens:
             yield block
             block, n_tokens = [], 0

@@ -55,11 +55,20 @@ class WindowLayout:
     n_all: np.ndarray  # number of distinct draws that exist, shape (n_terms,)
     n_steps: int
     usual_variances: np.ndarray  # of a draw of each term, up to one factor, (n_terms,)
+    n_scored: np.ndarray  # number of units whose scores a row averages, (n_terms,)
 
     @property
     def weights(self):
         """Weight of each row in the score of the window."""
-        return np.repeat(1 / self.counts, self.counts * self.n_steps)
+        return self._of_rows(1 / self.counts)
+
+    @property
+    def n_scored_of_rows(self):
+        """Number of units whose scores each row averages."""
+        return self._of_rows(self.n_scored)
+
+    def _of_rows(self, of_terms):
+        return np.repeat(of_terms, self.counts * self.n_steps)
 
     @property
     def places(self):
@@ -128,14 +137,15 @@ def average_terms(window, log_prob, targets, draw):
     WindowScores
     """
     n_targets = np.array([len(places) for places in targets])
-    layout = draw.layout(len(window.places))
-    means = np.add.reduceat(log_prob, np.cumsum(n_targets) - n_targets) / n_targets
+    layout = draw.layout(draw.n_units(window))
     rows = np.repeat(np.arange(len(targets)), n_targets)
-    tokens, values = np.concatenate(targets), log_prob / n_targets[rows]
-    shares = np.bincount(tokens, layout.weights[rows] * values, len(window))
+    tokens = np.concatenate(targets)
+    values = log_prob / layout.n_scored_of_rows[rows]
+    means = np.add.reduceat(values, np.cumsum(n_targets) - n_targets)
+    of_tokens = np.bincount(tokens, layout.weights[rows] * values, len(window))
     contrasts = layout.contrasts_of_tokens(rows, tokens, values, len(window))
     places, terms = window.places, layout.reduce(means)
-    noise = shares[places], contrasts[:, places]
+    noise = of_tokens[places], contrasts[:, places]
     return WindowScores(*terms, terms[1], *terms, *noise)
 
 

@@ -263,15 +263,20 @@ def check_tokenizer(tokenizer):
         )
 
 
-def check_words(method, tokenizer):
-    """Refuse a method that needs words if the tokenizer does not know them."""
-    is_known = tokenizer.is_fast or has_marks_of_words(tokenizer)
-    if method == "pll_word_l2r" and not is_known:
-        raise ValueError(
-            "method='pll_word_l2r' needs tokens that bear marks of words, such as "
-            f"'##', or a fast tokenizer. To {type(tokenizer).__name__}, each token is "
-            "a word: method='pll' is then the same."
-        )
+def check_words(method, tokenizer, mask_blocks=None):
+    """Refuse what needs words if the tokenizer does not know them."""
+    if tokenizer.is_fast or has_marks_of_words(tokenizer):
+        return
+    for name, value, needs_words, usual in (
+        ("method", method, "pll_word_l2r", "pll"),
+        ("mask_blocks", mask_blocks, "word", None),
+    ):
+        if value == needs_words:
+            raise ValueError(
+                f"{name}={value!r} needs tokens that bear marks of words, such as "
+                f"'##', or a fast tokenizer. To {type(tokenizer).__name__}, each token "
+                f"is a word: {name}={usual!r} is then the same."
+            )
 
 
 class OpenedModelMixin:

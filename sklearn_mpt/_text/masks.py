@@ -32,8 +32,9 @@ class MaskDraw:
     """Settings of a draw of masks: method, seed, number, rates and design.
 
     `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
-    given rates have independent masks, whatever `design` is. `moderation` has
-    the variances of the texts of `fit`; None if there were none.
+    given rates have independent masks, whatever `design` is. Mask sizes count units,
+    which are hidden together: tokens, or words if `mask_blocks` is "word". `moderation`
+    has the variances of the texts of `fit`; None if there were none.
     """
 
     method: str
@@ -43,6 +44,7 @@ class MaskDraw:
     design: str = "independent"
     order: str = "left_to_right"
     block_size: int = 1
+    mask_blocks: str | None = None
     moderation: Moderation | None = None
 
     @property
@@ -56,7 +58,7 @@ class MaskDraw:
         The estimate takes draws as independent. The scale is what the layout says of
         texts of this length. It is 0 if all orders, or masks, are drawn.
         """
-        scale = self.layout(len(window.places)).usual_variance
+        scale = self.layout(self.n_units(window)).usual_variance
         return (np.sum(score.cautious**2), scale) if scale > 0 else (0.0, 0.0)
 
     @property
@@ -75,16 +77,26 @@ class MaskDraw:
             return DESIGNS[self.design]
         return METHODS[self.method]
 
-    def sizes(self, n_places):
+    def units(self, window):
+        """Return the number 0, 1, ... of the unit of each place, (n_places,)."""
+        if self.mask_blocks is None:
+            return np.arange(len(window.places))
+        return np.unique(window.words[window.places], return_inverse=True)[1]
+
+    def n_units(self, window):
+        """Return the number of units of a window."""
+        return len(np.unique(self.units(window)))
+
+    def sizes(self, n_units):
         """Return the mask sizes to score in a window, increasing."""
         if self.rates is None:
-            return np.arange(1, n_places + 1)
-        return np.unique([mask_size(rate, n_places) for rate in self.rates])
+            return np.arange(1, n_units + 1)
+        return np.unique([mask_size(rate, n_units) for rate in self.rates])
 
-    def n_rows(self, n_places):
+    def n_rows(self, window):
         """Return an upper bound of the number of rows of a window."""
         n_masks = self.n_masks if self._method.is_random else 1
-        return n_masks * len(self.sizes(n_places))
+        return n_masks * len(self.sizes(self.n_units(window)))
 
     def plan(self, window):
         """Yield the rows of a window: (hidden, target), bool of shape (n_tokens,)."""
@@ -98,9 +110,9 @@ class MaskDraw:
         """Return the `WindowScores` of the rows of a window."""
         return self._method.estimate(window, log_prob, targets, self)
 
-    def layout(self, n_places):
+    def layout(self, n_units):
         """Return the `WindowLayout` of the rows of a window."""
-        return self._method.layout(n_places, self)
+        return self._method.layout(n_units, self)
 
     def generator(self, window, stream):
         """Return a random generator that depends on the seed and the tokens.
@@ -134,26 +146,26 @@ class ScoringMethod:
 
 def plan_sets(window, draw):
     """Hide random sets of every size, and score all hidden tokens."""
-    n_places = len(window.places)
-    for size in draw.sizes(n_places):
+    units, n_units = draw.units(window), draw.n_units(window)
+    for size in draw.sizes(n_units):
         rng = draw.generator(window, int(size))
-        n_masks = int(min(draw.n_masks, _n_sets(n_places, size)))
-        for order in _draw_distinct(rng, n_places, size, n_masks):
-            hidden = _only(window, window.places[order])
+        n_masks = int(min(draw.n_masks, _n_sets(n_units, size)))
+        for chosen in _draw_distinct(rng, n_units, size, n_masks):
+            hidden = _only(window, window.places[np.isin(units, chosen)])
             yield hidden, hidden
 
 
-def lay_out_sets(n_places, draw):
+def lay_out_sets(n_units, draw):
     """Return a layout in which each size is a term, and each mask a draw of one row.
 
     No mask is drawn twice. The usual variance is that of the mean of so many of the
     tokens, if the log-probability of a token does not depend on which others are
     hidden. So that of the score grows like the logarithm of the number of tokens.
     """
-    sizes = draw.sizes(n_places)
-    n_all = _n_sets(n_places, sizes)
+    sizes = draw.sizes(n_units)
+    n_all = _n_sets(n_units, sizes)
     counts = np.minimum(draw.n_masks, n_all).astype(int)
-    return WindowLayout(counts, n_all, 1, (n_places - sizes) / n_places / sizes)
+    return WindowLayout(counts, n_all, 1, (n_units - sizes) / n_units / sizes, sizes)
 
 
 def plan_orders(window, draw):
@@ -206,7 +218,7 @@ def lay_out_orders(n_places, draw):
     """
     n_all = np.array([factorial(n_places)])
     counts = np.minimum(draw.n_masks, n_all).astype(int)
-    return WindowLayout(counts, n_all, n_places, np.array([n_places]))
+    return WindowLayout(counts, n_all, n_places, np.array([n_places]), np.ones(1))
 
 
 def plan_singles(window, draw):
@@ -234,7 +246,8 @@ def plan_blocks(window, draw):
 
 def lay_out_singles(n_places, draw):
     """Return a layout with one term: the sum over all tokens. Nothing is random."""
-    return WindowLayout(np.ones(1, dtype=int), np.ones(1), n_places, np.zeros(1))
+    one = np.ones(1)
+    return WindowLayout(np.ones(1, dtype=int), one, n_places, np.zeros(1), one)
 
 
 METHODS = {

@@ -28,7 +28,8 @@ class TextCurve(MPTCurve):
 
     `mask_sizes` are percentages, and `n_features` is 100. As texts differ in length,
     the log marginal likelihood is not the area under the curve; it is the mean over
-    texts of the sum over all sizes of each text.
+    texts of the sum over all sizes of each text. If masks hide whole words
+    (`has_blocks`), percentages are those of words, and `total` is that sum.
 
     Parameters
     ----------
@@ -46,7 +47,10 @@ class TextCurve(MPTCurve):
     text_lml: float
     text_noise: MaskNoise
 
-    _labels = ("Hidden tokens (%)", "token", "LML")
+    @property
+    def _labels(self):
+        unit, total = ("words", "sum") if self.has_blocks else ("tokens", "LML")
+        return f"Hidden {unit} (%)", "token", total
 
     @property
     def total(self) -> float:
@@ -96,6 +100,7 @@ def text_curve(scores):
         text_lml=float(_average(scores.totals()[0], counts)),
         text_noise=scores.noise_of_terms(counts / counts.sum()),
         noise=noise,
+        has_blocks=scores.draw.mask_blocks is not None,
     )
 
 
@@ -219,13 +224,13 @@ class TextScores:
         return counts[self.first]
 
     def at_rates(self, rates):
-        """Add up n_places * S(rate) over the windows of each text, for method "mpt".
+        """Add up n_units * S(rate) over the windows of each text, for method "mpt".
 
-        Returns n_places, (n_texts,), and the sums, (n_texts, n_rates).
+        Returns numbers of tokens, (n_texts,), and the sums, (n_texts, n_rates).
         """
         sums = np.zeros((len(self.first), len(rates)))
         for window, score in self._pairs():
-            n = len(window.places)
+            n = self.draw.n_units(window)
             sums[window.text] += n * score.sizes[self._columns(rates, n)] if n else 0
         return self.n_tokens(), sums[self.first]
 
@@ -233,7 +238,7 @@ class TextScores:
         """Return the noise, by rate, of the weighted sum over texts of token scores."""
         n_tokens, blocks = self.n_tokens(), [np.zeros((len(rates), 0))]
         for window, score in self._pairs():
-            n = len(window.places)
+            n = self.draw.n_units(window)
             if n:
                 weight = weights[window.text] * n / n_tokens[window.text]
                 blocks.append(weight * score.size_contrasts[self._columns(rates, n)])
@@ -255,10 +260,10 @@ class TextScores:
             contrasts *= np.sqrt(variance / np.sum(contrasts**2))
         return MaskNoise(contrasts, np.array(degrees), False, self._identity())
 
-    def _columns(self, rates, n_places):
+    def _columns(self, rates, n_units):
         """Return the indices of the mask sizes of a window at these rates."""
-        sizes = [mask_size(rate, n_places) for rate in rates]
-        return np.searchsorted(self.draw.sizes(n_places), sizes)
+        sizes = [mask_size(rate, n_units) for rate in rates]
+        return np.searchsorted(self.draw.sizes(n_units), sizes)
 
     def _identity(self):
         """Return a key that is equal for equal masks, from the tokens and the seed."""
@@ -266,7 +271,8 @@ class TextScores:
         for window in self.windows:
             for part in ([window.text], window.inputs["input_ids"], window.places):
                 key.update(np.asarray(part, dtype="<i8").tobytes())
-        draw_params = self.draw.seed, self.draw.n_masks, self.draw.design
+        draw = self.draw
+        draw_params = draw.seed, draw.n_masks, draw.design, draw.mask_blocks
         return "texts", *draw_params, key.hexdigest()
 
     def tokens(self, texts, tokenizer):

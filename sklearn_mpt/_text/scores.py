@@ -391,16 +391,21 @@ class TextScoresMixin:
         again = score_windows(self._open_again()[0], windows, draw, self.n_jobs)
         return scores.std_error_by_second_draws(dict(zip(picked, again, strict=True)))
 
-    def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
+    def _masked_score_curve(self, X, n_masks, mask_blocks, random_state, n_jobs):
         """Compute what `mpt_curve` returns for texts."""
         self._check_is_fitted()
+        if mask_blocks is not None:
+            check_choice(mask_blocks, "mask_blocks", ["word"])
         n_masks = self.n_masks if n_masks is None else n_masks
         check_int_or_auto(n_masks, "n_masks")
         check_n_jobs(n_jobs)
         seed = self._seed if random_state is None else draw_seed(random_state)
-        return text_curve(
-            self._score_texts(X, self._draw_of("mpt", seed, n_masks), n_jobs)
-        )
+        draw = self._draw_of("mpt", seed, n_masks)
+        if mask_blocks is not None:  # variances of `fit` are those of other masks
+            draw = replace(
+                draw, design="independent", mask_blocks=mask_blocks, moderation=None
+            )
+        return text_curve(self._score_texts(X, draw, n_jobs))
 
     def _kind_of_scores(self):
         return METHODS[self.method].kind
@@ -452,7 +457,7 @@ class TextScoresMixin:
 
     def _score_texts(self, X, draw, n_jobs=None, verbose=None):
         language_model, tokenizer = self._open_again()
-        check_words(draw.method, tokenizer)
+        check_words(draw.method, tokenizer, draw.mask_blocks)
         texts = self._check_texts(X)
         windows, first = windows_of(tokenizer, texts, language_model.input_names)
         warn_of_no_words(tokenizer, windows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,17 +20,20 @@ from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_tokenizer
 from sklearn_mpt._text.masks import check_text_rate
+from sklearn_mpt._text.slow_tokenizers import rule_of_words
 from sklearn_mpt._text.texts import show
 from sklearn_mpt._text.windows import special_ids
 
+# Entries of a tokenized text that no model reads.
+MARKS = ("special_tokens_mask", "labels", "word_ids")
 FIXED = "fixed_mask"  # key of the tokens that fix_masks hides
 VISIBLE = -100  # means "no label" in transformers and torch
 
 
 class TextLabels(torch.Tensor):
-    """Labels that carry the numbers of tokens of their texts, `n_tokens`.
+    """Labels that carry the weight of a hidden token of each text, `weights`.
 
-    They keep these numbers when they are moved, joined or split by texts, as loaders of
+    They keep these weights when they are moved, joined or split by texts, as loaders of
     iterable datasets do. `Trainer` gives a loss function only the labels of a batch.
     """
 
@@ -39,16 +43,16 @@ class TextLabels(torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*args, **kwargs)
         if function in MOVES:
-            return _labels(result, args[0].n_tokens)
+            return _labels(result, args[0].weights)
         if function is torch.Tensor.__getitem__ and isinstance(args[1], slice):
-            return _labels(result, args[0].n_tokens[args[1]])
+            return _labels(result, args[0].weights[args[1]])
         if function in JOINS and _is_of_texts(args[1:], kwargs):
-            counts = [getattr(part, "n_tokens", None) for part in args[0]]
-            if None not in counts:
-                return _labels(result, torch.cat(counts))
+            weights = [getattr(part, "weights", None) for part in args[0]]
+            if None not in weights:
+                return _labels(result, torch.cat(weights))
         if function in CUTS and _is_of_texts(args[2:], kwargs):
-            counts = args[0].n_tokens.split([len(part) for part in result])
-            return tuple(map(_labels, result, counts))
+            weights = args[0].weights.split([len(part) for part in result])
+            return tuple(map(_labels, result, weights))
         if function in COMPARISONS and _is_visible(args[1]):
             return _hidden(result, len(args[0]))
         return result
@@ -96,9 +100,9 @@ def _is_of_texts(more, kwargs):
     return (more[0] if more else kwargs.get("dim", 0)) == 0
 
 
-def _labels(tensor, n_tokens):
+def _labels(tensor, weights):
     labels = tensor.as_subclass(TextLabels)
-    labels.n_tokens = n_tokens
+    labels.weights = weights
     return labels
 
 
@@ -150,10 +154,13 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         of masks again. For evaluation, `fix_masks` draws masks once.
     pad_to_multiple_of : int, default=None
         Pad to a multiple of this length, which is faster on some accelerators.
-    mask_blocks : "span", default=None
+    mask_blocks : {"span", "word"}, default=None
         "span" hides consecutive tokens, from a random one on; a span that reaches the
         last token goes on at the first. The loss is then biased, as with spans in
-        `mpt_curve`. None hides every set of one size with the same probability.
+        `mpt_curve`. "word" hides whole words. `mask_rate` then counts words, and the
+        loss estimates minus the sum of the scores of `mpt_curve` with the same
+        `mask_blocks`, a lower bound of the log-probability given where words begin.
+        None hides every set of one size with the same probability.
 
     See Also
     --------
@@ -168,6 +175,13 @@ class DataCollatorForMPT(DataCollatorWithPadding):
     context, give features `labels` that are -100 for the context, and the ids of the
     tokens elsewhere: tokens whose label is -100 stay visible, and do not count as
     tokens of the text.
+
+    Words are those of the tokenizer: the entry `word_ids` of a feature, a list with an
+    entry for each token, as ``tokenizer(text).word_ids()``; without, that of the output
+    of a fast tokenizer. Features that have neither, as those of slow tokenizers and
+    rows of a `Dataset`, have the words that marks of tokens show, such as "##". If a
+    vocabulary has no such marks, they are refused. Trainer keeps the column `word_ids`
+    of a `Dataset` if its ``remove_unused_columns`` is False.
 
     Examples
     --------
@@ -196,7 +210,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         mask_blocks: str | None = None,
     ):
         if mask_blocks is not None:
-            check_choice(mask_blocks, "mask_blocks", ["span"])
+            check_choice(mask_blocks, "mask_blocks", ["span", "word"])
         if pad_to_multiple_of is not None:
             check_int(pad_to_multiple_of, "pad_to_multiple_of")
         super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
@@ -216,15 +230,17 @@ class DataCollatorForMPT(DataCollatorWithPadding):
     def __call__(self, features: Sequence[Mapping]) -> dict[str, torch.Tensor]:
         batch = self._pad(features)
         ids = batch["input_ids"]
-        is_maskable = self._is_maskable(features, batch)
+        units = self._units(features, batch)
         fixed = [feature.get(FIXED) for feature in features]
         if all(places is None for places in fixed):
-            hidden = torch.from_numpy(self._draw(is_maskable))
+            is_hidden = self._draw(units)
         else:
             starts = self._starts(features, ids.shape[1])
-            hidden = torch.from_numpy(_mark(fixed, starts, is_maskable))
+            is_hidden = _mark(fixed, starts, units)
+        weights = _count(units) / np.maximum(_count(np.where(is_hidden, units, -1)), 1)
+        hidden = torch.from_numpy(is_hidden)
         batch["labels"] = _labels(
-            ids.masked_fill(~hidden, VISIBLE), torch.from_numpy(is_maskable.sum(axis=1))
+            ids.masked_fill(~hidden, VISIBLE), torch.from_numpy(weights).float()
         )
         batch["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
         return batch
@@ -265,18 +281,20 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         features = list(features) * n_masks
         if not features:
             return []
-        names = {*self.tokenizer.model_input_names, "special_tokens_mask", "labels"}
+        names = {*self.tokenizer.model_input_names, *MARKS}
         batch = self._pad(features)
-        is_maskable = self._is_maskable(features, batch)
+        units = self._units(features, batch)
         rng = np.random.default_rng([self._seed, *b"fixed"])
-        hidden = self._draw(is_maskable, rng) & is_maskable
+        hidden = self._draw(units, rng)
         starts = self._starts(features, hidden.shape[1])
-        return [
-            BatchEncoding(
-                {**_select(feature, names), FIXED: np.flatnonzero(row) - start}
-            )
-            for feature, row, start in zip(features, hidden, starts, strict=True)
-        ]
+        made = []
+        for i, (feature, start) in enumerate(zip(features, starts, strict=True)):
+            entries = _select(feature, names)
+            entries[FIXED] = np.flatnonzero(hidden[i]) - start
+            if self.mask_blocks == "word":
+                entries["word_ids"] = words_of(feature, i, self.tokenizer)
+            made.append(BatchEncoding(entries))
+        return made
 
     def _pad(self, features):
         names = {*self.tokenizer.model_input_names, "special_tokens_mask"}
@@ -286,6 +304,18 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         """Return the position at which each text starts after padding to a width."""
         is_left = self.tokenizer.padding_side == "left"
         return [width - len(f["input_ids"]) if is_left else 0 for f in features]
+
+    def _units(self, features, batch):
+        """Number what is hidden together, tokens or words; -1 for fixed tokens."""
+        is_maskable = self._is_maskable(features, batch)
+        begins = is_maskable.copy()  # a unit
+        if self.mask_blocks == "word":
+            starts = self._starts(features, begins.shape[1])
+            for row, (feature, start) in enumerate(zip(features, starts, strict=True)):
+                words = words_of(feature, row, self.tokenizer)
+                goes_on = start + 1 + np.flatnonzero(words[1:] == words[:-1])
+                begins[row, goes_on] &= ~is_maskable[row, goes_on - 1]
+        return np.where(is_maskable, begins.cumsum(axis=1) - 1, -1)
 
     def _is_maskable(self, features, batch):
         ids = batch["input_ids"]
@@ -298,24 +328,23 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             is_fixed[row, places + start] = True
         return ~is_fixed & is_text
 
-    def _draw(self, is_maskable, rng=None):
+    def _draw(self, units, rng=None):
         """Draw the tokens to hide, of shape (n_texts, n_tokens)."""
         rng = self._generator() if rng is None else rng
-        n_texts, n_tokens = len(is_maskable), is_maskable.sum(axis=1)
+        n_texts, n_units = len(units), _count(units)
         if self.mask_rate == "uniform":
             strata = (rng.permutation(n_texts) + rng.random(n_texts)) / n_texts
-            sizes = np.floor(strata * n_tokens).astype(int) + 1
+            sizes = np.floor(strata * n_units).astype(int) + 1
         else:
-            sizes = np.array([mask_size(self.mask_rate, n) for n in n_tokens])
-        if self.mask_blocks is None:
-            keys = rng.random(is_maskable.shape)
+            sizes = np.array([mask_size(self.mask_rate, n) for n in n_units])
+        numbers, count = np.arange(units.shape[1]), np.maximum(n_units, 1)[:, None]
+        if self.mask_blocks == "span":
+            keys = (numbers - np.floor(rng.random((n_texts, 1)) * count)) % count
         else:
-            count = np.maximum(n_tokens, 1)[:, None]
-            first = np.floor(rng.random((n_texts, 1)) * count)
-            keys = (is_maskable.cumsum(axis=1) - 1 - first) % count
-        keys = np.where(is_maskable, keys, np.inf)
-        ranks = keys.argsort(axis=1).argsort(axis=1)
-        return (ranks < sizes[:, None]) & is_maskable
+            keys = rng.random(units.shape)
+        keys = np.where(numbers < n_units[:, None], keys, np.inf)
+        is_chosen = keys.argsort(axis=1).argsort(axis=1) < sizes[:, None]
+        return np.take_along_axis(is_chosen, units, axis=1) & (units >= 0)
 
     def _generator(self):
         """Return the random generator of this worker and process.
@@ -359,14 +388,47 @@ def _unlabelled(feature, index):
     return np.flatnonzero(labels == VISIBLE)
 
 
-def _mark(fixed, starts, is_maskable):
+def _count(units):
+    """Count the units of each row, (n_texts,); -1 is none."""
+    return np.array([len(np.unique(row[row >= 0])) for row in units])
+
+
+def words_of(feature, index, tokenizer):
+    """Return numbers of the words of the tokens of a tokenized text, (n_tokens,).
+
+    Tokens of one word follow each other and have one number.
+    """
+    n_tokens, ids = len(feature["input_ids"]), feature.get("word_ids")
+    if ids is None and getattr(feature, "is_fast", False):
+        ids = feature.word_ids()
+    if ids is None:
+        goes_on = rule_of_words(tokenizer)
+        if goes_on is None:
+            raise ValueError(
+                f"mask_blocks='word' needs words, and features[{index}] has none, as "
+                f"the tokens of {type(tokenizer).__name__} bear no marks of words, "
+                "such as '##'. Give it the words of its tokens, as word_ids, or set "
+                "mask_blocks to None."
+            )
+        tokens = tokenizer.convert_ids_to_tokens(feature["input_ids"])
+        begins = [not goes_on(before, token) for before, token in pairwise(tokens)]
+        return np.cumsum([0, *begins])[:n_tokens]
+    if len(ids) != n_tokens:
+        raise ValueError(
+            f"word_ids of features[{index}] must have an entry for each of its "
+            f"{n_tokens} tokens, got {len(ids)}."
+        )
+    return np.array([-1 if number is None else number for number in ids], dtype=int)
+
+
+def _mark(fixed, starts, units):
     """Return True for tokens hidden by fixed masks; positions count from the text."""
     if any(places is None for places in fixed):
         raise ValueError(
             "features must all have masks from fix_masks, or none of them, but "
             f"{sum(places is None for places in fixed)} of {len(fixed)} have none."
         )
-    hidden = np.zeros_like(is_maskable)
+    hidden = np.zeros(units.shape, dtype=bool)
     for row, (places, start) in enumerate(zip(fixed, starts, strict=True)):
         hidden[row, places + start] = True
     return hidden
@@ -384,9 +446,10 @@ def mpt_loss(
 
     .. math:: -\frac{L}{m} \sum_{j \in M} \log p(x_j \mid x_R),
 
-    where L is the number of tokens of a text and M the set of its m hidden tokens. If m
-    is uniform on 1..L, it is an unbiased estimate of minus the mean log marginal
-    likelihood ([1]_, Proposition 1), or of minus the bound that `MPTScorer` estimates.
+    where L is the number of tokens of a text and M the set of its m hidden tokens; L
+    and m count words if whole words are hidden. If m is uniform on 1..L, it is an
+    unbiased estimate of minus the mean log marginal likelihood ([1]_, Proposition 1),
+    or of minus the bound that `MPTScorer` estimates.
     The usual loss is the mean over hidden tokens, in which large masks and long texts
     have larger weights.
 
@@ -396,7 +459,7 @@ def mpt_loss(
         Output of a masked language model, with "logits" of shape (n_texts, n_tokens,
         n_vocabulary).
     labels : tensor of shape (n_texts, n_tokens)
-        Labels from `DataCollatorForMPT`, which carry the numbers L.
+        Labels from `DataCollatorForMPT`, which carry the ratios L / m.
     num_items_in_batch : tensor, default=None
         The hidden tokens of all batches of one step, as Trainer counts them: the sum
         over the batches of ``(labels != -100).sum()``, which also carries the number of
@@ -452,19 +515,18 @@ def mpt_loss(
     """
     check_real(label_smoothing, "label_smoothing", "both", 1)
     logits = outputs["logits"]
-    n_tokens = _check_labels(labels, logits).to(logits.device)
+    weights = _check_labels(labels, logits).to(logits.device)
     n_texts = _count_texts(labels, num_items_in_batch)
     labels = labels.as_subclass(torch.Tensor)
     hidden = labels != VISIBLE
     rows = hidden.nonzero()[:, 0]
-    n_hidden = hidden.sum(dim=1)
     losses = cross_entropy(
         logits[hidden].float(),
         labels[hidden],
         reduction="none",
         label_smoothing=label_smoothing,
     )
-    return (losses * (n_tokens / n_hidden)[rows]).sum() / n_texts
+    return (losses * weights[rows]).sum() / n_texts
 
 
 def _count_texts(labels, num_items_in_batch):
@@ -484,11 +546,11 @@ def _count_texts(labels, num_items_in_batch):
 
 
 def _check_labels(labels, logits):
-    """Check the labels; return the numbers of tokens of their texts."""
-    if not hasattr(labels, "n_tokens"):
+    """Check the labels; return the weights of their texts."""
+    if not hasattr(labels, "weights"):
         raise TypeError(
-            "labels must be those of DataCollatorForMPT, which know the numbers of "
-            f"tokens of their texts, got {type(labels).__name__}. Set it as the "
+            "labels must be those of DataCollatorForMPT, which know the weights of "
+            f"their texts, got {type(labels).__name__}. Set it as the "
             "data_collator; and if several processes read an IterableDataset, set "
             "accelerator_config={'dispatch_batches': False}."
         )
@@ -497,4 +559,4 @@ def _check_labels(labels, logits):
             "labels must have the shape of the logits without the last axis, "
             f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}."
         )
-    return labels.n_tokens
+    return labels.weights

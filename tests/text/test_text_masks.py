@@ -135,7 +135,7 @@ def test_weights_of_rows_give_the_sum_of_the_terms(method, n_masks):
 def test_number_of_rows_is_not_underestimated(method):
     draw = MaskDraw(method, 0, 4)
     n_rows = len(rows_of(draw, make_window())[0])
-    assert n_rows <= draw.n_rows(5) <= 4 * n_rows
+    assert n_rows <= draw.n_rows(make_window()) <= 4 * n_rows
 
 
 def test_variances_are_those_of_samples_without_replacement():

@@ -39,6 +39,12 @@ def encode(texts, **kwargs):
     return [make_tokenizer(**kwargs)(text) for text in texts]
 
 
+def n_tokens_of(labels):
+    """Numbers of tokens by the weights L / m of labels."""
+    is_hidden = labels.as_subclass(torch.Tensor) != -100
+    return labels.weights * is_hidden.sum(dim=1)
+
+
 # Batches
 
 
@@ -122,7 +128,7 @@ def test_tokens_without_labels_stay_visible(side):
     for make in (collate, collate.fix_masks) * 10:
         made = make(features)
         labels = (made if make is collate else collate(made))["labels"]
-        assert labels.n_tokens.tolist() == [5, 5, 2, 9, 1]
+        assert_allclose(n_tokens_of(labels), [5, 5, 2, 9, 1])
         start = labels.shape[1] - len(features[0]["input_ids"]) if side == "left" else 0
         hidden |= set((np.flatnonzero(np.asarray(labels[0]) != -100) - start).tolist())
     assert hidden == {3, 4, 5, 6, 7}
@@ -161,7 +167,8 @@ def test_workers_draw_anew_in_every_epoch():
             return [[batch["labels"] for batch in loader] for _ in range(2)]
 
     first, second = epochs()
-    assert all(labels.n_tokens.tolist() == N_TOKENS for labels in first + second)
+    for labels in first + second:
+        assert_allclose(n_tokens_of(labels), N_TOKENS)
     assert (first[0] != first[1]).any()
     assert (first[0] != second[0]).any()
     again = epochs()
@@ -313,10 +320,10 @@ MOVES = {
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_labels_that_are_moved_keep_the_numbers_of_tokens(move):
+def test_labels_that_are_moved_keep_their_weights(move):
     _, labels = make_batch()
     moved = MOVES[move](labels)
-    assert_array_equal(moved.n_tokens, N_TOKENS)
+    assert_array_equal(moved.weights, labels.weights)
     assert_array_equal(moved, labels)
 
 
@@ -338,16 +345,15 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_labels_that_are_cut_and_joined_keep_the_numbers_of_tokens(cut):
+def test_labels_that_are_cut_and_joined_keep_their_weights(cut):
     _, labels = make_batch()
     parts = CUTS[cut](labels)
-    found = np.concatenate([part.n_tokens for part in parts])
-    assert_array_equal(found, N_TOKENS)
+    assert_allclose(np.concatenate([n_tokens_of(part) for part in parts]), N_TOKENS)
     again = torch.cat(list(parts))
-    assert_array_equal(again.n_tokens, N_TOKENS)
+    assert_array_equal(again.weights, labels.weights)
     assert_array_equal(again, labels)
-    assert not hasattr(torch.cat([labels, labels], dim=1), "n_tokens")
-    assert not hasattr(torch.cat([labels, labels + 0]), "n_tokens")
+    assert not hasattr(torch.cat([labels, labels], dim=1), "weights")
+    assert not hasattr(torch.cat([labels, labels + 0]), "weights")
 
 
 def test_processes_draw_masks_of_their_own(monkeypatch):
