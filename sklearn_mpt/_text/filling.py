@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
-from sklearn_mpt._measure.masks import mask_size
-from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.batches import MaskedWindow, predict_by_row
-from sklearn_mpt._text.diffusion import MaskedDiffusionLM
+from sklearn_mpt._text.excess import AllHiddenExcess, warn_of_excess
 from sklearn_mpt._text.filled_texts import TextWriter
-from sklearn_mpt._text.masked_lm import log_softmax
-from sklearn_mpt._text.moderation import MIN_TEXTS
-from sklearn_mpt._text.texts import Texts, whole_text
-from sklearn_mpt._text.variances import RULES
+from sklearn_mpt._text.texts import Texts, show, whole_text
+from sklearn_mpt._text.unmasking import MaskedPlaces, Unmasker, draw, with_own_ids
 from sklearn_mpt._text.windows import all_special_ids, tokenize
 
-LOW_RATE = 0.15  # at which BERT and most masked language models were trained
-# Nats per token: between models trained at all rates or at 50%, and models trained at
-# 15%, in the table of `bench_scorer.py sample` in benchmarks/RESULTS.rst.
-TOO_LARGE = 0.5
 FILL_ORDERS = ("random", "left_to_right", "confident")
 
 
@@ -36,17 +25,21 @@ class Fill(NamedTuple):
     text : the text, or the (context, text) pair, that was given, with the tokens in the
     place of its mask tokens; of `sample`, as the tokenizer decodes it. tokens : the
     tokens that were filled in, from left to right. log_prob : log-probability of these
-    tokens given the rest, in the order in which they were drawn, at temperature 1; in
-    nats.
+    tokens given the rest, in the order in which they were filled in, at temperature 1;
+    in nats. prob : the probability.
     """
 
     text: str | tuple[str, str]
     tokens: list[str]
     log_prob: float
 
+    @property
+    def prob(self) -> float:
+        return float(np.exp(self.log_prob))
+
 
 class FillingMixin:
-    """Draw tokens in the place of mask tokens."""
+    """Draw and list tokens in the place of mask tokens."""
 
     _check_is_fitted: Callable
     _check_texts: Callable
@@ -62,15 +55,19 @@ class FillingMixin:
         X: Texts,
         n_samples: int = 1,
         *,
+        top_k: int | None = None,
+        targets: Sequence[str] | None = None,
         order: str = "random",
         temperature: float = 1.0,
+        beam_size: int = 32,
         random_state: RandomState = None,
     ) -> list[list[Fill]]:
-        r"""Draw tokens for the mask tokens of each text, given all others.
+        r"""Draw tokens for the mask tokens of each text, or list the most probable.
 
-        Mask tokens are filled in one after the other, each given the tokens drawn
-        before, so that the tokens fit each other. If the conditionals of the model
-        belong to a joint distribution, draws come from it, in any order.
+        Mask tokens are filled in one after the other, each given the tokens before, so
+        that the tokens fit each other. If the conditionals of the model belong to a
+        joint distribution, draws come from it, in any order. Without `top_k` and
+        `targets`, tokens are drawn.
 
         Parameters
         ----------
@@ -79,22 +76,100 @@ class FillingMixin:
             pair with a `joiner`, the whole text.
         n_samples : int, default=1
             Number of draws for each text.
+        top_k : int, default=None
+            Number of fills to list, the most probable first; of `targets`, if these are
+            given. None draws, or lists all targets.
+        targets : sequence of str, default=None
+            What may stand in the place of the one mask token of each text: words, or
+            strings of several tokens, each of which is hidden. All are listed, the most
+            probable first. The log-probability of a target is given its number of
+            tokens, so compare targets of one length, or add that of the length.
         order : {"random", "left_to_right", "confident"}, default="random"
             The order in which mask tokens are filled in. "random": another random order
-            for each draw. "left_to_right": from left to right. "confident": in each
-            step the one whose most probable token has the highest probability.
+            for each draw, or text. "left_to_right": from left to right. "confident": in
+            each step the one whose most probable token has the highest probability.
         temperature : float, default=1.0
             Divisor of log-probabilities before a token is drawn. 0 takes the most
             probable token.
+        beam_size : int, default=32
+            Number of beginnings that the search for the `top_k` fills goes on with at
+            each mask token; `top_k` if that is more. The result is exact for one mask
+            token, and for several if no more beginnings exist.
         random_state : int, RandomState instance or None, default=None
-            Determines the draws. None takes the `random_state` of the scorer.
+            Determines the draws and random orders. None takes the `random_state` of the
+            scorer.
 
         Returns
         -------
-        fills : list of list of Fill, n_samples of each text
-            Named tuples of `text`, `tokens` and `log_prob`, the log-probability of the
-            tokens in nats. Special tokens are never drawn; probabilities are normalised
-            over all other tokens.
+        fills : list of list of Fill
+            For each text, `n_samples` draws or the listed fills: named tuples of
+            `text`, `tokens` and `log_prob`, the log-probability of the tokens in nats,
+            whose exponential is the attribute `prob`. Special tokens are never filled
+            in; probabilities are normalised over all other tokens.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If X is not a list of texts or pairs; if a text is longer than
+            `max_length_`; if `top_k` or `targets` are given and draws are set by
+            `n_samples` or `temperature`; or if a text has not one mask token where
+            `targets` are given, the tokenizer does not know a target, or reads it
+            together with what is beside it.
+
+        Warns
+        -----
+        UserWarning
+            If a text has no mask token, so that nothing is filled in.
+
+        See Also
+        --------
+        fill_log_prob : The probabilities of all tokens at each mask token.
+        """
+        self._check_is_fitted()
+        check_int(n_samples, "n_samples")
+        check_int(beam_size, "beam_size")
+        is_list = top_k is not None or targets is not None
+        if top_k is not None:
+            check_int(top_k, "top_k")
+        if is_list and (n_samples != 1 or temperature != 1):
+            raise ValueError(
+                "n_samples and temperature are those of draws, but top_k and targets "
+                f"list fills: leave them out, got {n_samples} and {temperature}."
+            )
+        texts = [whole_text(text) for text in self._check_texts(X)]
+        if targets is not None:
+            return self._rank(texts, targets, top_k, order, random_state)
+        windows = self._windows(texts)
+        self._check_lengths(windows)
+        self._warn_of_no_masks(windows)
+        if top_k is None:
+            settings = order, temperature, random_state
+            return self._draw_fills(windows, n_samples, *settings, texts)
+        blanks = self._blanks(windows, 1, order, random_state)
+        found = self._unmasker().search(blanks, top_k, beam_size)
+        writer = TextWriter(self._open_again()[1])
+        return [
+            [_write(writer, best, text) for best in of_text]
+            for of_text, text in zip(found, texts, strict=True)
+        ]
+
+    def fill_log_prob(self, X: Texts) -> list[np.ndarray]:
+        r"""Compute the log-probability of every token at each mask token.
+
+        All mask tokens of a text are hidden together, and each is predicted from the
+        other tokens.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts with mask tokens, as for `fill`.
+
+        Returns
+        -------
+        list of ndarray of shape (n_mask_tokens, n_vocabulary)
+            Log-probabilities in nats, with a column for each id of the tokenizer; minus
+            infinity for special tokens. The probabilities of a row add up to one.
+            `fill` draws from them where a text has one mask token.
 
         Raises
         ------
@@ -105,21 +180,26 @@ class FillingMixin:
         Warns
         -----
         UserWarning
-            If a text has no mask token, so that nothing is filled in.
+            If a text has no mask token.
+
+        See Also
+        --------
+        conditional_log_prob : The log-probabilities of the tokens of a text.
         """
         self._check_is_fitted()
-        check_int(n_samples, "n_samples")
-        texts = [whole_text(text) for text in self._check_texts(X)]
-        windows = self._windows(texts)
+        windows = self._windows([whole_text(text) for text in self._check_texts(X)])
+        self._check_lengths(windows)
+        self._warn_of_no_masks(windows)
+        blanks = self._blanks(windows, 1, "left_to_right", 0)
+        return self._unmasker().log_prob(blanks)
+
+    def _check_lengths(self, windows):
         for index, window in enumerate(windows):
             if len(window) > self.max_length_:
                 raise ValueError(
                     f"texts[{index}] has {len(window)} tokens, more than max_length="
                     f"{self.max_length_}."
                 )
-        self._warn_of_no_masks(windows)
-        settings = n_samples, order, temperature, random_state
-        return self._fill(windows, *settings, texts)
 
     def _warn_of_no_masks(self, windows):
         mask = self._open_again()[1].mask_token
@@ -188,8 +268,10 @@ class FillingMixin:
                 f"n_tokens={n_tokens} make a text of {len(windows[0])} tokens, more "
                 f"than max_length={self.max_length_}."
             )
-        (fills,) = self._fill(windows, n_samples, order, temperature, random_state)
-        _warn_of_excess(self._excess, language_model.model)
+        (fills,) = self._draw_fills(
+            windows, n_samples, order, temperature, random_state
+        )
+        warn_of_excess(self._excess, language_model.model)
         return fills
 
     def _blank(self, n_tokens):
@@ -208,194 +290,121 @@ class FillingMixin:
     def _is_greedy(self, texts, order):
         """Return whether filling in the most probable tokens restores each text."""
         _, tokenizer = self._open_again()
-        windows, hidden = self._windows(self._check_texts(texts)), []
-        for window in windows:
-            ids = window.inputs["input_ids"].copy()
-            ids[window.places] = tokenizer.mask_token_id
-            inputs = window.inputs | {"input_ids": ids}
-            hidden.append(replace(window, inputs=inputs))
-        fills, is_greedy = self._fill(hidden, 1, order, 0.0, None), []
+        windows = self._windows(self._check_texts(texts))
+        hidden = [
+            with_own_ids(window, window.places, tokenizer.mask_token_id)
+            for window in windows
+        ]
+        fills, is_greedy = self._draw_fills(hidden, 1, order, 0.0, None), []
         for window, (fill,) in zip(windows, fills, strict=True):
             ids = window.inputs["input_ids"][window.places]
             tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
             is_greedy.append(tokens == fill.tokens)
         return is_greedy
 
-    def _fill(self, windows, n_samples, order, temperature, random_state, texts=None):
-        """Fill in the mask tokens of windows, and write them into `texts`, if given."""
-        check_choice(order, "order", FILL_ORDERS)
+    def _draw_fills(
+        self, windows, n_samples, order, temperature, random_state, texts=None
+    ):
+        """Draw mask tokens of windows, and write them into `texts`, if given."""
         check_real(temperature, "temperature", "left")
-        if random_state is None:
-            random_state = self.random_state
-        seed = draw_seed(random_state)
-        language_model, tokenizer = self._open_again()
-        blanks = [
-            MaskedPlaces.of(window, tokenizer.mask_token_id, order, [seed, index, i])
-            for index, window in enumerate(windows)
-            for i in range(n_samples)
-        ]
-        # longest first, as batches are packed
-        ranks = sorted(range(len(blanks)), key=lambda i: -len(blanks[i].window))
-        _fill_all([blanks[i] for i in ranks], language_model, tokenizer, temperature)
-        writer = TextWriter(tokenizer)
+        blanks = self._blanks(windows, n_samples, order, random_state)
+        self._unmasker().fill(blanks, partial(draw, temperature=temperature))
+        writer = TextWriter(self._open_again()[1])
         fills = [
-            copy.fill(writer, None if texts is None else texts[i // n_samples])
-            for i, copy in enumerate(blanks)
+            _write(writer, blank, None if texts is None else texts[i // n_samples])
+            for i, blank in enumerate(blanks)
         ]
         return [fills[i : i + n_samples] for i in range(0, len(fills), n_samples)]
 
+    def _rank(self, texts, targets, top_k, order, random_state):
+        """Fill in each of some targets, and list them by their probabilities."""
+        _check_targets(targets)
+        tokenizer = self._open_again()[1]
+        mask = tokenizer.mask_token
+        filled = [_replace(text, mask, t) for text in texts for t in targets]
+        windows = self._windows(filled)
+        self._check_lengths(windows)
+        hidden, truth = [], {}
+        for i, window in enumerate(windows):
+            index, target = divmod(i, len(targets))
+            name = f"targets[{target}], {show(targets[target])}, in texts[{index}]"
+            blank = self._windows([texts[index]])[0]
+            places = _places_of_target(window, blank, tokenizer, name)
+            hidden.append(with_own_ids(window, places, tokenizer.mask_token_id))
+            truth[i] = window.inputs["input_ids"]
+        blanks = self._blanks(hidden, 1, order, random_state)
+        ids_of = {id(blank): truth[i] for i, blank in enumerate(blanks)}
+        self._unmasker().fill(blanks, lambda blank, place, _: ids_of[id(blank)][place])
+        fills = [
+            Fill(text, tokenizer.convert_ids_to_tokens(blank.ids), blank.log_prob)
+            for text, blank in zip(filled, blanks, strict=True)
+        ]
+        return [
+            sorted(fills[i : i + len(targets)], key=lambda fill: -fill.log_prob)[:top_k]
+            for i in range(0, len(fills), len(targets))
+        ]
 
-class MaskedPlaces:
-    """The mask tokens of one copy of a text, and the tokens drawn for them so far."""
+    def _blanks(self, windows, n_samples, order, random_state):
+        """Return the `MaskedPlaces` of copies of windows."""
+        check_choice(order, "order", FILL_ORDERS)
+        seed = draw_seed(self.random_state if random_state is None else random_state)
+        return [
+            MaskedPlaces.of(window, self.mask_token_id_, order, [seed, index, i])
+            for index, window in enumerate(windows)
+            for i in range(n_samples)
+        ]
 
-    def __init__(self, window, places, order, uniform):
-        self.window = window
-        self.places = places
-        self.order = order  # places in the order of drawing; None: most certain first
-        self.uniform = uniform
-        self.log_prob = 0.0
-        self.is_open = np.zeros(len(window), dtype=bool)
-        self.is_open[places] = True
-
-    @classmethod
-    def of(cls, window, mask_token_id, order, seed):
-        rng = np.random.default_rng(seed)
-        places = np.flatnonzero(window.inputs["input_ids"] == mask_token_id)
-        uniform, shuffled = rng.random(len(places)), rng.permutation(places)
-        orders = {"random": shuffled, "left_to_right": places, "confident": None}
-        ids = window.inputs["input_ids"].copy()
-        window = replace(window, inputs=window.inputs | {"input_ids": ids})
-        return cls(window, places, orders[order], uniform)
-
-    def put(self, place, token, log_prob):
-        self.window.inputs["input_ids"][place] = token
-        self.is_open[place] = False
-        self.log_prob += float(log_prob)
-
-    def fill(self, writer, text):
-        ids = self.window.inputs["input_ids"][self.places].tolist()
-        tokens = writer.tokenizer.convert_ids_to_tokens(ids)
-        written = writer.write(text, self.window, self.places)
-        return Fill(written, tokens, self.log_prob)
-
-
-def _fill_all(blanks, language_model, tokenizer, temperature):
-    """Draw a token for one mask token of every text, until none is left."""
-    windows = [copy.window for copy in blanks]
-    forbidden = np.array(all_special_ids(tokenizer), dtype=int)
-    ask = partial(predict_by_row, language_model, windows)
-    pick = partial(_allowed, forbidden=forbidden, n_tokens=len(tokenizer))
-    for step in range(max((len(copy.places) for copy in blanks), default=0)):
-        live = [i for i, copy in enumerate(blanks) if copy.is_open.any()]
-        chosen = _choose(blanks, live, step, ask, pick)
-        rows = [MaskedWindow(i, blanks[i].is_open, chosen[i]) for i in live]
-        for i, (log_prob,) in zip(live, ask(rows, pick), strict=True):
-            token = _draw(log_prob, blanks[i].uniform[step], temperature)
-            blanks[i].put(np.flatnonzero(chosen[i])[0], token, log_prob[token])
+    def _unmasker(self):
+        return Unmasker(*self._open_again())
 
 
-def _choose(blanks, live, step, ask, pick):
-    """Return a mask of the mask token that each text fills in next."""
-    chosen = {i: np.zeros_like(blanks[i].is_open) for i in live}
-    for i in live:
-        if blanks[i].order is not None:
-            chosen[i][blanks[i].order[step]] = True
-    rows = [
-        MaskedWindow(i, blanks[i].is_open, blanks[i].is_open)
-        for i in live
-        if blanks[i].order is None
-    ]
-    if rows:
-        largest = ask(rows, partial(_largest, pick=pick))
-        for row, values in zip(rows, largest, strict=True):
-            chosen[row.window][np.flatnonzero(row.target)[values.argmax()]] = True
-    return chosen
+def _write(writer, blank, text):
+    tokens = writer.tokenizer.convert_ids_to_tokens(blank.ids)
+    written = writer.write(text, blank.window, blank.places)
+    return Fill(written, tokens, blank.log_prob)
 
 
-def _allowed(logits, labels, forbidden, n_tokens):
-    """Return log-probabilities among the tokens that may be drawn; -inf for others."""
-    logits = logits[:, :n_tokens].double().clone()
-    logits[:, forbidden[forbidden < n_tokens]] = -np.inf
-    return logits.log_softmax(1)
-
-
-def _largest(logits, labels, pick):
-    return pick(logits, labels).amax(1)
-
-
-def _draw(log_prob, uniform, temperature):
-    """Draw a token by a uniform number, or take the most probable one."""
-    if temperature == 0:
-        return int(log_prob.argmax())
-    with np.errstate(invalid="ignore"):
-        weights = np.exp((log_prob - log_prob.max()) / temperature)
-    return int(drawn_codes(weights, uniform))
-
-
-class AllHiddenExcess(NamedTuple):
-    """By how much more predictions are wrong, than they expect, if all is hidden.
-
-    mean : in nats per token, with all tokens hidden less with 15% hidden. std_error :
-    of this mean over texts.
-    """
-
-    mean: float
-    std_error: float
-
-    @property
-    def is_large(self):
-        """Whether the mean is above `TOO_LARGE`, and above three standard errors."""
-        return self.mean > TOO_LARGE and not self.mean <= 3 * self.std_error
-
-
-def measure_excess(language_model, windows, seed):
-    """Return the `AllHiddenExcess` of a model on texts; None if there are few.
-
-    The expected log-probability of a token under predictions is minus their entropy. If
-    they are calibrated, its mean over texts is the mean log-probability of the tokens.
-    """
-    windows = [window for window in windows if len(window.places) > 1][
-        : RULES.max_texts
-    ]
-    if len(windows) < MIN_TEXTS:
-        return None
-    windows = sorted(windows, key=lambda window: -len(window))
-    rng, rows = np.random.default_rng([seed, *b"excess"]), []
-    for index, window in enumerate(windows):
-        n_hidden = mask_size(LOW_RATE, len(window.places))
-        for places in (window.places, rng.permutation(window.places)[:n_hidden]):
-            hidden = np.isin(np.arange(len(window)), places)
-            rows.append(MaskedWindow(index, hidden, hidden))
-    surprises = predict_by_row(language_model, windows, rows, _surprise)
-    means = np.array([values.mean() for values in surprises])
-    with np.errstate(invalid="ignore"):  # of tokens with probability 0
-        differences = means[::2] - means[1::2]
-        spread = differences.std(ddof=1)
-    return AllHiddenExcess(
-        float(differences.mean()), float(spread / len(windows) ** 0.5)
-    )
-
-
-def _surprise(logits, labels):
-    """Return minus the log-probability of tokens, less its expectation."""
-    log_prob = log_softmax(logits)
-    entropy = torch.special.entr(log_prob.exp()).sum(1)
-    return -log_prob.gather(1, labels[:, None])[:, 0] - entropy
-
-
-def _warn_of_excess(excess, model):
-    if excess is None and not isinstance(model, MaskedDiffusionLM):
-        warn_caller(
-            "It is unknown whether the model predicts well if all tokens are hidden, "
-            f"as they are where sample starts: fit had less than {MIN_TEXTS} texts. "
-            "Those that are trained at a rate of 15%, as BERT is, do not."
+def _check_targets(targets):
+    if isinstance(targets, str) or not hasattr(targets, "__len__") or not len(targets):
+        raise TypeError(
+            f"targets must be a non-empty sequence of str, got {show(targets)}."
         )
-    elif excess is not None and excess.is_large:
-        warn_caller(
-            "The model predicts badly if all tokens are hidden, as they are where "
-            "sample starts: tokens of the texts passed to fit are less probable by "
-            f"{excess.mean:.1f} nats than its predictions expect, compared with 15% "
-            "hidden. Models that are trained at a rate of 15%, as BERT is, do not "
-            "write texts like those that they were trained on; mpt_loss trains at all "
-            "rates."
+    for index, target in enumerate(targets):
+        if not isinstance(target, str) or not target.strip():
+            raise TypeError(
+                f"targets[{index}] must be a str with a word, got {show(target)}."
+            )
+
+
+def _replace(text, mask, target):
+    """Write a target in the place of the mask token of a text or a pair."""
+    if isinstance(text, str):
+        return text.replace(mask, target)
+    return tuple(part.replace(mask, target) for part in text)
+
+
+def _places_of_target(window, blank, tokenizer, name):
+    """Return the positions of the tokens of a target, by the text with a mask token."""
+    ids, before = window.inputs["input_ids"], blank.inputs["input_ids"]
+    masks = np.flatnonzero(before == tokenizer.mask_token_id)
+    if len(masks) != 1:
+        raise ValueError(
+            f"targets need texts with one mask token, {tokenizer.mask_token}, which "
+            f"may have several tokens, but there are {len(masks)} for {name}."
         )
+    start, n_after = masks[0], len(before) - masks[0] - 1
+    stop = len(ids) - n_after
+    is_same = stop > start and np.array_equal(ids[:start], before[:start])
+    if not is_same or not np.array_equal(ids[stop:], before[start + 1 :]):
+        raise ValueError(
+            f"The tokenizer reads {name}, together with what is beside it. Write "
+            "spaces around the mask token, or make what is beside it part of the "
+            "targets."
+        )
+    unknown = {tokenizer.unk_token_id, *all_special_ids(tokenizer)}
+    if unknown.intersection(ids[start:stop].tolist()):
+        raise ValueError(
+            f"The tokenizer does not know {name}: its tokens are "
+            f"{tokenizer.convert_ids_to_tokens(ids[start:stop].tolist())}."
+        )
+    return np.arange(start, stop)

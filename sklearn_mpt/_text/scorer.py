@@ -22,7 +22,8 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.filling import FillingMixin, measure_excess
+from sklearn_mpt._text.excess import measure_excess
+from sklearn_mpt._text.filling import FillingMixin
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, MaskDraw, check_rates
