@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 from sklearn_mpt._frames import plain
 from sklearn_mpt._messages import listed
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
 INTEGERS, FLOATS = (int, np.integer), (float, np.floating)
 NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
@@ -228,13 +229,24 @@ def check_orders(orders, n_samples, n_features):
 
 
 def check_sample_weight(sample_weight, X):
-    """Return sample weights as float64: finite, not negative, not all 0."""
+    """Return sample weights as float64: finite, not negative, not all 0.
+
+    Their sum counts rows, times numbers of X in some models, and stays within what
+    double precision counts exactly, or one over that.
+    """
     weight = _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )
     with np.errstate(over="ignore"):
         if weight.sum() == np.inf:
             raise ValueError("sample_weight must have a finite sum, got inf.")
+    if not 1 / MAX_EXACT_INTEGER <= weight.sum() <= MAX_EXACT_INTEGER:
+        raise ValueError(
+            f"sample_weight adds up to {weight.sum():.3g}, but a weight of 1 is a row, "
+            f"and sums from {1 / MAX_EXACT_INTEGER:.2g} to {MAX_EXACT_INTEGER:.2g} can "
+            "be computed with. If only the ratios of the weights matter, divide them "
+            "by their mean."
+        )
     return weight
 
 

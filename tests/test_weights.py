@@ -183,6 +183,8 @@ def test_weights_that_are_none_are_refused(kind):
         (np.ones(4), r"sample_weight.shape == \(4,\), expected \(5,\)"),
         (np.full(5, np.nan), "sample_weight contains NaN"),
         (np.full(5, 1e308), "sample_weight must have a finite sum"),
+        (np.full(5, 1e200), r"adds up to 5e\+200, but a weight of 1 is a row"),
+        (np.full(5, 1e-200), "adds up to 5e-200, .* divide them by their mean"),
     ):
         with pytest.raises(ValueError, match=match):
             model.fit(X, sample_weight=wrong)

@@ -171,6 +171,14 @@ def test_a_weight_of_almost_nothing_is_none(name):
     assert_same(result(fitted, kept), result(without, kept), rtol=1e-12)
 
 
+@pytest.mark.parametrize("weight", [1e200, 1e-200, np.inf, np.nan])
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_that_count_no_rows_are_refused_by_name(name, weight):
+    model, X = MODELS[name]
+    with pytest.raises(ValueError, match="sample_weight"):
+        clone(model).fit(X, sample_weight=np.full(len(X), weight))
+
+
 @pytest.mark.parametrize("name", CLOSED)
 def test_small_weights_change_little(name):
     model, X = MODELS[name]
@@ -253,6 +261,8 @@ def test_methods_take_a_weight_of_two_as_the_row_twice(name, method):
     index = np.repeat(np.arange(len(X)), weight)
     given = {
         "group": np.arange(len(X)) % 2,
+        "covariates": np.cos(np.arange(len(X)))[:, None],
+        "outcome": np.sin(np.arange(len(X))),
         "nested": clone(model).set_params(max_iter=0),
     }
     if method == "likelihood_ratio_test":  # refuses priors
@@ -260,7 +270,7 @@ def test_methods_take_a_weight_of_two_as_the_row_twice(name, method):
         given["nested"] = clone(model).set_params(model="rasch").fit(X)
     names = inspect.signature(getattr(model, method)).parameters
     given = {key: value for key, value in given.items() if key in names}
-    more = {k: v[index] if k == "group" else v for k, v in given.items()}
+    more = {k: v if k == "nested" else v[index] for k, v in given.items()}
     weighted = getattr(model, method)(X=X, sample_weight=weight, **given)
     twice = getattr(model, method)(X=some(X, index), **more)
     assert_near(plain_of(weighted), plain_of(twice))
