@@ -1,5 +1,7 @@
 """Second routes to the package's numbers, by D x D matrices and scipy."""
 
+from itertools import combinations
+
 import numpy as np
 from scipy.special import expit, log_expit, logsumexp
 from scipy.stats import multivariate_normal
@@ -86,3 +88,48 @@ def low_rank_rows(n_samples, n_features, n_components, noise_variance, seed):
     components = rng.normal(size=(n_components, n_features))
     X = rng.normal(size=(n_samples, n_components)) @ components
     return X + np.sqrt(noise_variance) * rng.normal(size=X.shape)
+
+
+def all_masks(n_features, size):
+    """All masks of one size, (n_masks, n_features)."""
+    hidden = np.array(list(combinations(range(n_features), size)))
+    return (hidden[..., None] == np.arange(n_features)).any(axis=1)
+
+
+def masked_score(log_prob, mask):
+    """Sum over the hidden entries of each row, divided by the size of its mask."""
+    return (log_prob * mask).sum(-1) / mask.sum(-1)
+
+
+def scores_of_masks(conditional, X, masks):
+    """What `mean_masked_scores` must return, by a call for each mask."""
+    return np.array([masked_score(conditional(X, m), m).mean() for m in masks])
+
+
+def terms_of_orders(conditional, X, orders):
+    """What `chain_log_prob` must return, by a call for each place of each order."""
+    terms = np.zeros((len(orders), *X.shape))
+    for _, i, log_prob, following in _along(conditional, X, orders):
+        terms[i] += log_prob * following
+    return terms
+
+
+def scores_of_orders(conditional, X, orders):
+    """What `mean_chain_scores` must return, by a call for each place of each order."""
+    n_features = X.shape[1]
+    scores = np.zeros((2, len(orders), n_features))
+    for t, i, log_prob, following in _along(conditional, X, orders):
+        scores[0, i, t] = log_prob.sum(1).mean() / (n_features - t)
+        scores[1, i, t] = (log_prob * following).sum(1).mean()
+    return scores
+
+
+def _along(conditional, X, orders):
+    for t in range(X.shape[1]):
+        for i, place in enumerate(np.argsort(orders, axis=-1)):
+            yield t, i, conditional(X, place >= t), place == t
+
+
+def mask_size(rate, n_features):
+    """Number of hidden features at a rate."""
+    return max(1, int(rate * n_features + 0.5))

@@ -11,8 +11,6 @@ from sklearn.exceptions import ConvergenceWarning
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
-from sklearn_mpt._tables.kinds import kinds_of
-from sklearn_mpt._tables.reader import TableReader
 
 KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
 
@@ -35,9 +33,19 @@ def fitted(frame):
     return model().fit(with_gaps(frame))
 
 
+def kinds_of(likelihood, X):
+    return MPTLinearVAE(1, likelihood=likelihood, max_iter=0).fit(X).likelihoods_
+
+
+def codes_of(frame, rows):
+    """Numbers as they are, and the places of categories in their order."""
+    categories = sorted(set(frame["level"]))
+    codes = {known: code for code, known in enumerate(categories)}
+    return rows.assign(level=rows["level"].map(codes)).to_numpy(float)
+
+
 def test_kinds_come_from_names_sequences_dicts_and_dtypes(frame):
-    X = np.zeros((2, 4))
-    assert kinds_of("poisson", X) == ["poisson"] * 4
+    X = np.eye(3, 4, 1) + np.eye(3, 4)
     assert kinds_of(KINDS, X) == KINDS
     assert kinds_of({3: "poisson"}, X) == ["gaussian"] * 3 + ["poisson"]
     reordered = pd.DataFrame(
@@ -60,22 +68,15 @@ def test_tables_of_polars_are_read_as_those_of_pandas(frame):
         schema_overrides={"level": polars.Categorical, "visits": polars.Int64},
     )
     assert kinds_of("from_dtype", other) == kinds_of("from_dtype", frame)
-    reader, twin = (
-        TableReader.from_table(with_gaps(frame), KINDS),
-        TableReader.from_table(other, KINDS),
-    )
-    rows = reader.encode(with_gaps(frame))
-    assert_array_equal(rows, twin.encode(other))
-    filled = twin.fill(other, np.nan_to_num(rows), np.isnan(rows))
+    one, twin = (model().fit(table) for table in (with_gaps(frame), other))
+    assert_array_equal(one.score_samples(with_gaps(frame)), twin.score_samples(other))
+    filled = twin.impute(other)
     assert filled.schema == other.schema
     assert filled.null_count().sum_horizontal().item() == 0
 
 
-def test_codes_decode_to_what_they_come_from(frame):
-    reader = TableReader.from_table(frame, KINDS)
-    decoded = reader.decode(reader.encode(frame))
-    assert decoded[:, 2].tolist() == frame["level"].tolist()
-    assert reader.categories[2].tolist() == ["high", "low", "mid"]
+def test_categories_are_known_in_order(fitted):
+    assert fitted.categories_[2].tolist() == ["high", "low", "mid"]
 
 
 def test_training_by_masks_reaches_the_likelihood_of_a_table(fitted, frame):
@@ -236,7 +237,7 @@ def test_posterior_is_that_of_a_grid(fitted, frame):
     mean, covariance = fitted.posterior(rows)
     z = np.linspace(-6, 6, 2001)
     log_joint = np.zeros((5, len(z))) - 0.5 * z**2
-    codes = TableReader.from_table(frame, KINDS).encode(rows)
+    codes = codes_of(frame, rows)
     locations = z[:, None] * fitted.components_ + fitted.intercept_
     log_category = (
         locations[:, 2:5] - np.logaddexp.reduce(locations[:, 2:5], 1)[:, None]

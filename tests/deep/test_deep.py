@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from reference import dense_grid
+from reference import all_masks, dense_grid
 from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
@@ -32,7 +32,6 @@ from sklearn_mpt._integration.quadrature import (
 )
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 from sklearn_mpt._likelihoods.columns import Columns
-from sklearn_mpt._measure.masks import enumerate_masks
 
 N_DIMS, N_FEATURES = 2, 5
 UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())
@@ -368,7 +367,7 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
     objective = DrawnMasksLoss(X, 4, SampleCounts(2, 6, N_DIMS), ("uniform", 8))
     total = 0
     for size in range(1, N_FEATURES + 1):
-        masks = enumerate_masks(N_FEATURES, size)
+        masks = all_masks(N_FEATURES, size)
         for mask in masks:
             batch = X, 1.0, torch.tensor(mask).expand(X.shape), points
             total += objective.losses(model, batch) / (len(masks) * N_FEATURES)

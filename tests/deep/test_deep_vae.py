@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import (
+    all_masks,
     conditional_log_density,
     dense_grid,
     log_density,
@@ -16,7 +17,6 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import LMLMonitor, MPTDeepVAE, mpt_curve
-from sklearn_mpt._measure.masks import enumerate_masks
 
 
 def quick(**parameters):
@@ -140,7 +140,7 @@ def test_score_is_that_of_a_dense_grid(binary):
 
 def test_probabilities_of_all_rows_sum_to_one(binary):
     model, _ = binary
-    every = np.vstack([enumerate_masks(6, size) for size in range(7)]).astype(float)
+    every = np.vstack([all_masks(6, size) for size in range(7)]).astype(float)
     assert_allclose(np.exp(model.score_samples(every)).sum(), 1, atol=0.01)
 
 

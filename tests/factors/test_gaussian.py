@@ -6,10 +6,12 @@ import pytest
 import scipy.linalg
 from numpy.testing import assert_allclose, assert_array_equal, assert_array_less
 from reference import (
+    all_masks,
     by_differences,
     conditional_log_density,
     log_density,
     low_rank_rows,
+    masked_score,
 )
 from scipy.special import comb
 
@@ -42,8 +44,6 @@ from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     divide,
     natural_step,
 )
-from sklearn_mpt._measure.contract import masked_score  # noqa: E402
-from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 
 N_DIMS, N_FEATURES = 3, 7
 SYMMETRIC = SymmetricMatrices(N_DIMS, "cpu")
@@ -450,7 +450,7 @@ def test_generator_gives_z_another_law(model, point, size):
 def all_masks_weighted(X):
     """Every set of a row, with the probability that a uniform size gives it."""
     for size in range(N_FEATURES + 1):
-        masks = enumerate_masks(N_FEATURES, size)
+        masks = all_masks(N_FEATURES, size)
         for mask in masks:
             weight = 1 / len(masks) / (N_FEATURES + 1)
             *rest, target = entries(X, np.broadcast_to(mask, X.shape))
@@ -623,13 +623,13 @@ def test_row_problem_is_the_contract(joint, point, gaps):
     scores = np.array(
         [
             N_FEATURES * masked_score(conditional_log_density(gaps, m, *joint), m)
-            for m in enumerate_masks(N_FEATURES, 1)
+            for m in all_masks(N_FEATURES, 1)
         ]
     )
     for batch in objective.batches(np.random.default_rng(0)):
         sums = objective.sums(point, batch)
         place = np.arange(len(batch.rows)) % N_FEATURES
-        # enumerate_masks hides feature 0 first
+        # all_masks hides feature 0 first
         assert_allclose(sums.value, scores[place, batch.rows.numpy()].sum())
         assert sums.n_rows == len(batch.rows)
 

@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from reference import bernoulli_log_prob, binary_rows
+from reference import (
+    bernoulli_log_prob,
+    binary_rows,
+    scores_of_orders,
+    terms_of_orders,
+)
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
 from sklearn_mpt._integration.chain_scores import lengths, n_points
-from sklearn_mpt._measure.contract import (
-    CheckedConditional,
-    chain_log_prob,
-    mean_chain_scores,
-)
-from sklearn_mpt._measure.rows import Rows
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Maximum iterations:sklearn.exceptions.ConvergenceWarning"
@@ -73,7 +72,7 @@ def test_scores_are_those_of_one_call_per_prefix(name, has_gaps):
     model, X = factory()
     X, orders = with_orders(X, has_gaps)
     scores = model.mean_chain_scores(X, orders)
-    expected = mean_chain_scores(model.conditional_log_prob, X, orders)
+    expected = scores_of_orders(model.conditional_log_prob, X, orders)
     assert_allclose(scores, expected, atol=accuracy)
     assert_allclose(scores[1].sum(axis=1), model.score(X), atol=2 * accuracy)
 
@@ -107,10 +106,8 @@ def test_log_probs_are_those_of_one_call_per_prefix(factory, has_gaps):
     model, X = factory()
     X, orders = with_orders(X, has_gaps)
     log_prob = model.chain_log_prob(X, orders)
-    loop = CheckedConditional(model.conditional_log_prob)
-    assert_allclose(
-        log_prob, chain_log_prob(loop, Rows.from_table(X), orders), atol=1e-9
-    )
+    expected = terms_of_orders(model.conditional_log_prob, X, orders)
+    assert_allclose(log_prob, expected, atol=1e-9)
 
 
 def test_orders_hold_each_feature_once():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import (
+    all_masks,
     bernoulli_log_prob,
     bernoulli_posterior_average,
     binary_rows,
@@ -59,7 +60,6 @@ from sklearn_mpt._linear.linear_map import (  # noqa: E402
     spacing,
     variational_posterior,
 )
-from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 
 N_FEATURES = 5
 BERNOULLI = Bernoulli()
@@ -340,7 +340,7 @@ def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X, monkeypatch):
 def test_enumerated_rows_are_the_average_over_masks(arrays, point, X, size):
     settings = training_of(mask_rate=size)
     objective = EnumeratedRows(torch.tensor(X), BERNOULLI, settings, 2)
-    masks = enumerate_masks(N_FEATURES, size)
+    masks = all_masks(N_FEATURES, size)
     expected = np.mean([dense_scores(X, mask, arrays) for mask in masks], axis=0)
     value = objective.sums(point, None).value
     assert_allclose(value, expected.sum(), rtol=1e-3)
@@ -579,8 +579,8 @@ def test_settings_pose_their_problem(X, given, n_dims, kind):
 
 
 def test_many_distinct_rows_are_not_enumerated():
-    X = torch.tensor(enumerate_masks(16, 2)[:, :8], dtype=torch.float64)
-    X = torch.cat([X, torch.tensor(enumerate_masks(8, 4), dtype=torch.float64)])
+    X = torch.tensor(all_masks(16, 2)[:, :8], dtype=torch.float64)
+    X = torch.cat([X, torch.tensor(all_masks(8, 4), dtype=torch.float64)])
     objective = objective_of(X, BERNOULLI, training_of(), 2)
     assert type(objective) is IntegratedRows
 

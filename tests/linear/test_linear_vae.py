@@ -5,6 +5,7 @@ import pytest
 import sklearn
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import (
+    all_masks,
     bernoulli_log_prob,
     bernoulli_posterior_average,
     binary_rows,
@@ -16,7 +17,6 @@ from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._measure.masks import enumerate_masks
 
 # Law School Admission Test, section 6: five items, and how many of 1000 people gave
 # each pattern of answers (Bock and Lieberman, 1970, Psychometrika 35, Table 1).
@@ -77,7 +77,7 @@ def test_scores_and_averages_are_those_of_a_dense_grid(known, arrays, X):
 
 
 def test_probabilities_of_all_rows_sum_to_one(known):
-    every = np.vstack([enumerate_masks(6, size) for size in range(7)]).astype(float)
+    every = np.vstack([all_masks(6, size) for size in range(7)]).astype(float)
     assert len(every) == 64
     assert_allclose(np.exp(known.score_samples(every)).sum(), 1, atol=1e-4)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from kinds import KINDS as ALL_KINDS
 from numpy.testing import assert_allclose, assert_array_equal
+from reference import masked_score, scores_of_masks, scores_of_orders
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.base import clone
@@ -31,8 +32,6 @@ from sklearn_mpt._masked.module import MaskedModule
 from sklearn_mpt._masked.net import ResidualNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, StandardisedRows
-from sklearn_mpt._measure.contract import loop_over_masks, masked_score
-from sklearn_mpt._measure.contract import mean_chain_scores as chain_scores
 from sklearn_mpt._measure.masks import read_blocks
 
 KINDS = ["bernoulli", "gaussian", "categorical", "poisson", "gaussian"]
@@ -194,10 +193,10 @@ def test_hooks_give_what_the_contract_gives(case):
     orders = np.random.default_rng(0).random((3, d)).argsort(1)
     own = np.random.default_rng(0).random((2, len(X), d)).argsort(2)
     for rows in (X, with_gaps(X)):
-        by_loop = loop_over_masks(conditional, rows, masks)
+        by_loop = scores_of_masks(conditional, rows, masks)
         assert_allclose(model.mean_masked_scores(rows, masks), by_loop)
         for some in (orders, own):
-            by_loop = chain_scores(conditional, rows, some)
+            by_loop = scores_of_orders(conditional, rows, some)
             assert_allclose(model.mean_chain_scores(rows, some), by_loop, atol=1e-12)
 
 

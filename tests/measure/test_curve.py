@@ -1,13 +1,14 @@
+from dataclasses import replace
+
 import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from recorder import Recorder
 from reference import conditional_log_density, covariance_of
 from sklearn.base import clone
 
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._measure.masks import share_out
-from sklearn_mpt._measure.standard_errors import degrees_of_sum
 
 
 def curve_of(sizes, scores, n_features):
@@ -95,9 +96,22 @@ def test_neyman_allocation_spends_the_same_and_varies_less():
     assert np.var(lml["neyman"]) < np.var(lml["equal"])
 
 
-def test_shares_are_proportional_and_spend_all():
-    assert_array_equal(share_out(10, np.array([3.0, 1.0, 0.0])), [8, 2, 0])
-    assert_array_equal(share_out(3, np.zeros(3)), [1, 1, 1])
+def test_masks_are_shared_out_by_the_spread_of_their_scores():
+    """A third of the sizes vary alike, and the others not at all."""
+
+    def score_of(masks):
+        return np.where(masks.sum(axis=1) <= 10, masks @ np.arange(30.0), 0.0)
+
+    spent = {}
+    for allocation in ("equal", "neyman"):
+        recorder = Recorder(score_of)
+        options = {"n_masks": 9, "design": "independent", "allocation": allocation}
+        mpt_curve(recorder, np.zeros((2, 30)), random_state=0, **options)
+        sizes = np.concatenate(recorder.masks).sum(axis=1)
+        spent[allocation] = np.bincount(sizes, minlength=31)[1:]
+    assert_array_equal(spent["equal"], [9] * 29 + [1])  # one mask hides everything
+    assert spent["neyman"].sum() == spent["equal"].sum()
+    assert spent["neyman"][1:8].min() > 2 * spent["neyman"][20:].max()
 
 
 def test_curve_with_missing_entries_sums_to_the_observed_part(known):
@@ -166,14 +180,23 @@ def test_the_interval_is_wide_where_few_masks_tell_the_error(known):
 
 
 @pytest.mark.parametrize("degrees", [1, 4])
-def test_degrees_of_freedom_of_a_sum_of_variances(degrees):
+def test_degrees_of_freedom_of_a_sum_of_variances(degrees, known):
     """Of equal variances there are those of all, of one that is larger its own."""
-    assert_allclose(degrees_of_sum(np.full(40, 0.3), degrees), 40 * degrees)
+    noise = mpt_curve(*known, n_masks=2, design="independent", random_state=0).noise
+
+    def degrees_of(variances):
+        contrasts, of_each = (
+            np.sqrt(variances)[:, None],
+            np.full(len(variances), degrees),
+        )
+        return replace(noise, contrasts=contrasts, degrees=of_each).of_sum(1.0)[1]
+
+    assert_allclose(degrees_of(np.full(40, 0.3)), 40 * degrees)
     one_of_many = np.r_[1.0, np.full(99, 1e-6)]
-    assert_allclose(degrees_of_sum(one_of_many, degrees), degrees, rtol=1e-3)
-    assert degrees_of_sum(np.zeros(3), degrees) == np.inf
+    assert_allclose(degrees_of(one_of_many), degrees, rtol=1e-3)
+    assert degrees_of(np.zeros(3)) == np.inf
     variances = np.random.default_rng(0).chisquare(degrees, (400, 40)) / degrees
-    found = np.median([degrees_of_sum(sample, degrees) for sample in variances])
+    found = np.median([degrees_of(sample) for sample in variances])
     assert_allclose(found, 40 * degrees**2 / (degrees + 2), rtol=0.15)
 
 

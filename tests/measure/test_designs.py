@@ -9,22 +9,10 @@ import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from reference import conditional_log_density, covariance_of
+from recorder import Recorder
+from reference import conditional_log_density, covariance_of, scores_of_orders
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._measure.contract import (
-    CheckedConditional,
-    mean_chain_scores,
-    takes_row_masks,
-)
-from sklearn_mpt._measure.designs import _controlled
-from sklearn_mpt._measure.masks import (
-    child_generator,
-    draw_distinct,
-    draw_order,
-    draw_partitions,
-)
-from sklearn_mpt._measure.standard_errors import contrasts_of_mean, std_error_of_mean
 
 DESIGNS = ["chain", "balanced", "independent"]
 
@@ -78,7 +66,7 @@ def test_chain_scores_are_those_of_the_conditionals(has_gaps, per_row):
     shape = (2, len(X), 7) if per_row else (2, 7)
     orders = rng.permuted(np.broadcast_to(np.arange(7), shape), axis=-1)
     scores = model.mean_chain_scores(X, orders)
-    expected = mean_chain_scores(model.conditional_log_prob, X, orders)
+    expected = scores_of_orders(model.conditional_log_prob, X, orders)
     assert_allclose(scores, expected, rtol=1e-10, atol=1e-12)
     assert_allclose(scores[1].sum(axis=1), model.score(X))
 
@@ -221,31 +209,34 @@ def test_two_features_have_few_masks_and_no_error(design, n_masks):
 
 
 @pytest.mark.parametrize("n_drawn", [2, 3, 5, 6])
-def test_contrasts_tell_the_variance_without_bias(n_drawn):
-    """Over all the samples without repetition that there are of six masks."""
+def test_errors_are_those_of_samples_without_repetition(n_drawn):
+    """With all of the six masks there is no error."""
     values = np.random.default_rng(0).exponential(size=6)
-    means, variances = [], []
-    for sample in itertools.combinations(values, n_drawn):
-        mean, contrasts = contrasts_of_mean(
-            np.array(sample)[:, None], np.ones(n_drawn), 6
-        )
-        means.append(mean[0])
-        variances.append((contrasts**2).sum())
-    assert_allclose(np.mean(means), values.mean())
-    assert_allclose(np.mean(variances), np.var(means), atol=1e-15)
+    recorder = Recorder(lambda masks: masks @ values)
+    options = {"design": "independent", "mask_sizes": [1], "n_masks": n_drawn}
+    curve = mpt_curve(recorder, np.zeros((2, 6)), random_state=0, **options)
+    drawn = np.concatenate(recorder.masks) @ values
+    assert_allclose(curve.scores, drawn.mean())
+    variance = drawn.var(ddof=1) / n_drawn * (1 - n_drawn / 6)
+    assert_allclose(curve.std_errors, np.sqrt(variance), atol=1e-15)
 
 
 def test_slopes_of_controls_come_from_the_other_chains():
     rng = np.random.default_rng(0)
-    later, following = rng.normal(size=(2, 7, 4)) + np.arange(4)
+    later, following = rng.normal(size=(2, 7, 8)) + np.arange(8)
     later += following
-    scores = _controlled(later, following, np.inf)
+    recorder = Recorder(terms=np.stack([later, following]))
+    curve = mpt_curve(recorder, np.zeros((2, 8)), n_masks=7, random_state=0)
     error = (later - following).sum(1)
+    controlled = later.copy()
     for i in range(7):
         others = np.arange(7) != i
-        for j in range(4):
+        for j in range(8):
             slope = np.polyfit(error[others], later[others, j], 1)[0]
-            assert_allclose(scores[i, j], later[i, j] - slope * error[i])
+            controlled[i, j] -= slope * error[i]
+    assert_allclose(curve.scores, controlled.mean(axis=0)[::-1])
+    spread = controlled.std(axis=0, ddof=1)[::-1]
+    assert_allclose(curve.std_errors, spread / np.sqrt(7))
 
 
 @pytest.mark.parametrize(
@@ -262,14 +253,20 @@ def test_degrees_of_freedom_are_those_of_the_variance(design, shared, degrees):
 
     The score depends on the mask as if it were random; sums over rows make it normal.
     """
-    X = np.random.default_rng(0).normal(scale=30, size=(96, 10))
+    rng = np.random.default_rng(0)
+    X = rng.normal(scale=30, size=(96, 10))
 
     def hashed(X, mask):
         return (np.cos((X * ~mask).sum(axis=1, keepdims=True)) - 8) * mask
 
-    function = shared_masks_only(hashed) if shared else hashed
+    def model():
+        if not shared:
+            return hashed
+        terms = rng.normal(size=(2, 5, 10))
+        return Recorder(lambda masks: rng.normal(size=len(masks)), terms)
+
     options = {"design": design, "n_masks": 5, "mask_sizes": [5]}
-    curves = [mpt_curve(function, X, random_state=s, **options) for s in range(300)]
+    curves = [mpt_curve(model(), X, random_state=s, **options) for s in range(300)]
     variances = np.array([curve.std_errors[0] ** 2 for curve in curves])
     assert_array_equal(curves[0].noise.degrees, [degrees])
     seen = 2 * variances.mean() ** 2 / variances.var(ddof=1)
@@ -289,10 +286,9 @@ def test_neyman_has_no_bias_on_skewed_scores():
 
 
 def test_balanced_masks_vary_less():
-    model, X = model_of(10, 3, n_rows=40)
-    function, truth = model.conditional_log_prob, model.score(X)
+    X = model_of(10, 3, n_rows=40)[1]
     spread = {
-        design: z_scores(function, X, truth, 20, n_masks=6, design=design)[0].var()
+        design: z_scores(no_joint, X, 0.0, 20, n_masks=6, design=design)[0].var()
         for design in ("balanced", "independent")
     }
     assert spread["balanced"] < 0.5 * spread["independent"]
@@ -421,16 +417,17 @@ def negative_square(X, mask):
     return -(X**2) * mask
 
 
+def gets_row_masks(function, X):
+    """Whether the curve of a function draws masks for each row."""
+    curve = mpt_curve(function, X, n_masks=2, design="balanced", random_state=0)
+    return dict(curve.noise.draw)["masks for each row"]
+
+
 def test_row_masks_are_used_where_the_function_takes_them():
     model, X = model_of(5)
     conditional = model.conditional_log_prob
-    assert takes_row_masks(CheckedConditional(conditional), X[:2])
-    assert not takes_row_masks(
-        CheckedConditional(shared_masks_only(conditional)), X[:2]
-    )
-    assert not takes_row_masks(
-        CheckedConditional(lambda X, m: X * m.ravel()[:5]), X[:2]
-    )
+    assert gets_row_masks(conditional, X[:2])
+    assert not gets_row_masks(shared_masks_only(conditional), X[:2])
 
 
 def reads_one_mask(which):
@@ -449,14 +446,14 @@ def test_a_function_that_reads_one_mask_gets_no_others(which, n_features):
     """Whatever entries of the first rows are missing, or independent of the rest."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, n_features))
-    function = CheckedConditional(reads_one_mask(which))
-    assert takes_row_masks(CheckedConditional(lambda X, m: no_joint(X, m)), X)
-    assert not takes_row_masks(function, X)
+    function = reads_one_mask(which)
+    assert gets_row_masks(no_joint, X)
+    assert not gets_row_masks(function, X)
     gaps = X.copy()
     gaps[:3, :2] = np.nan
-    assert not takes_row_masks(function, gaps)
-    assert not takes_row_masks(function, np.where(rng.random(X.shape) < 0.6, np.nan, X))
-    assert not takes_row_masks(function, np.full_like(X, np.nan))
+    assert not gets_row_masks(function, gaps)
+    assert not gets_row_masks(function, np.where(rng.random(X.shape) < 0.6, np.nan, X))
+    assert not gets_row_masks(function, np.full_like(X, np.nan))
 
 
 def test_masks_of_functions_that_cannot_be_told_apart_are_shared():
@@ -468,8 +465,6 @@ def test_masks_of_functions_that_cannot_be_told_apart_are_shared():
         shapes.add((mask.ndim, X.shape))
         return np.where(mask, -(X**2), 0.0)
 
-    assert not takes_row_masks(CheckedConditional(independent), X)
-    shapes.clear()
     mpt_curve(independent, X, n_masks=2, design="balanced", random_state=0)
     assert {ndim for ndim, shape in shapes if shape == X.shape} == {1}
 
@@ -591,42 +586,6 @@ def test_blocks_of_rows_do_not_change_what_they_add_up_to(monkeypatch):
     assert_allclose(blocks.scores, whole.scores)
 
 
-def test_distinct_masks_are_distinct_and_begin_alike():
-    for n_features, size in [(6, 2), (20, 10)]:
-        few, many = (
-            draw_distinct(size, n, n_features, np.random.default_rng(0))
-            for n in (5, 15)
-        )
-        assert len(np.unique(many, axis=0)) == 15
-        assert np.all(many.sum(axis=1) == size)
-        assert np.array_equal(few, many[:5])
-
-
-def test_partitions_hide_each_feature_once_before_any_twice():
-    masks = np.array(list(draw_partitions(3, 8, 2, 12, np.random.default_rng(0))))
-    assert np.all(masks.sum(axis=2) == 3)
-    assert np.all(masks.reshape(2, 4, 2, 12).sum(axis=1) == 1)
-    masks = np.array(list(draw_partitions(10, 6, 2, 12, np.random.default_rng(0))))
-    assert np.all((~masks).sum(axis=0) == 1)
-
-
-def test_orders_are_uniform_and_where_few_distinct():
-    seed = np.random.SeedSequence(0)
-    few = np.array([draw_order(i, seed, 50, 3) for i in range(6)])
-    assert all(len(np.unique(few[:, row], axis=0)) == 6 for row in range(50))
-    many = np.concatenate([draw_order(i, seed, 100, 5) for i in range(40)])
-    counts = np.bincount(many[:, 0], minlength=5)
-    assert np.abs(counts - 800).max() < 5 * np.sqrt(800 * 0.8)
-
-
-def test_generators_of_a_key_do_not_depend_on_the_others():
-    seed = np.random.SeedSequence(3)
-    first = child_generator(seed, 2).random()
-    child_generator(seed, 0)
-    seed.spawn(4)
-    assert child_generator(seed, 2).random() == first
-
-
 @pytest.mark.parametrize("options", [{"allocation": "neyman"}, {"design": "balanced"}])
 def test_more_masks_than_a_float_can_count(options):
     X = np.random.default_rng(0).normal(size=(2, 1100))
@@ -665,11 +624,3 @@ def test_a_difference_of_curves_says_what_differs(known):
     ):
         with pytest.raises(ValueError, match=f"Here {message}"):
             auto - other
-
-
-def test_no_score_of_minus_infinity_has_an_error():
-    values = np.array([[-np.inf, 1.0], [-1.0, 3.0]])
-    assert_allclose(std_error_of_mean(values), [np.nan, 1.0])
-    assert_allclose(std_error_of_mean(values, n_all=2), [np.nan, 0.0])
-    assert_allclose(std_error_of_mean(values[:1], n_all=1), [np.nan, 0.0])
-    assert_allclose(std_error_of_mean(values[:1]), [np.nan, np.nan])

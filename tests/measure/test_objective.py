@@ -7,13 +7,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from reference import covariance_of, log_density
+from reference import all_masks, covariance_of, log_density, masked_score
 
 from sklearn_mpt import feature_contributions, lml_samples, mpt_curve
-from sklearn_mpt._measure.contract import masked_score, mean_masked_scores
-from sklearn_mpt._measure.masks import enumerate_masks
 
 
 def enumerated_log_prob(conditional, X):
@@ -21,7 +18,7 @@ def enumerated_log_prob(conditional, X):
     n_features = X.shape[1]
     return sum(
         np.mean([masked_score(conditional(X, m), m) for m in masks], axis=0)
-        for masks in (enumerate_masks(n_features, s + 1) for s in range(n_features))
+        for masks in (all_masks(n_features, s + 1) for s in range(n_features))
     )
 
 
@@ -29,7 +26,7 @@ def enumerated_shapley_values(conditional, X):
     n_features = X.shape[1]
     total = np.zeros(X.shape)
     for size in range(1, n_features + 1):
-        for mask in enumerate_masks(n_features, size):
+        for mask in all_masks(n_features, size):
             total += conditional(X, mask) / (math.comb(n_features, size) * size)
     return total
 
@@ -49,26 +46,9 @@ def test_scores_of_all_masks_add_up_with_missing_entries(known):
     assert_allclose(total, expected, atol=1e-12)
 
 
-def test_masked_score_is_the_same_on_arrays_and_tensors():
-    rng = np.random.default_rng(0)
-    mask = rng.random((5, 4)) < 0.5
-    mask[:, 0] = True
-    log_prob = rng.normal(size=mask.shape) * mask
-    on_tensors = masked_score(torch.tensor(log_prob), torch.tensor(mask))
-    assert_allclose(masked_score(log_prob, mask), on_tensors.numpy())
-
-
-def test_hook_and_loop_agree(known):
-    model, X = known
-    masks = enumerate_masks(6, 2)
-    by_hook = mean_masked_scores(model, X, masks)
-    by_loop = mean_masked_scores(model.conditional_log_prob, X, masks)
-    assert_allclose(by_hook, by_loop)
-
-
 def test_a_conditional_of_the_wrong_shape_is_refused():
     with pytest.raises(ValueError, match=r"must return one value per entry of X"):
-        mean_masked_scores(lambda X, mask: X[:, 0], np.ones((3, 2)), np.eye(2) > 0)
+        mpt_curve(lambda X, mask: X[:, 0], np.ones((3, 2)))
 
 
 def test_contributions_sum_to_the_log_density(known):

@@ -34,12 +34,6 @@ from sklearn_mpt import (
     mpt_curve,
     order_log_prob,
 )
-from sklearn_mpt._measure.contract import (
-    loop_over_masks,
-    mean_chain_scores,
-    mean_masked_scores,
-)
-from sklearn_mpt._measure.pipelines import resolve_model
 
 TRANSFORMERS = {
     "standard": StandardScaler(),
@@ -63,8 +57,8 @@ def positive_rows():
     return np.exp(0.5 * z + 0.5 * noise) * [0.1, 1, 10, 100]
 
 
-def without_chains(model):
-    return lambda X, mask: model.conditional_log_prob(X, mask)
+def scores_of(pipe, X):
+    return compare_lml([pipe, pipe], X).row_lml[0]
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -74,7 +68,7 @@ def test_derivatives_are_those_of_differences(name):
     step = 1e-6 * X
     slope = (pipe[0].transform(X + step) - pipe[0].transform(X - step)) / (2 * step)
     expected = pipe[-1].score_samples(pipe[0].transform(X)) + np.log(slope).sum(axis=1)
-    assert_allclose(resolve_model(pipe).score_samples(X), expected, rtol=1e-6)
+    assert_allclose(scores_of(pipe, X), expected, rtol=1e-6)
 
 
 def test_negative_numbers_have_derivatives_too():
@@ -83,7 +77,7 @@ def test_negative_numbers_have_derivatives_too():
     scaled, step = pipe[:-1], 1e-7
     slope = (scaled.transform(X + step) - scaled.transform(X - step)) / (2 * step)
     expected = pipe[-1].score_samples(scaled.transform(X)) + np.log(slope).sum(axis=1)
-    assert_allclose(resolve_model(pipe).score_samples(X), expected, rtol=1e-5)
+    assert_allclose(scores_of(pipe, X), expected, rtol=1e-5)
 
 
 def test_a_scaler_changes_no_score_of_a_model_that_scales_with_it():
@@ -122,27 +116,35 @@ def test_all_methods_of_the_contract_agree(gaps, kind):
     pipe = make_pipeline(
         PowerTransformer(), MPTProbabilisticPCA(2, init="pca", max_iter=0)
     ).fit(rows)
-    model = resolve_model(pipe)
-    rng = np.random.default_rng(3)
-    masks = rng.random((3, 4)) < 0.5
-    masks[0] = True
-    orders = np.stack([rng.permutation(4) for _ in range(2)])
-    row_orders = rng.permuted(np.tile(np.arange(4), (2, len(X), 1)), axis=2)
-    if kind == "array":
-        expected = loop_over_masks(model, X, masks)
-        assert_allclose(mean_masked_scores(model, X, masks), expected)
-        for each in (orders, row_orders):
-            loops = mean_chain_scores(without_chains(model), X, each)
-            assert_allclose(mean_chain_scores(model, X, each), loops)
-    scores = model.score_samples(rows)
+    scores = scores_of(pipe, rows)
     assert_allclose(lml_samples(pipe, rows, n_orders=2, random_state=0), scores)
-    assert_allclose(lml_samples(model.conditional_log_prob, rows, n_orders=1), scores)
     assert_allclose(mpt_curve(pipe, rows, random_state=0).lml, scores.mean())
     assert_allclose(order_log_prob(pipe, rows, "left_to_right"), scores)
     parts = feature_contributions(pipe, rows, n_orders=2, random_state=0)
     assert_allclose(parts.sum(axis=1), scores)
     assert (parts[np.isnan(X)] == 0).all()
     assert check_masked_model(pipe, rows, n_orders=2).p_value > 0.05
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("design", ["chain", "independent"])
+def test_masked_scores_are_those_of_scaled_rows_and_derivatives(gaps, design):
+    X = positive_rows()
+    if gaps:
+        X[np.random.default_rng(2).random(X.shape) < 0.2] = np.nan
+    scaler, ppca = PowerTransformer(), MPTProbabilisticPCA(2, init="pca", max_iter=0)
+    pipe = make_pipeline(scaler, ppca).fit(X)
+
+    def conditional(X, mask):
+        assert gaps or mask.ndim == 1  # rows share masks, as those of the Pipeline
+        step = 1e-6 * X
+        slope = (pipe[0].transform(X + step) - pipe[0].transform(X - step)) / (2 * step)
+        log_prob = pipe[1].conditional_log_prob(pipe[0].transform(X), mask)
+        return np.where(mask & ~np.isnan(X), log_prob + np.log(slope), 0.0)
+
+    options = {"design": design, "n_masks": 3, "random_state": 0}
+    curve, expected = (mpt_curve(m, X, **options) for m in (pipe, conditional))
+    assert_allclose(curve.scores, expected.scores, rtol=1e-6)
 
 
 def test_probabilities_have_no_units():

@@ -18,13 +18,6 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
-from sklearn_mpt._frames import column_names
-from sklearn_mpt._measure.rows import (
-    as_objects,
-    copy_of,
-    missing_entries,
-    with_moved_columns,
-)
 
 MEASURES = {
     **{
@@ -209,24 +202,29 @@ def known_table(table):
 @pytest.mark.parametrize("make_frame", FRAMES)
 @pytest.mark.parametrize("name", MEASURES)
 def test_tables_are_measured_by_every_function(name, make_frame, table, known_table):
-    """As estimator, as its method, and as a function of the user's."""
     model, X = known_table(make_frame)
-    before = copy_of(X)
+    before = X.clone() if isinstance(X, pl.DataFrame) else X.copy()
+    result = numbers_of(MEASURES[name](model, X))
+    assert np.isfinite(result).all()
+    assert X.equals(before)
+    if name == "lml_samples":
+        assert_allclose(result, model.score_samples(X), atol=1e-3)
+    if name == "feature_contributions":
+        assert_array_equal(result[table[1]], 0)
+
+
+@pytest.mark.parametrize("name", ["balanced", "lml_samples"])
+def test_a_method_is_measured_as_a_function_of_the_users(name, known_table):
+    model, X = known_table(in_polars)
     results = [
-        numbers_of(MEASURES[name](estimator, X))
-        for estimator in (
-            model,
+        numbers_of(MEASURES[name](function, X))
+        for function in (
             model.conditional_log_prob,
             lambda rows, mask: model.conditional_log_prob(rows, mask),
         )
     ]
-    assert all(np.isfinite(result).all() for result in results)
-    assert_allclose(results[1], results[2])
-    assert X.equals(before)
-    if name == "lml_samples":
-        assert_allclose(results[0], model.score_samples(X), atol=1e-3)
-    if name == "feature_contributions":
-        assert_array_equal(results[0][table[1]], 0)
+    assert np.isfinite(results[0]).all()
+    assert_allclose(*results)
 
 
 @pytest.mark.parametrize("make_frame", FRAMES)
@@ -255,7 +253,9 @@ def test_a_table_model_that_reads_hidden_values_is_found(make_frame, known_table
     model, X = known_table(make_frame)
 
     def cheats(rows, mask):
-        heights = np.nan_to_num(as_objects(rows)[:, 0].astype(float))
+        entries = rows["height"].to_list()
+        heights = np.array([0.0 if v in (None, pd.NA) else v for v in entries])
+        heights = np.nan_to_num(heights)
         log_prob = model.conditional_log_prob(rows, mask)
         return np.where(log_prob != 0, log_prob + heights[:, None] * mask[0], 0.0)
 
@@ -292,10 +292,14 @@ def test_columns_of_the_same_name(name):
     assert_allclose(numbers_of(result), numbers_of(expected))
 
 
+def minus_one(X, mask):
+    """Conditionals of any table; those of missing entries do not count."""
+    return -1.0 * np.broadcast_to(mask, X.shape)
+
+
 def test_gaps_of_every_kind_are_found():
+    """Missing entries have no terms."""
     objects = np.array([[1, None, np.nan, pd.NA, pd.NaT, "x", np.datetime64("NaT")]])
-    expected = [[False, True, True, True, True, False, True]]
-    assert_array_equal(missing_entries(objects.astype(object)), expected)
     frame = pd.DataFrame(
         {
             "category": pd.Categorical(["x", None], ordered=True),
@@ -304,13 +308,16 @@ def test_gaps_of_every_kind_are_found():
             "float": pd.array([0.5, None], "Float64"),
         }
     )
-    assert_array_equal(missing_entries(frame), [[False] * 4, [True] * 4])
-    numbers = pl.DataFrame({"a": [1.0, float("nan"), None]})
-    assert_array_equal(missing_entries(numbers), [[False], [True], [True]])
-    assert_array_equal(missing_entries(np.array([["nan", "x"]])), [[True, False]])
+    for X, missing in (
+        (pd.DataFrame(objects), [[False, True, True, True, True, False, True]]),
+        (frame, [[False] * 4, [True] * 4]),
+        (pl.DataFrame({"a": [1.0, float("nan"), None]}), [[False], [True], [True]]),
+    ):
+        terms = feature_contributions(minus_one, X, n_orders=1)
+        assert_array_equal(terms, np.where(missing, 0, -1))
 
 
-def test_moved_columns_keep_their_names_kinds_and_index():
+def test_hidden_values_change_in_frames_of_the_same_names_kinds_and_index():
     frame = pd.DataFrame(
         {
             "a": pd.Categorical(["x", "y", "z"], ordered=True),
@@ -319,12 +326,19 @@ def test_moved_columns_keep_their_names_kinds_and_index():
         },
         index=[7, 7, 3],
     ).set_axis(["a", "a", 0], axis=1)
-    moved = with_moved_columns(frame, np.array([0, 1]))
-    expected = frame.copy()
-    expected.isetitem(0, frame.iloc[[2, 0, 1], 0].array)
-    expected.isetitem(1, frame.iloc[[2, 0, 1], 1].array)
-    pd.testing.assert_frame_equal(moved, expected)
-    assert column_names(moved) == ["a", "a", 0]
+    seen = []
+
+    def function(X, mask):
+        seen.append(X)
+        return np.where(X.isna(), 0.0, 2 * minus_one(X, mask))
+
+    check_masked_model(function, frame, n_orders=0)
+    whole = [X for X in seen if len(X) == 3]
+    assert any((X.iloc[:, 0].array != frame.iloc[:, 0].array).any() for X in whole)
+    for X in seen:
+        assert X.columns.to_list() == ["a", "a", 0]
+        assert X.dtypes.to_list() == frame.dtypes.to_list()
+    assert all(X.index.to_list() == [7, 7, 3] for X in whole)
 
 
 @pytest.mark.parametrize("estimator", [no_joint, Hooked()])

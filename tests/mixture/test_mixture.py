@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from reference import all_masks
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris
@@ -12,7 +13,6 @@ from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 from sklearn_mpt._mixture.density import MixtureDensity  # noqa: E402
 from sklearn_mpt._mixture.em import (  # noqa: E402
     statistics_of_masks,
@@ -150,7 +150,7 @@ def test_masks_of_all_sizes_have_the_statistics_of_whole_rows(kind):
     exact = statistics_of_rows(density, rows, weight)
     d, total = X.shape[1], None
     for size in range(1, d + 1):
-        masks = enumerate_masks(d, size)
+        masks = all_masks(d, size)
         for mask in masks:
             hidden = torch.from_numpy(mask) & ~rows.isnan()
             inflation = torch.full((len(X), 1), d / size, dtype=torch.float64)

@@ -16,7 +16,7 @@ from sklearn_mpt import (
     MPTLinearVAE,
     MPTProbabilisticPCA,
 )
-from sklearn_mpt._frames import column_names, plain, with_distinct_names
+from sklearn_mpt._frames import column_names, with_distinct_names
 
 N = 12
 DAYS = pd.date_range("2020", periods=N)
@@ -255,7 +255,6 @@ def test_tables_without_rows_columns_or_values_are_refused():
 
 
 def test_messages_show_plain_numbers():
-    assert plain((np.int64(3), "a", np.float64(0.5))) == (3, "a", 0.5)
     frame = pd.DataFrame({"a": pd.Series([1, 2, 1, 2], dtype=object), "b": range(4)})
     likelihood = {"a": "categorical", ...: "from_dtype"}
     fitted = MPTLinearVAE(likelihood=likelihood, **SETTINGS).fit(frame)

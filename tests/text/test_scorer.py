@@ -14,6 +14,7 @@ import sklearn
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from packaging.version import Version
+from reference import mask_size
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -32,7 +33,6 @@ from text_models import (
 from tokenizers import models
 
 from sklearn_mpt import MPTCurveDisplay, MPTScorer, compare_lml, mpt_curve
-from sklearn_mpt._measure.masks import mask_size
 
 N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
 

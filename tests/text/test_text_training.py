@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
+from reference import mask_size
 from text_models import (
     TEXTS,
     JointModel,
@@ -29,7 +30,6 @@ from sklearn_mpt import (
     mpt_curve,
     mpt_loss,
 )
-from sklearn_mpt._measure.masks import mask_size
 
 N_TOKENS = [7, 7, 2, 9, 1]  # of TEXTS
 MASK = 4
