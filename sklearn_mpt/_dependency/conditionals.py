@@ -38,15 +38,17 @@ class ColumnConditional(ABC):
         Those of the column; empty if it has one value.
     learned : dict
         What else `learn` functions of `training` return.
-    share : float
+    marginal_weight : float
         Weight of the distribution that does not depend on the other columns.
     """
 
     n_outputs = 1  # how many numbers `predict` returns
 
-    def __init__(self, predictors: list, learned: Mapping[str, Any], share: float):
+    def __init__(
+        self, predictors: list, learned: Mapping[str, Any], marginal_weight: float
+    ):
         self.predictor = predictors[0] if predictors else None
-        self.learned, self.share = learned, share
+        self.learned, self.marginal_weight = learned, marginal_weight
 
     @abstractmethod
     def log_prob(self, inputs, x):
@@ -68,8 +70,8 @@ class ColumnConditional(ABC):
 class CategoryConditional(ColumnConditional):
     """Probabilities of the codes 0..C-1."""
 
-    def __init__(self, predictors, learned, share):
-        super().__init__(predictors, learned, share)
+    def __init__(self, predictors, learned, marginal_weight):
+        super().__init__(predictors, learned, marginal_weight)
         self.marginal = learned["marginal"]
         self.n_outputs = 1 if len(self.marginal) == 2 else len(self.marginal)
 
@@ -80,9 +82,13 @@ class CategoryConditional(ColumnConditional):
         Z = inputs.given_to(self.predictor)
         predicted = probabilities(self.predictor, Z, len(self.marginal))
         if "shape_weights" in self.learned:
-            weights = interpolated(self.learned["shape_weights"], inputs.share_visible)
+            weights = interpolated(
+                self.learned["shape_weights"], inputs.fraction_visible
+            )
             predicted = calibrated_prob(predicted, self.marginal, weights)
-        return (1 - self.share) * predicted + self.share * self.marginal
+        return (
+            1 - self.marginal_weight
+        ) * predicted + self.marginal_weight * self.marginal
 
     def log_prob(self, inputs, x):
         return np.log(self.prob(inputs)[np.arange(len(x)), x.astype(int)])
@@ -110,17 +116,17 @@ class CategoryConditional(ColumnConditional):
 class NumberConditional(ColumnConditional):
     """A mixture of components of one family, and a wide one."""
 
-    def __init__(self, predictors, learned, share):
-        super().__init__(predictors, learned, share)
+    def __init__(self, predictors, learned, marginal_weight):
+        super().__init__(predictors, learned, marginal_weight)
         self.family = FAMILIES[learned["kind"]]
-        self.wide = WideComponent.from_column(learned, share)
+        self.wide = WideComponent.from_column(learned, marginal_weight)
         self.limits = learned["min_mean"], learned["min_variance"]
 
     def _components(self, inputs):
         """Return the components of rows, with means and variances within limits."""
         mean, variance = self._predicted(inputs)
-        parts = NumberComponents(mean, variance, np.ones_like(mean))
-        return limited(parts, self.limits)
+        components = NumberComponents(mean, variance, np.ones_like(mean))
+        return limited(components, self.limits)
 
     def _predicted(self, inputs):
         """Return means and variances; (n, 1) each."""
@@ -148,10 +154,12 @@ class NumberConditional(ColumnConditional):
         return self._components(inputs).mean_of(self.family)
 
     def draw(self, inputs, uniform):
-        rest = np.maximum((uniform[:, 0] - self.share) / (1 - self.share), 0)
+        rest = np.maximum(
+            (uniform[:, 0] - self.marginal_weight) / (1 - self.marginal_weight), 0
+        )
         drawn = self._draw_mixture(inputs, rest, uniform[:, 1])
         wide = self.wide.draw(uniform[:, 1])
-        return np.where(uniform[:, 0] < self.share, wide, drawn)
+        return np.where(uniform[:, 0] < self.marginal_weight, wide, drawn)
 
     def _draw_mixture(self, inputs, choice, uniform):
         """Draw from the mixture, given noise for the component and for the number."""
@@ -161,8 +169,8 @@ class NumberConditional(ColumnConditional):
 class ForestConditional(NumberConditional):
     """Shapes of the distribution of a number given a forest; see `calibration`."""
 
-    def __init__(self, predictors, learned, share):
-        super().__init__(predictors, learned, share)
+    def __init__(self, predictors, learned, marginal_weight):
+        super().__init__(predictors, learned, marginal_weight)
         self.moments = LeafMoments(self.predictor)
         self.values = None
         if learned["values"] is not None:
@@ -171,30 +179,30 @@ class ForestConditional(NumberConditional):
     def _leaves_and_components(self, inputs):
         """Return leaves, components within limits, and the weight of the values."""
         leaves = self.moments.leaves(inputs.given_to(self.predictor))
-        visible = inputs.share_visible
+        visible = inputs.fraction_visible
         weights = interpolated(self.learned["shape_weights"], visible)
-        parts = forest_components(
+        components = forest_components(
             *self.moments.moments(leaves),
             np.ones(leaves.shape),
             weights[:, : 1 + len(SCALES)],
             interpolated(self.learned["spreads"], visible),
         )
         values_weight = weights[:, 1 + len(SCALES) :].sum(axis=1)
-        return leaves, limited(parts, self.limits), values_weight
+        return leaves, limited(components, self.limits), values_weight
 
     def _mixture_log_prob(self, inputs, x):
-        leaves, parts, weight = self._leaves_and_components(inputs)
-        log_prob = parts.log_prob(self.family, x)
+        leaves, components, weight = self._leaves_and_components(inputs)
+        log_prob = components.log_prob(self.family, x)
         if self.values is None:
             return log_prob
         below, above = cell(self.family, x, self.limits[1])
-        near = self.values.share(leaves, below, above).mean(axis=1)
+        near = self.values.fraction(leaves, below, above).mean(axis=1)
         values = values_log_prob(self.family, x, weight * near, self.limits[1])
         return np.logaddexp(log_prob, values)
 
     def _mixture_mean(self, inputs):
-        leaves, parts, weight = self._leaves_and_components(inputs)
-        mean = parts.mean_of(self.family)
+        leaves, components, weight = self._leaves_and_components(inputs)
+        mean = components.mean_of(self.family)
         if self.values is None:
             return mean
         value_means = self.values.mean(
@@ -203,16 +211,16 @@ class ForestConditional(NumberConditional):
         return mean + weight * value_means.mean(axis=1)
 
     def _draw_mixture(self, inputs, choice, uniform):
-        leaves, parts, weight = self._leaves_and_components(inputs)
+        leaves, components, weight = self._leaves_and_components(inputs)
         is_value = choice < weight
         rest = (choice - weight) / np.where(is_value, 1.0, 1 - weight)
-        drawn = parts.draw(self.family, np.maximum(rest, 0), uniform)
+        drawn = components.draw(self.family, np.maximum(rest, 0), uniform)
         if self.values is None:
             return drawn
-        place = choice / np.where(is_value, weight, 1.0) * leaves.shape[1]
-        tree = np.minimum(place.astype(int), leaves.shape[1] - 1)
+        position = choice / np.where(is_value, weight, 1.0) * leaves.shape[1]
+        tree = np.minimum(position.astype(int), leaves.shape[1] - 1)
         leaf = leaves[np.arange(len(leaves)), tree]
-        value = self.values.draw(leaf, place - tree)
+        value = self.values.draw(leaf, position - tree)
         value = value + (uniform - 0.5) * resolution(self.limits[1])
         return np.where(is_value, self.family.inverse_target(value), drawn)
 
@@ -220,11 +228,15 @@ class ForestConditional(NumberConditional):
 class AmountConditional(ColumnConditional):
     """Zero with some probability, or a positive amount."""
 
-    def __init__(self, predictors, learned, share):
-        super().__init__(predictors, learned, share)
+    def __init__(self, predictors, learned, marginal_weight):
+        super().__init__(predictors, learned, marginal_weight)
         n_signs = int(learned["has_both_signs"])
-        self.sign = CategoryConditional(predictors[:n_signs], learned["sign"], share)
-        self.amount = number_conditional(predictors[n_signs:], learned["amount"], share)
+        self.sign = CategoryConditional(
+            predictors[:n_signs], learned["sign"], marginal_weight
+        )
+        self.amount = number_conditional(
+            predictors[n_signs:], learned["amount"], marginal_weight
+        )
 
     def log_prob(self, inputs, x):
         log_prob = self.sign.log_prob(inputs, x > 0)
@@ -246,18 +258,18 @@ class AmountConditional(ColumnConditional):
         return np.where(uniform[:, 0] < zero, 0.0, amount)
 
 
-def conditional_of(predictors, learned, share):
+def conditional_of(predictors, learned, marginal_weight):
     """Return the conditional of a column from what was learned of it."""
     kind = learned["kind"]
     if kind == "zero_lognormal":
-        return AmountConditional(predictors, learned, share)
+        return AmountConditional(predictors, learned, marginal_weight)
     if kind in FAMILIES:
-        return number_conditional(predictors, learned, share)
-    return CategoryConditional(predictors, learned, share)
+        return number_conditional(predictors, learned, marginal_weight)
+    return CategoryConditional(predictors, learned, marginal_weight)
 
 
-def number_conditional(predictors, learned, share):
+def number_conditional(predictors, learned, marginal_weight):
     """Return the conditional of a column of numbers."""
     is_forest = "shape_weights" in learned
     conditional = ForestConditional if is_forest else NumberConditional
-    return conditional(predictors, learned, share)
+    return conditional(predictors, learned, marginal_weight)

@@ -23,7 +23,7 @@ class NetworkDensity(OrderMixture):
         What else was learned of each column.
     read : list of int ndarray
         The columns that the predictors of each column read.
-    share : float
+    marginal_weight : float
         Weight of the distributions that do not depend on other columns.
     units : Units
     orders : int Tensor of shape (n_orders, d)
@@ -32,13 +32,15 @@ class NetworkDensity(OrderMixture):
         Of the columns, for messages.
     """
 
-    def __init__(self, columns, predictors, learned, read, share, units, orders, names):
+    def __init__(
+        self, columns, predictors, learned, read, marginal_weight, units, orders, names
+    ):
         super().__init__(units, orders)
         self.names, self.predictors = names, predictors
-        self.codings = [PredictorCoding(columns, places) for places in read]
+        self.codings = [PredictorCoding(columns, of_column) for of_column in read]
         self.conditionals = [
-            conditional_of(*parts, share)
-            for parts in zip(predictors, learned, strict=True)
+            conditional_of(*fitted, marginal_weight)
+            for fitted in zip(predictors, learned, strict=True)
         ]
         n_values = 10 * max(N_TREES, max(columns.n_categories))
         self.n_values = len(columns.feature_of) + n_values
@@ -51,9 +53,9 @@ class NetworkDensity(OrderMixture):
     def _call(self, method, rows, visible, column, *args):
         """Return what a method of the conditional of a column returns, as a tensor."""
         coding = self.codings[column]
-        parts = (part.numpy()[:, coding.places] for part in (rows, visible))
-        inputs = PredictorInputs(coding, *parts)
-        args = (part.numpy() for part in args)
+        of_read = (array.numpy()[:, coding.columns] for array in (rows, visible))
+        inputs = PredictorInputs(coding, *of_read)
+        args = (arg.numpy() for arg in args)
         with named(self.predictors[column], self.names[column], "predict"):
             result = getattr(self.conditionals[column], method)(inputs, *args)
         return torch.from_numpy(np.ascontiguousarray(result, dtype=np.float64))
@@ -61,13 +63,13 @@ class NetworkDensity(OrderMixture):
     def _call_at(self, method, rows, visible, row, column, *args):
         """Return what a method of conditionals returns for some entries; (n_entries,).
 
-        row, column : places of the entries. args : of the method, (n, d, ...).
+        row, column : indices of the entries. args : of the method, (n, d, ...).
         """
         results = rows.new_empty(len(row))
         for j in column.unique().tolist():
             at = (column == j).nonzero()[:, 0]
             i = row[at]
-            of_column = (part[i, j] for part in args)
+            of_column = (arg[i, j] for arg in args)
             results[at] = self._call(method, rows[i], visible[i], j, *of_column)
         return results
 
@@ -118,15 +120,17 @@ class NetworkDensity(OrderMixture):
         """
         rows, present = self._read(X)
 
-        parts = [
+        outputs = [
             self._call("predict", rows, present, j)
             for j in range(len(self.conditionals))
         ]
         shift, scale = (
-            part.expand(len(parts)) for part in (self.units.shift, self.units.scale)
+            unit.expand(len(outputs)) for unit in (self.units.shift, self.units.scale)
         )
-        pairs = zip(parts, shift, scale, strict=True)
-        return torch.cat([part * factor + start for part, start, factor in pairs], 1)
+        pairs = zip(outputs, shift, scale, strict=True)
+        return torch.cat(
+            [output * factor + start for output, start, factor in pairs], 1
+        )
 
     @property
     def n_outputs(self):

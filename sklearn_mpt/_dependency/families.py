@@ -158,37 +158,39 @@ WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
 
 
 class WideComponent(NamedTuple):
-    """A part of a distribution that does not depend on other columns.
+    """A component of a distribution that does not depend on other columns.
 
-    share : its weight, in (0, 1). mean, variance : of the target.
+    weight : in (0, 1). mean, variance : of the target.
     """
 
     family: ResidualFamily
-    share: float
+    weight: float
     mean: float
     variance: float
 
     @classmethod
-    def from_column(cls, learned, share):
+    def from_column(cls, learned, weight):
         """Return that of a column, as wide as its family says."""
         family = WIDE_FAMILIES[learned["kind"]]
         variance = family.wide_scale**2 * learned["variance"]
-        return cls(family, share, learned["mean"], variance)
+        return cls(family, weight, learned["mean"], variance)
 
     def add_to_log_prob(self, log_prob, x):
         """Return log-densities of the mixture with others, (..., n)."""
         wide = self.family.log_prob(x, self.mean, self.variance)
-        return np.logaddexp(np.log1p(-self.share) + log_prob, np.log(self.share) + wide)
+        return np.logaddexp(
+            np.log1p(-self.weight) + log_prob, np.log(self.weight) + wide
+        )
 
     def add_to_cdf(self, prob, y):
         """Return probabilities of targets of at most y under the mixture, (n,)."""
         wide = self.family.cdf(y, self.mean, self.variance)
-        return (1 - self.share) * prob + self.share * wide
+        return (1 - self.weight) * prob + self.weight * wide
 
     def add_to_mean(self, mean):
         """Return expectations of the mixture with others, (n,)."""
         wide = self.family.expect(self.mean, self.variance)
-        return (1 - self.share) * mean + self.share * wide
+        return (1 - self.weight) * mean + self.weight * wide
 
     def draw(self, uniform):
         return self.family.draw(uniform, self.mean, self.variance)

@@ -26,10 +26,10 @@ def _out_of_bag(copies, counts, index):
     return index[is_predicted], is_unseen[is_predicted]
 
 
-def concatenated(parts):
-    """Return the predictions of all parts, `HeldOut` or `HeldOutCategories` each."""
-    parts = list(parts)
-    return type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+def concatenated(predictions):
+    """Return the predictions of all folds, `HeldOut` or `HeldOutCategories` each."""
+    predictions = list(predictions)
+    return type(predictions[0])(*map(np.concatenate, zip(*predictions, strict=True)))
 
 
 def _weight_of(rows, weight):
@@ -86,7 +86,7 @@ class ForestRows(NamedTuple):
         if values is not None:
             low, high = cell(self.family, x, self.min_variance)
             below, near = (
-                np.average(values.share(leaves, *ends), axis=1, weights=counts)
+                np.average(values.fraction(leaves, *ends), axis=1, weights=counts)
                 for ends in ((np.full_like(low, -np.inf), low), (low, high))
             )
         return HeldOut(
@@ -95,7 +95,7 @@ class ForestRows(NamedTuple):
             counts,
             below,
             near,
-            copies.inputs.share_visible,
+            copies.inputs.fraction_visible,
             _weight_of(copies.rows, self.weight),
         )
 
@@ -131,4 +131,4 @@ class CategoryRows(NamedTuple):
             prob = mean_of_trees(forest, Z, counts, self.n_categories)
         weight = _weight_of(copies.rows, self.weight)
         code = self.code[copies.rows].astype(int)
-        return HeldOutCategories(code, prob, copies.inputs.share_visible, weight)
+        return HeldOutCategories(code, prob, copies.inputs.fraction_visible, weight)

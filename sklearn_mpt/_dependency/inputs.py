@@ -20,17 +20,17 @@ class PredictorCoding:
     ----------
     columns : Columns
         Likelihood of all columns.
-    places : int ndarray
+    read : int ndarray
         The columns that are read.
     """
 
-    def __init__(self, columns, places):
-        self.places = places
+    def __init__(self, columns, read):
+        self.columns = read
         kinds, counts = (
-            [of_all[j] for j in places]
+            [of_all[j] for j in read]
             for of_all in (columns.kinds, columns.n_categories)
         )
-        self._columns = Columns(kinds, counts) if len(places) else None
+        self._columns = Columns(kinds, counts) if len(read) else None
 
     def inputs(self, rows):
         """Return the inputs that code rows of these columns; (n, p)."""
@@ -69,8 +69,8 @@ class PredictorInputs:
         return self.visible.sum(axis=1)
 
     @property
-    def share_visible(self):
-        """Shares of the columns that are visible, (n,)."""
+    def fraction_visible(self):
+        """Fractions of the columns that are visible, (n,)."""
         return self.n_visible / max(1, self.visible.shape[1])
 
     def given_to(self, predictor):
@@ -118,5 +118,5 @@ class MaskedCopies(NamedTuple):
     def take(self, index):
         """Return the copies of the rows that are True in `index`."""
         kept = index[self.rows]
-        places = np.cumsum(index) - 1
-        return MaskedCopies(places[self.rows[kept]], self.inputs.take(kept))
+        new_index = np.cumsum(index) - 1
+        return MaskedCopies(new_index[self.rows[kept]], self.inputs.take(kept))

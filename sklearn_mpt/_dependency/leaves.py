@@ -35,10 +35,11 @@ class LeafMoments:
 
 
 class LeafValues(NamedTuple):
-    """The numbers that leaves hold, and their shares.
+    """The numbers that leaves hold, and their frequencies.
 
     values : the different numbers, sorted. key : leaf and number of each pair, as one
-    integer, sorted. total : sums of the shares of the pairs before each, and the last.
+    integer, sorted. total : sums of the frequencies of the pairs before each, and the
+    last.
     """
 
     values: np.ndarray
@@ -57,27 +58,27 @@ class LeafValues(NamedTuple):
         pairs = []
         for leaf, count in zip(leaves.T, counts, strict=True):
             drawn = np.flatnonzero(count)
-            key, place = np.unique(
+            key, pair = np.unique(
                 leaf[drawn] * width + code[drawn], return_inverse=True
             )
-            pairs.append((key, np.bincount(place, count[drawn])))
-        key, count = (np.concatenate(part) for part in zip(*pairs, strict=True))
+            pairs.append((key, np.bincount(pair, count[drawn])))
+        key, count = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
         leaf_weight = np.bincount(key // width, count)
-        share = count / leaf_weight[key // width]
-        return cls(values, key, np.cumsum([0.0, *share]))
+        frequency = count / leaf_weight[key // width]
+        return cls(values, key, np.cumsum([0.0, *frequency]))
 
-    def _places(self, leaves, code):
+    def _first_pairs(self, leaves, code):
         """Return the first pair of a leaf whose number has at least this code."""
         width = len(self.values) + 1
         return np.searchsorted(self.key, leaves * width + code)
 
-    def share(self, leaves, low, high):
-        """Return the shares of numbers in [low, high); (n, n_trees).
+    def fraction(self, leaves, low, high):
+        """Return the fractions of numbers in [low, high); (n, n_trees).
 
         low, high : (n,).
         """
         first, last = (
-            self._places(leaves, np.searchsorted(self.values, bound)[:, None])
+            self._first_pairs(leaves, np.searchsorted(self.values, bound)[:, None])
             for bound in (low, high)
         )
         return self.total[last] - self.total[first]
@@ -86,15 +87,15 @@ class LeafValues(NamedTuple):
         """Return means of a function of the numbers; of the shape of leaves."""
         pair_values = function(self.values)[self.key % (len(self.values) + 1)]
         total = np.cumsum([0.0, *(np.diff(self.total) * pair_values)])
-        first, last = (self._places(leaves, c) for c in (0, len(self.values)))
+        first, last = (self._first_pairs(leaves, c) for c in (0, len(self.values)))
         return total[last] - total[first]
 
     def draw(self, leaves, uniform):
         """Draw a number from each leaf; (n,)."""
-        first, last = (self._places(leaves, c) for c in (0, len(self.values)))
-        place = np.searchsorted(self.total, self.total[first] + uniform, side="right")
-        place = np.clip(place - 1, first, last - 1)
-        return self.values[self.key[place] % (len(self.values) + 1)]
+        first, last = (self._first_pairs(leaves, c) for c in (0, len(self.values)))
+        pair = np.searchsorted(self.total, self.total[first] + uniform, side="right")
+        pair = np.clip(pair - 1, first, last - 1)
+        return self.values[self.key[pair] % (len(self.values) + 1)]
 
 
 def draws_of_trees(forest, weight):

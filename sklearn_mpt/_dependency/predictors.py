@@ -110,7 +110,7 @@ def has_std(predictor):
 def with_std(predictor, Z):
     """Return means and variances by ``return_std``; (n, 1) each."""
     answer = predictor.predict(Z, return_std=True)
-    mean, std = (_checked("predict", part, (len(Z), 1)) for part in answer)
+    mean, std = (_checked("predict", array, (len(Z), 1)) for array in answer)
     return mean, std**2
 
 

@@ -56,7 +56,7 @@ def _associations(rows, weight, kinds):
     # rows of which as many with equal weights have the same standard errors
     weight = weight * (weight.sum() / (weight**2).sum())
     coded = [_functions(x, weight, kind) for x, kind in zip(rows.T, kinds, strict=True)]
-    n_functions = np.array([part.shape[1] for part in coded])
+    n_functions = np.array([coded_column.shape[1] for coded_column in coded])
     first = np.cumsum([0, *n_functions])
     functions = np.hstack(coded)
     present = (~np.isnan(rows)).astype(np.float32)
@@ -75,9 +75,9 @@ def _associations(rows, weight, kinds):
         yield from association
 
 
-def _sums(parts, first):
+def _sums(terms, first):
     """Return sums of rows from each of `first` to the next."""
-    return np.add.reduceat(parts, first, axis=0)
+    return np.add.reduceat(terms, first, axis=0)
 
 
 def _functions(x, weight, kind):
@@ -90,32 +90,32 @@ def _functions(x, weight, kind):
     functions = np.zeros((len(x), 0))
     if present.any():
         make = _indicators if kind == "categorical" else _polynomials
-        part = make(seen, weight)
-        functions = np.zeros((len(x), part.shape[1]))
-        functions[present] = part
+        coded_column = make(seen, weight)
+        functions = np.zeros((len(x), coded_column.shape[1]))
+        functions[present] = coded_column
     if not functions.shape[1]:
         functions = np.zeros((len(x), 1))
     return functions.astype(np.float32)
 
 
 def _indicators(codes, weight):
-    """Return indicators of categories, centred and divided by the roots of shares."""
-    _, place = np.unique(codes, return_inverse=True)
-    share = np.bincount(place, weight) / weight.sum()
-    rank = np.empty(len(share), dtype=int)
-    rank[np.argsort(-share, kind="stable")] = np.arange(len(share))
-    place = np.minimum(rank, MAX_INDICATORS)[place]
-    share = np.bincount(place, weight) / weight.sum()
-    indicators = place[:, None] == np.arange(len(share))
-    return (indicators - share) / np.sqrt(share)
+    """Return indicators of categories, standardised."""
+    _, value_index = np.unique(codes, return_inverse=True)
+    frequency = np.bincount(value_index, weight) / weight.sum()
+    rank = np.empty(len(frequency), dtype=int)
+    rank[np.argsort(-frequency, kind="stable")] = np.arange(len(frequency))
+    value_index = np.minimum(rank, MAX_INDICATORS)[value_index]
+    frequency = np.bincount(value_index, weight) / weight.sum()
+    indicators = value_index[:, None] == np.arange(len(frequency))
+    return (indicators - frequency) / np.sqrt(frequency)
 
 
 def _polynomials(x, weight):
     """Return orthonormal polynomials of ranks; fewer, if x has few values."""
     weight = weight / weight.sum()
-    _, place = np.unique(x, return_inverse=True)
-    share = np.bincount(place, weight)
-    ranks = (np.cumsum(share) - share / 2)[place]
+    _, value_index = np.unique(x, return_inverse=True)
+    frequency = np.bincount(value_index, weight)
+    ranks = (np.cumsum(frequency) - frequency / 2)[value_index]
     powers = np.polynomial.legendre.legvander(2 * ranks - 1, DEGREE)[:, 1:]
     centred = powers - weight @ powers
     values, vectors = np.linalg.eigh(centred.T @ (weight[:, None] * centred))

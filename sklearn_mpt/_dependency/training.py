@@ -34,8 +34,8 @@ from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
 from sklearn_mpt._seeds import N_TORCH_SEEDS, seed_from
 
-# Least mean of counts and amounts, as a share of the mean of the column: other counts
-# would be impossible given a leaf that holds zeros only.
+# Least mean of counts and amounts, as a fraction of the mean of the column: other
+# counts would be impossible given a leaf that holds zeros only.
 MIN_MEAN = 1e-3
 # Weight of the numbers in leaves below which they are not kept. Such a weight says that
 # they explain less than 1% of held-out rows, and they take memory for all training rows
@@ -44,7 +44,7 @@ MIN_VALUES_WEIGHT = 0.01
 
 
 class NetworkSettings(NamedTuple):
-    """Settings that the columns share.
+    """Settings of all columns.
 
     classifier, regressor : unfitted estimators, or None for forests. n_masks : number
     of copies of each row. max_rows : largest number of rows, or None. mask_rate,
@@ -88,8 +88,8 @@ def visible_sets(present, n_features, n_masks, mask_rate, rng):
     else:
         n_hidden = fixed_size(mask_rate, n_features) - 1  # the column itself is one
         of_read = rng.hypergeometric(k, n_features - 1 - k, n_hidden, (n_masks, n, 1))
-        place = rng.random(hidden.shape).argsort(axis=2).argsort(axis=2)
-        hidden = place < of_read
+        rank = rng.random(hidden.shape).argsort(axis=2).argsort(axis=2)
+        hidden = rank < of_read
     return (present & ~hidden).reshape(n_masks * n, k)
 
 
@@ -302,7 +302,7 @@ class _ColumnFit(NamedTuple):
     def _folds(self, y, is_classifier, n_folds=3):
         """Yield the copies of rows that are left out, and a predictor of the others.
 
-        n_folds : number of parts of the rows that are left out in turn.
+        n_folds : number of folds of rows, left out in turn.
         """
         fold = self.rng.permutation(len(y)) % min(n_folds, len(y))
         copy_fold = fold[self.copies.rows]

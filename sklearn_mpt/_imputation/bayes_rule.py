@@ -61,12 +61,12 @@ class BayesRuleModel(CodedModel):
         """Return rows without gaps; categories are drawn one column after the other."""
         rng = np.random.default_rng(random_state)
         numbers, X = rows.numbers.copy(), self._coded(rows).copy()
-        for j, (place, points) in self._points.items():
+        for j, (columns, points) in self._points.items():
             gaps = np.isnan(numbers[:, j])
             if gaps.any():
                 probs = np.exp(self._log_probs(X[gaps], [j])[0])
                 codes = drawn_codes(probs, rng.random((len(probs), 1)))
-                X[gaps, place] = points[codes]
+                X[gaps, columns] = points[codes]
                 numbers[gaps, j] = rows.coding.numbers_of_codes(j)[codes]
         return self._drawn(rows, numbers, X, np.random.default_rng(seed_from(rng)))
 
@@ -123,7 +123,7 @@ class LevelsAsNumbers(BayesRuleModel):
 
 
 class IndicatorModel(BayesRuleModel):
-    """Gaussian model with indicators in place of categories.
+    """Gaussian model with indicators instead of categories.
 
     Bayes' rule is then linear discriminant analysis [1]_.
 
@@ -141,10 +141,10 @@ class IndicatorModel(BayesRuleModel):
         """Means of the columns of the model, (w,)."""
 
     @abstractmethod
-    def _block(self, place, vertices, log_frequency):
+    def _block(self, columns, vertices, log_frequency):
         """Return what predicts the categories of a column.
 
-        place : slice of the columns of its indicators. vertices : indicators of each
+        columns : slice of the columns of its indicators. vertices : indicators of each
         category, (C, w). log_frequency : of each category, (C,).
         """
 
@@ -165,25 +165,27 @@ class IndicatorModel(BayesRuleModel):
         self._sources = rows.coding.indicators.sources
         self._blocks, self._points = {}, {}
         for j in layout.coded.tolist():
-            place = rows.coding.indicators.place(j)
+            columns = rows.coding.indicators.columns(j)
             if j in layout.values:
                 vertices = rows.coding.level_numbers(j, self.with_powers)[:, None]
-                share = frequencies(codes[:, j], self._counts[j], sample_weight)
+                frequency = frequencies(codes[:, j], self._counts[j], sample_weight)
             else:
                 vertices = rows.coding.indicators.of_categories(j, self._counts[j])
-                share = self._mean_shares(j, rows.coding.indicators)
-            log_frequency = np.log(np.maximum(share, MIN_FREQUENCY))
-            self._blocks[j] = self._block(place, vertices, log_frequency)
-            self._points[j] = place, vertices
+                frequency = self._mean_frequencies(j, rows.coding.indicators)
+            log_frequency = np.log(np.maximum(frequency, MIN_FREQUENCY))
+            self._blocks[j] = self._block(columns, vertices, log_frequency)
+            self._points[j] = columns, vertices
         return self
 
-    def _mean_shares(self, j, indicators):
+    def _mean_frequencies(self, j, indicators):
         """Return the frequencies of categories that the means imply; (C,)."""
-        place = indicators.place(j)
-        share = indicators.shift[place] + indicators.scale[place] * self._means[place]
+        columns = indicators.columns(j)
+        frequency = (
+            indicators.shift[columns] + indicators.scale[columns] * self._means[columns]
+        )
         if indicators.is_cumulative[j]:
-            share = -np.diff(share, prepend=1.0, append=0.0)
-        return share
+            frequency = -np.diff(frequency, prepend=1.0, append=0.0)
+        return frequency
 
     def _conditionals(self, X, mask, columns):
         visible = np.where(mask[:, self._sources], np.nan, X)
@@ -225,12 +227,12 @@ class IndicatorModel(BayesRuleModel):
 class GaussianBlock(NamedTuple):
     """The indicators of a column of C categories, of a Gaussian with covariances.
 
-    place : slice of their columns. vertices : indicators of each category, (C, w).
+    columns : slice of their columns. vertices : indicators of each category, (C, w).
     log_prior : log-frequency of each category, less the log-density of its indicators,
     (C,).
     """
 
-    place: slice
+    columns: slice
     vertices: np.ndarray
     log_prior: np.ndarray
 
@@ -241,14 +243,14 @@ class GaussianBlock(NamedTuple):
 
         mean : expected indicators, (n, g). They are arbitrary where they are visible.
         """
-        covariance = given.covariance[0, :, self.place, self.place]
+        covariance = given.covariance[0, :, self.columns, self.columns]
         vertices, log_prior = map(covariance.new_tensor, self[1:])
         is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
         root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
         slopes = torch.cholesky_solve(vertices.T.expand(len(root), -1, -1), root)
         level = log_prior - 0.5 * (vertices.T * slopes).sum(1)
         patterns = given.patterns
-        products = patterns.multiply(slopes.mT[None], mean[None, :, self.place])
+        products = patterns.multiply(slopes.mT[None], mean[None, :, self.columns])
         return (level[patterns.pattern_index] + products[0]).log_softmax(1)
 
 
@@ -259,13 +261,13 @@ class GaussianIndicators(IndicatorModel):
     def _means(self):
         return self.model.means_[0]
 
-    def _block(self, place, vertices, log_frequency):
-        covariance = self.model.covariances_[0, place, place]
+    def _block(self, columns, vertices, log_frequency):
+        covariance = self.model.covariances_[0, columns, columns]
         prior = stats.multivariate_normal.logpdf(
-            vertices, self._means[place], covariance
+            vertices, self._means[columns], covariance
         )
         log_prior = log_frequency - prior
-        return GaussianBlock(place, vertices, log_prior)
+        return GaussianBlock(columns, vertices, log_prior)
 
     def _moments(self, X, density, blocks):
         given = density.given(X, ~X.isnan()).gaussian
@@ -352,9 +354,12 @@ class FactorIndicators(IndicatorModel):
     def _means(self):
         return self.model.mean_
 
-    def _block(self, place, vertices, log_frequency):
-        B, noise = self.model.components_[:, place], self.model.noise_variance_[place]
-        slopes = ((vertices - self._means[place]) / noise) @ B.T
+    def _block(self, columns, vertices, log_frequency):
+        B, noise = (
+            self.model.components_[:, columns],
+            self.model.noise_variance_[columns],
+        )
+        slopes = ((vertices - self._means[columns]) / noise) @ B.T
         return FactorBlock((B / noise) @ B.T, slopes, log_frequency)
 
     def _moments(self, X, density, blocks):
@@ -368,7 +373,7 @@ class FactorIndicators(IndicatorModel):
 
 
 def frequencies(codes, count, sample_weight=None):
-    """Return the shares of codes among present entries; (count,)."""
+    """Return the frequencies of codes among present entries; (count,)."""
     present = ~np.isnan(codes)
     weight = None if sample_weight is None else sample_weight[present]
     counts = np.bincount(codes[present].astype(int), weight, count)

@@ -52,11 +52,11 @@ class Indicators:
         self._levels = np.arange(len(self.sources)) - self.starts[self.sources]
         self._is_indicator = ~is_number[self.sources]
         self.shift, self.scale = np.zeros(widths.sum()), np.ones(widths.sum())
-        places = self._is_indicator
-        wide = self.transform(numbers)[:, places]
-        self.shift[places], self.scale[places] = means_and_spreads(wide, weight)
+        wide = self.transform(numbers)[:, self._is_indicator]
+        moments = means_and_spreads(wide, weight)
+        self.shift[self._is_indicator], self.scale[self._is_indicator] = moments
 
-    def place(self, j):
+    def columns(self, j):
         """Return the slice of the columns of numbers or indicators of column j."""
         return slice(int(self.starts[j]), int(self.ends[j]))
 
@@ -66,18 +66,20 @@ class Indicators:
 
     def of_categories(self, j, count):
         """Return the standardised indicators of each category of column j; (C, w)."""
-        place = self.place(j)
-        wide = np.repeat(np.arange(count)[:, None], place.stop - place.start, axis=1)
-        return self._standardised(wide, place)
+        columns = self.columns(j)
+        wide = np.repeat(
+            np.arange(count)[:, None], columns.stop - columns.start, axis=1
+        )
+        return self._standardised(wide, columns)
 
-    def _standardised(self, wide, place):
+    def _standardised(self, wide, columns):
         """Return indicators; each column of `wide` has the codes for one of them."""
-        levels = self._levels[place]
-        is_above = self.is_cumulative[self.sources[place]]
+        levels = self._levels[columns]
+        is_above = self.is_cumulative[self.sources[columns]]
         indicators = np.where(is_above, wide > levels, wide == levels)
-        is_present = self._is_indicator[place] & ~np.isnan(wide)
+        is_present = self._is_indicator[columns] & ~np.isnan(wide)
         numbers = np.where(is_present, indicators, wide)
-        return (numbers - self.shift[place]) / self.scale[place]
+        return (numbers - self.shift[columns]) / self.scale[columns]
 
 
 class TableCoding:

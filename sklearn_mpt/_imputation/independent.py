@@ -16,16 +16,16 @@ class IndependentColumns(BaseEstimator):
 
     Parameters
     ----------
-    outlier_share : float, default=0.01
-        Share of a Cauchy distribution in that of each number, so that a number far
+    outlier_weight : float, default=0.01
+        Weight of a Cauchy distribution in that of each number, so that a number far
         outside of the rows costs tens of nats, not millions. Other numbers cost as many
-        nats as this share.
+        nats as this weight.
     min_variance : float, default=1e-6
         Added to the variance of each number, whose unit is the standard deviation.
     """
 
-    def __init__(self, outlier_share: float = 0.01, min_variance: float = 1e-6):
-        self.outlier_share = outlier_share
+    def __init__(self, outlier_weight: float = 0.01, min_variance: float = 1e-6):
+        self.outlier_weight = outlier_weight
         self.min_variance = min_variance
 
     def set_warm_start(self, **params) -> Self:
@@ -39,10 +39,10 @@ class IndependentColumns(BaseEstimator):
         self.variances_ = variances + self.min_variance
         self._log_probs = {}
         for j in layout.coded.tolist():
-            (shares,) = smoothed_shares(
+            (frequencies,) = smoothed_shares(
                 X[:, [j]], layout.n_categories[j], sample_weight
             )
-            self._log_probs[j] = np.log(shares)
+            self._log_probs[j] = np.log(frequencies)
         return self
 
     def conditional_log_prob(self, rows: CodedRows, mask):
@@ -50,8 +50,8 @@ class IndependentColumns(BaseEstimator):
         X = np.nan_to_num(rows.coded(CODES))
         place_and_scale = self.means_, np.sqrt(self.variances_)
         log_prob = np.logaddexp(
-            np.log1p(-self.outlier_share) + stats.norm.logpdf(X, *place_and_scale),
-            np.log(self.outlier_share) + stats.cauchy.logpdf(X, *place_and_scale),
+            np.log1p(-self.outlier_weight) + stats.norm.logpdf(X, *place_and_scale),
+            np.log(self.outlier_weight) + stats.cauchy.logpdf(X, *place_and_scale),
         )
         for j, level_log_prob in self._log_probs.items():
             log_prob[:, j] = level_log_prob[X[:, j].astype(int)]

@@ -82,7 +82,7 @@ class Limits(NamedTuple):
         return np.clip(rows, self.low, self.high)
 
     def _places(self):
-        """Return the step, and the first and last places on the grid within limits."""
+        """Return the step, and the first and last numbers on the grid within limits."""
         step = np.where(self.step > 0, self.step, 1.0)
         first = np.ceil((self.low - self.least) / step)
         return step, first, np.floor((self.high - self.least) / step)
@@ -94,8 +94,8 @@ class Limits(NamedTuple):
         """
         rows = self.clip(rows)
         step, first, last = self._places()
-        place = np.rint((rows - self.least) / step).clip(first, last)
-        grid = (self.least + place * step).round(MAX_DECIMALS)
+        index = np.rint((rows - self.least) / step).clip(first, last)
+        grid = (self.least + index * step).round(MAX_DECIMALS)
         return np.where((self.step > 0) & (first <= last), grid, rows)
 
     def of_draws(self):

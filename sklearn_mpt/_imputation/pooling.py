@@ -133,18 +133,18 @@ def pool_estimates(
     between = (1 + 1 / n) * estimates.var(axis=0, ddof=1)
     total = within + between
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(total > 0, between / total, 0.0)
-        degrees = np.where(share > 0, (n - 1) / share**2, np.inf)
+        fraction = np.where(total > 0, between / total, 0.0)
+        degrees = np.where(fraction > 0, (n - 1) / fraction**2, np.inf)
         if df is not None:
-            observed = (df + 1) / (df + 3) * df * (1 - share)
+            observed = (df + 1) / (df + 3) * df * (1 - fraction)
             # without variances within tables their degrees of freedom do not matter
             observed = np.where(within > 0, observed, np.inf)
             degrees = 1 / (1 / degrees + 1 / observed)
-    missing = share + (1 - share) * 2 / (degrees + 3)
-    parts = mean, np.sqrt(total), degrees, missing
+    missing = fraction + (1 - fraction) * 2 / (degrees + 3)
+    results = mean, np.sqrt(total), degrees, missing
     if np.ndim(mean) == 0:
-        parts = tuple(map(float, parts))
-    return PooledEstimate(*parts)
+        results = tuple(map(float, results))
+    return PooledEstimate(*results)
 
 
 def _checked(estimates, variances):

@@ -1,4 +1,4 @@
-"""The log-probability of all entries, hidden part by part."""
+"""The log-probability of all entries, hidden fold by fold."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from sklearn_mpt._measure.rows import Rows, copy_of
 
 
 def hidden_score(model, X, columns=None, n_parts=4, seed=0):
-    """Return the mean log-probability of all present entries, hidden part by part.
+    """Return the mean log-probability of all present entries, hidden fold by fold.
 
     The columns of each row are divided at random into `n_parts`, of which one is hidden
     at a time; always in the same way, by `seed`, so that scores of models compare.
@@ -18,11 +18,11 @@ def hidden_score(model, X, columns=None, n_parts=4, seed=0):
     keys = np.random.default_rng(seed).random((n_rows, n_features))
     columns = np.arange(n_features) if columns is None else columns
     n_parts = min(n_parts, len(columns))
-    part = np.full(rows.shape, -1)
-    part[:, columns] = keys[:, columns].argsort(axis=1).argsort(axis=1) % n_parts
+    fold_of = np.full(rows.shape, -1)
+    fold_of[:, columns] = keys[:, columns].argsort(axis=1).argsort(axis=1) % n_parts
     total = count = 0
     for fold in range(n_parts):
-        mask = part == fold
+        mask = fold_of == fold
         targets = rows.targets(mask)
         if targets.any():
             log_prob = model.conditional_log_prob(copy_of(X), mask)

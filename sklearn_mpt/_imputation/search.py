@@ -14,15 +14,10 @@ from sklearn_mpt._imputation.kinds_of_models import (
     kinds_of_models,
     nets,
 )
-from sklearn_mpt._imputation.weights import kept_models
+from sklearn_mpt._imputation.weights import MIN_GAIN, kept_models
 from sklearn_mpt._seeds import seed_from
 
 EMPTY = np.empty(0)
-# A larger model of a kind is tried when one gains more, in nats per hidden entry.
-MIN_GAIN = 0.01
-# A limit is worth a warning if the last model gained more, in nats per hidden entry.
-LARGE_GAIN = 0.01
-
 # With which a model cannot be fitted to a table; ARPACK's are errors at runtime.
 NUMERICAL_ERRORS = ValueError, ArithmeticError, RuntimeError, np.linalg.LinAlgError
 
@@ -138,7 +133,7 @@ class _Trials:
     def warn_if_ended(self):
         """Warn if a limit ended the search though larger models still gained."""
         last = self.all[-1]
-        if self.ended_by and self.is_larger and last.gain > LARGE_GAIN:
+        if self.ended_by and self.is_larger and last.gain > MIN_GAIN:
             warn_caller(
                 f"MPTImputer ended the choice of models by {self.ended_by}, though the "
                 f"last one, {last.name}, gained {last.gain:.2g} nats per hidden entry. "

@@ -329,11 +329,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return weights
 
 
-def _in_order(places, names):
+def _in_order(columns, names):
     """Return indices of columns by their names, so that their order is of no effect."""
     if len(set(names)) == len(names) and all(isinstance(name, str) for name in names):
-        return np.array(sorted(places, key=lambda j: names[j]), dtype=int)
-    return places
+        return np.array(sorted(columns, key=lambda j: names[j]), dtype=int)
+    return columns
 
 
 def _sorted(rows, weight):

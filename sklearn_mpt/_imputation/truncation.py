@@ -44,12 +44,12 @@ class Conditionals(NamedTuple):
         n_points, n_columns = points.shape[1], rows.shape[1]
         mask = np.arange(n_columns) == j
         log_prob = np.empty(points.shape)
-        for part in chunk_slices(len(rows), n_columns * n_points, CHUNK_ENTRIES):
-            repeated = np.repeat(rows[part], n_points, axis=0)
-            repeated[:, j] = points[part].ravel()
-            places = np.repeat(index[part], n_points)
-            found = self.log_prob(repeated, places, mask)[:, j]
-            log_prob[part] = found.reshape(-1, n_points)
+        for chunk in chunk_slices(len(rows), n_columns * n_points, CHUNK_ENTRIES):
+            repeated = np.repeat(rows[chunk], n_points, axis=0)
+            repeated[:, j] = points[chunk].ravel()
+            row = np.repeat(index[chunk], n_points)
+            found = self.log_prob(repeated, row, mask)[:, j]
+            log_prob[chunk] = found.reshape(-1, n_points)
         return log_prob
 
 
@@ -70,8 +70,8 @@ class Truncated(NamedTuple):
 
     def draw(self, rng):
         cell = drawn_codes(self.probs, rng.random((len(self.probs), 1)))
-        place = (rng.random(len(cell)) - 0.5) * self.width[:, 0]
-        return np.take_along_axis(self.points, cell[:, None], axis=1)[:, 0] + place
+        shift = (rng.random(len(cell)) - 0.5) * self.width[:, 0]
+        return np.take_along_axis(self.points, cell[:, None], axis=1)[:, 0] + shift
 
 
 def truncated(model: Conditionals, rows, index, j, bounds) -> Truncated:
@@ -120,8 +120,8 @@ def draw_within(model: Conditionals, rows, drawn, limits, rng):
     given, drawn = rows.copy(), drawn.copy()
     index = np.arange(len(rows))
     while len(index):
-        part = limits.rows(index)
-        is_beyond = (drawn[index] < part.low) | (drawn[index] > part.high)
+        of_rows = limits.rows(index)
+        is_beyond = (drawn[index] < of_rows.low) | (drawn[index] > of_rows.high)
         is_beyond &= np.isnan(given[index])
         has_any = is_beyond.any(axis=1)
         index, is_beyond = index[has_any], is_beyond[has_any]
@@ -129,9 +129,9 @@ def draw_within(model: Conditionals, rows, drawn, limits, rng):
             bounds = limits.rows(index).reached(len(index))
             for j in np.flatnonzero(is_beyond.any(axis=0)):
                 again = is_beyond[:, j]
-                places = index[again]
-                law = truncated(model, given[places], places, j, bounds[again, j])
-                given[places, j] = law.draw(rng)
+                row = index[again]
+                law = truncated(model, given[row], row, j, bounds[again, j])
+                given[row, j] = law.draw(rng)
             drawn[index] = model.draw(given[index], index)
     return drawn
 

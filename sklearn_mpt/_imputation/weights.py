@@ -30,6 +30,9 @@ from sklearn_mpt._fitting.mixture_weights import (
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
 # ``benchmarks/bench_imputation_rules.py`` prints what other numbers cost.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 50.0
+# Gain, in nats per hidden entry, that is worth the time of a model: below it, no larger
+# one of its kind is tried, none is added to the mixture, and no limit is warned of.
+MIN_GAIN = 0.01
 
 
 class ModelWeights(NamedTuple):
@@ -88,8 +91,8 @@ class HiddenEntries(NamedTuple):
         """
         log_prob = self.mean(mixed(self.log_prob, weights.log_prob[:, self.columns]))
         error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
-        share = np.where(self.is_number, self.count, 0) / self.count.sum()
-        return log_prob, -0.5 * share @ np.log(self.mean_squares(error))
+        fraction = np.where(self.is_number, self.count, 0) / self.count.sum()
+        return log_prob, -0.5 * fraction @ np.log(self.mean_squares(error))
 
     def mean_squares(self, error):
         """Return the mean squared error of each column, beside those of all; (d,)."""
@@ -109,9 +112,9 @@ class HiddenEntries(NamedTuple):
             (first**2 - second**2) / squares / 2,
         )
         gains = np.array([self.mean(gain) for gain in by_entry])
-        share = self.weight / self.weight.sum()
+        fraction = self.weight / self.weight.sum()
         variances = [
-            share**2 @ (gain - mean) ** 2
+            fraction**2 @ (gain - mean) ** 2
             for gain, mean in zip(by_entry, gains, strict=True)
         ]
         return gains, np.sqrt(variances)
@@ -123,8 +126,8 @@ def log_prob_weights(hidden):
     likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
 
     def expected_counts(weights):
-        shares = weights[:, hidden.columns] * likelihood
-        return hidden.sum_by_column(shares / shares.sum(axis=0))
+        responsibilities = weights[:, hidden.columns] * likelihood
+        return hidden.sum_by_column(responsibilities / responsibilities.sum(axis=0))
 
     start = np.repeat(common, len(hidden.is_number), axis=1)
     prior = PSEUDO_ENTRIES * common
@@ -166,17 +169,15 @@ def _least_squares_weights(matrix):
     return solution / solution.sum()
 
 
-def kept_models(hidden, max_loss=3e-3):
-    """Return which few models lose at most `max_loss` of both values of all; (k,).
+def kept_models(hidden):
+    """Return which few models lose at most `MIN_GAIN` of both values of all; (k,).
 
     The model that gains most is added repeatedly. The first, independent columns, is
     always among them: its small weight bounds what a wrong prediction costs.
-
-    max_loss : nats per hidden entry that may be lost by leaving models out.
     """
     full = np.array(hidden.value(hidden.weights()))
     kept, value = [0], np.array(hidden.take([0]).value(hidden.take([0]).weights()))
-    while (value < full - max_loss).any() and len(kept) < len(hidden.log_prob):
+    while (value < full - MIN_GAIN).any() and len(kept) < len(hidden.log_prob):
         best = -np.inf
         for candidate in np.setdiff1d(np.arange(len(hidden.log_prob)), kept).tolist():
             subset = hidden.take([*kept, candidate])

@@ -419,9 +419,9 @@ def test_the_numbers_in_leaves_have_the_mean_of_their_tree(weighted, bootstrap):
     values = LeafValues.from_rows(leaves, draws_of_trees(forest, weight), y)
     predicted = [tree.predict(X) for tree in forest.estimators_]
     assert_allclose(values.mean(leaves, lambda y: y).T, predicted, atol=1e-12)
-    every = values.share(leaves, np.full(80, -1.0), np.full(80, 9.0))
+    every = values.fraction(leaves, np.full(80, -1.0), np.full(80, 9.0))
     assert_allclose(every, 1)
-    some = values.share(leaves, np.full(80, 1.5), np.full(80, 3.0))  # twos
+    some = values.fraction(leaves, np.full(80, 1.5), np.full(80, 3.0))  # twos
     uniform = (np.arange(4000) + 0.5) / 4000
     drawn = values.draw(np.repeat(leaves[:3, 0], 4000), np.tile(uniform, 3))
     share = (drawn.reshape(3, -1) == 2).mean(axis=1)

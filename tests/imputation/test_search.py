@@ -77,9 +77,9 @@ def test_categories_given_factors_follow_from_bayes_rule():
     covariance = W.T @ W + np.diag(noise)
     known = coded.coded("indicators") - model.model.mean_
     for j in (1, 2):
-        place = coding.indicators.place(j)
+        place = coding.indicators.columns(j)
         log_joint = np.empty((200, 3))
-        shares = model._mean_shares(j, coding.indicators)
+        shares = model._mean_frequencies(j, coding.indicators)
         for c, points in enumerate(coding.indicators.of_categories(j, 3)):
             joint = known.copy()
             joint[:, place] = points - model.model.mean_[place]
