@@ -5,6 +5,9 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.datasets import load_diabetes, load_iris, load_wine, make_friedman1
+from sklearn.impute import KNNImputer
+from sklearn.preprocessing import scale
 
 from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation.bayes_rule import FactorIndicators
@@ -34,6 +37,26 @@ def rmse_of_hidden(X, is_hidden, **params):
 def noise_of(X, noise=0.5):
     """Return the least error that a model can have, in standard deviations."""
     return np.sqrt(np.mean((noise / X.std(axis=0)) ** 2))
+
+
+SMALL_TABLES = {
+    "iris": load_iris().data,
+    "wine": load_wine().data,
+    "diabetes": load_diabetes().data[:200],
+    "friedman": np.column_stack(make_friedman1(200, 6, random_state=0)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_TABLES)
+def test_small_tables_are_filled_in_better_than_by_neighbours_or_means(name):
+    X = scale(SMALL_TABLES[name])
+    is_hidden = np.random.default_rng(0).random(X.shape) < 0.2
+    by_neighbours = KNNImputer().fit_transform(np.where(is_hidden, np.nan, X))
+    error_of_neighbours = np.sqrt(np.mean((by_neighbours - X)[is_hidden] ** 2))
+    error_of_means = X[is_hidden].std()
+    error = rmse_of_hidden(X, is_hidden, max_models=4)
+    assert error < 1.02 * error_of_neighbours
+    assert error < 0.97 * error_of_means
 
 
 def test_wide_tables_get_a_model_of_all_their_columns():
