@@ -112,28 +112,16 @@ def powers_of_two(first, last, step):
 
 # What is changed -> name of the number, its value, and the modules that have it.
 CALIBRATIONS = {
-    "three scales, 1/4 to 1": (
+    "scales 0.25, 0.5, 1": (
         "SCALES",
-        powers_of_two(-2, 0, 1),
+        np.array([0.25, 0.5, 1.0]),
         [calibration, conditionals],
     ),
-    "six scales, 1/4 to 1.4": (
+    "scales 0.5, 1, 2": (
         "SCALES",
-        powers_of_two(-2, 0.5, 0.5),
+        np.array([0.5, 1.0, 2.0]),
         [calibration, conditionals],
     ),
-    "eleven scales, 1/4 to 1.4": (
-        "SCALES",
-        powers_of_two(-2, 0.5, 0.25),
-        [calibration, conditionals],
-    ),
-    "four scales, 1/2 to 1.4": (
-        "SCALES",
-        powers_of_two(-1, 0.5, 0.5),
-        [calibration, conditionals],
-    ),
-    "factors 0.84 to 1.2": ("SPREADS", (2**-0.25, 2**0.25), [calibration]),
-    "factors 1/2 to 2": ("SPREADS", (0.5, 2.0), [calibration]),
     "500 copies": ("MAX_COPIES", 500, [training]),
     "2000 copies": ("MAX_COPIES", 2000, [training]),
     "powers 1/2, 1, 2": ("POWERS", powers_of_two(-1, 1, 1), [category_calibration]),

@@ -29,7 +29,7 @@ from sklearn_mpt import (
     MPTLinearVAE,
     MPTProbabilisticPCA,
 )
-from sklearn_mpt._dependency import calibration, category_calibration, conditionals
+from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._fitting.ascent import Ascent
 from sklearn_mpt._fitting.stream import StreamAscent
@@ -64,25 +64,6 @@ def difference(measure, cases, seeds):
 
 N_ROWS = 120  # most rows of a table of bench_dependency
 TABLES = "penguins SLID Chile wine diabetes survey Wage storms".split()
-
-
-def factors(case, seed, is_with):
-    """Whether 90% intervals given forests are made to cover rows out of their bags.
-
-    Without, the weights of shapes alone are fitted, with one more width among them.
-    """
-    if is_with:
-        return _network(case, seed)
-    with ExitStack() as patches:
-        for module in (calibration, conditionals):
-            patches.enter_context(
-                patch.object(module, "SCALES", np.array([0.5, 1, 1.5]))
-            )
-        ones = patch.object(
-            calibration.Calibration, "spreads", lambda *args: np.ones(2)
-        )
-        patches.enter_context(ones)
-        return _network(case, seed)
 
 
 def powers(case, seed, is_with):
@@ -169,7 +150,6 @@ def linear_fit(case, seed):
 
 MECHANISMS = {
     "saddles": (saddles, LINEAR_FITS),
-    "factors": (factors, TABLES),
     "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),
     "inputs": (inputs, ["movies", "breast_cancer"]),

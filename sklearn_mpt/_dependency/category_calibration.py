@@ -1,18 +1,18 @@
 r"""Probabilities of categories given a forest, fitted to rows left out of trees.
 
 The mean of the probabilities of trees is too close to even where columns say much, as
-trees err in different rows, and too far from the shares of all rows where they say
+trees err in different rows, and too far from the frequencies of all rows where they say
 little. So probabilities are a mixture of several shapes: powers of the mean over trees,
-divided by their sum, and the shares of all rows. The weights maximise the
+divided by their sum, and the frequencies of all rows. The weights maximise the
 log-probability of rows that the trees have not seen, as in `calibration`, and are
-linear in the share of visible columns.
+linear in the fraction of visible columns.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._dependency.calibration import end_shares
+from sklearn_mpt._dependency.calibration import end_weights
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
 
 # Exponents, from the root of 1/2 to 2. What the shapes gain, and how little others
@@ -24,8 +24,8 @@ POWERS = 2.0 ** (np.arange(-1, 3) / 2)
 class HeldOutCategories(NamedTuple):
     """Rows, and what trees that have not seen them predict.
 
-    code : (n,). prob : means over trees, (n, n_categories). visible : share of visible
-    columns, (n,). weight : (n,).
+    code : (n,). prob : means over trees, (n, n_categories). visible : fraction of
+    visible columns, (n,). weight : (n,).
     """
 
     code: np.ndarray
@@ -44,13 +44,13 @@ def _shapes(prob, marginal):
 def category_weights(held_out, marginal, marginal_weight):
     """Return the weights of shapes, with nothing and with all visible; (2, n_shapes).
 
-    marginal : shares of all rows, (n_categories,). marginal_weight : weight that these
-    have in the mixture beside the shapes.
+    marginal : frequencies of all rows, (n_categories,). marginal_weight : weight that
+    these have in the mixture beside the shapes.
     """
     row = np.arange(len(held_out.code))
     of_shapes = _shapes(held_out.prob, marginal)[:, row, held_out.code]
     prob = (1 - marginal_weight) * of_shapes + marginal_weight * marginal[held_out.code]
-    ends = end_shares(held_out.visible)
+    ends = end_weights(held_out.visible)
     return stacking_weights(np.log(prob), held_out.weight, ends)
 
 

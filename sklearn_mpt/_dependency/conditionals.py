@@ -185,7 +185,6 @@ class ForestConditional(NumberConditional):
             *self.moments.moments(leaves),
             np.ones(leaves.shape),
             weights[:, : 1 + len(SCALES)],
-            interpolated(self.learned["spreads"], visible),
         )
         values_weight = weights[:, 1 + len(SCALES) :].sum(axis=1)
         return leaves, limited(components, self.limits), values_weight

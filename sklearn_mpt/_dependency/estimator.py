@@ -47,15 +47,15 @@ class MPTDependencyNetwork(TableMPT):
         Predictor of columns of categories, levels, or 0 and 1. None is a random forest
         of 60 trees with leaves of at least 3 rows. Probabilities of
         ``RandomForestClassifier`` and ``ExtraTreesClassifier`` are calibrated: they are
-        a mixture of powers of these probabilities and the shares of all rows.
+        a mixture of powers of these probabilities and the frequencies of all rows.
     regressor : estimator, default=None
         Predictor of columns of numbers, counts and amounts. Its conditionals are
 
         - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, a mixture of
           components with the mean and variance of a leaf of each tree, of some with
-          the mean of the forest, and of the numbers in the leaves. Its weights and
-          widths are calibrated by rows that are out of the bags of trees, or, without
-          `bootstrap`, by rows that are left out of other fits;
+          the mean of the forest and three widths, and of the numbers in the leaves.
+          Its weights are fitted to rows that are out of the bags of trees, or, without
+          `bootstrap`, to rows that are left out of other fits;
         - for a ``predict`` with `return_std`, one with this mean and deviation;
         - for any other, one with the predicted mean, and the variance of residuals of
           rows that are left out, by the number of visible columns.
@@ -85,8 +85,8 @@ class MPTDependencyNetwork(TableMPT):
         many as exist. Every second order is the reverse of the one before.
     marginal_weight : float, default=0.01
         Weight, in (0, 1), of a distribution in each conditional that does not depend on
-        other columns, so that nothing is impossible: shares of categories, to which
-        half an observation of each is added, or a normal with twice the standard
+        other columns, so that nothing is impossible: frequencies of categories, to
+        which half an observation of each is added, or a normal with twice the standard
         deviation of the column.
     calibrate : bool, default=True
         Whether the distributions given a forest are calibrated by rows that trees have

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import betainc, gammainc, ndtr, pdtr
 
 from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._likelihoods.amounts import MAX_LOG
@@ -49,10 +48,6 @@ class ResidualFamily(ABC):
         The dispersion is 1 if the likelihood has none.
         """
 
-    @abstractmethod
-    def cdf(self, y, mean, variance):
-        """Return the probabilities of targets of at most y."""
-
     def log_prob(self, x, mean, variance):
         """Return log-densities or log-probabilities of x."""
         likelihood, location = self._at(mean, variance)
@@ -85,9 +80,6 @@ class NormalResiduals(ResidualFamily):
     def location_and_dispersion(self, mean, variance):
         return mean, variance
 
-    def cdf(self, y, mean, variance):
-        return ndtr((y - mean) / np.sqrt(variance))
-
 
 class LognormalResiduals(NormalResiduals):
     kind = "lognormal"
@@ -110,9 +102,6 @@ class GammaResiduals(ResidualFamily):
     def location_and_dispersion(self, mean, variance):
         return np.log(mean), variance / mean**2
 
-    def cdf(self, y, mean, variance):
-        return gammainc(mean**2 / variance, np.maximum(y, 0) * mean / variance)
-
 
 class PoissonResiduals(ResidualFamily):
     kind = "poisson"
@@ -120,9 +109,6 @@ class PoissonResiduals(ResidualFamily):
 
     def location_and_dispersion(self, mean, variance):
         return np.log(mean), 1.0
-
-    def cdf(self, y, mean, variance):
-        return np.where(y < 0, 0.0, pdtr(np.maximum(np.floor(y), 0), mean))
 
 
 class NegativeBinomialResiduals(ResidualFamily):
@@ -132,11 +118,6 @@ class NegativeBinomialResiduals(ResidualFamily):
     def location_and_dispersion(self, mean, variance):
         dispersion = (variance - mean) / mean**2
         return np.log(mean), np.maximum(dispersion, MIN_DISPERSION)
-
-    def cdf(self, y, mean, variance):
-        _, dispersion = self.location_and_dispersion(mean, variance)
-        size, count = 1 / dispersion, np.maximum(np.floor(y), 0)
-        return np.where(y < 0, 0.0, betainc(size, count + 1, size / (size + mean)))
 
 
 FAMILIES: dict[str, ResidualFamily] = {
@@ -181,11 +162,6 @@ class WideComponent(NamedTuple):
         return np.logaddexp(
             np.log1p(-self.weight) + log_prob, np.log(self.weight) + wide
         )
-
-    def add_to_cdf(self, prob, y):
-        """Return probabilities of targets of at most y under the mixture, (n,)."""
-        wide = self.family.cdf(y, self.mean, self.variance)
-        return (1 - self.weight) * prob + self.weight * wide
 
     def add_to_mean(self, mean):
         """Return expectations of the mixture with others, (n,)."""

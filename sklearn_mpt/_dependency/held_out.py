@@ -82,18 +82,14 @@ class ForestRows(NamedTuple):
         leaves = moments.leaves(copies.inputs.given_to(forest))
         if counts is None:
             counts = np.ones(leaves.shape, dtype=bool)
-        below = near = np.zeros(len(x))
+        near = np.zeros(len(x))
         if values is not None:
-            low, high = cell(self.family, x, self.min_variance)
-            below, near = (
-                np.average(values.fraction(leaves, *ends), axis=1, weights=counts)
-                for ends in ((np.full_like(low, -np.inf), low), (low, high))
-            )
+            fraction = values.fraction(leaves, *cell(self.family, x, self.min_variance))
+            near = np.average(fraction, axis=1, weights=counts)
         return HeldOut(
             x,
             *moments.moments(leaves),
             counts,
-            below,
             near,
             copies.inputs.fraction_visible,
             _weight_of(copies.rows, self.weight),

@@ -7,7 +7,7 @@ import torch
 
 from sklearn_mpt._dependency.calibration import (
     MAX_COPIES,
-    Calibration,
+    fitted_shape_weights,
     mixture_of_leaves,
 )
 from sklearn_mpt._dependency.category_calibration import category_weights
@@ -233,19 +233,18 @@ class _ColumnFit(NamedTuple):
                 )
                 for out, other in folds
             )
-        weights, spreads = Calibration(
+        weights = fitted_shape_weights(
             family,
             held_out,
             (learned["min_mean"], min_variance),
             WideComponent.from_column(learned, self.settings.marginal_weight),
             has_values,
-        ).fit()
+        )
         if has_values and weights[:, -1].max() < MIN_VALUES_WEIGHT:
             weights[:, -1], values = 0.0, None
             weights /= weights.sum(axis=1, keepdims=True)
         return {
             "shape_weights": weights,
-            "spreads": spreads,
             "values": None if values is None else values._asdict(),
         }
 

@@ -45,11 +45,8 @@ from sklearn_mpt import (
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._dependency.calibration import (
     SCALES,
-    Calibration,
-    HeldOut,
     forest_components,
 )
-from sklearn_mpt._dependency.families import NormalResiduals, WideComponent
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
 from sklearn_mpt._dependency.predictors import mean_of_trees
 from sklearn_mpt._dependency.training import visible_sets
@@ -245,15 +242,14 @@ def test_a_forest_is_a_mixture_of_its_leaves_and_of_normals_at_its_mean():
     )
     centre, total = means.mean(), variances.mean() + means.var()
     of_leaves, *of_scales = learned["shape_weights"][1]  # all columns are visible
-    factor = scale[1] * learned["spreads"][1]
-    assert np.abs(np.log2(learned["spreads"])).max() <= 0.5
 
     def normal(mean, variance):
-        return stats.norm.pdf(grid, mean * scale[1] + shift[1], factor * variance**0.5)
+        std = scale[1] * variance**0.5
+        return stats.norm.pdf(grid, mean * scale[1] + shift[1], std)
 
     expected = of_leaves * np.mean(list(map(normal, means, variances)), 0)
-    for i, weight in enumerate(of_scales[:3]):
-        expected += weight * normal(centre, 4.0 ** (i - 2) * total)
+    for factor, weight in zip(SCALES, of_scales[:3], strict=True):
+        expected += weight * normal(centre, factor**2 * total)
     assert sum(of_scales[:3]) + of_leaves == pytest.approx(1)
     wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
     expected = (1 - WEIGHT) * expected + WEIGHT * wide
@@ -301,35 +297,19 @@ def test_without_calibration_a_number_has_the_mixture_over_leaves():
     assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-4)
 
 
-def test_factors_of_deviations_are_linear_in_the_share_of_visible_columns():
-    """Errors have 0.75 (nothing visible) to 1.25 (all) of the predicted deviation."""
-    visible, level = np.meshgrid(np.linspace(0, 1, 21), (np.arange(100) + 0.5) / 100)
-    visible, errors = visible.ravel(), stats.norm.ppf(level.ravel())
-    zero, one = np.zeros((len(visible), 1)), np.ones((len(visible), 1))
-    held_out = HeldOut(
-        (0.75 + 0.5 * visible) * errors, zero, one, one, *zero.T, *zero.T, visible, 1.0
-    )
-    family, limits = NormalResiduals(), (-np.inf, 1e-9)
-    wide = WideComponent(family, 1e-9, 0.0, 4.0)
-    calibration = Calibration(family, held_out, limits, wide, False)
-    n_shapes = calibration.fit()[0].shape[1]
-    spreads = calibration.spreads(np.eye(n_shapes)[0] * one)
-    assert_allclose(spreads, [0.75, 1.25], atol=0.05)
-
-
 def test_rows_that_few_trees_predict_have_the_variance_of_their_mean():
     """The mean of 3 of 12 trees has more noise than that of all by v / 3 - v / 12."""
     mean, variance = np.arange(12.0)[None] % 3, np.full((1, 12), 0.5)
-    shape_weights, spread = np.eye(1 + len(SCALES))[:1], np.full(1, 2.0)
+    shape_weights = np.eye(1 + len(SCALES))[:1]
     counts = np.arange(12)[None] < 3
     some, every = (
-        forest_components(mean, variance, counts, shape_weights, spread)
+        forest_components(mean, variance, counts, shape_weights)
         for counts in (counts, np.ones_like(counts))
     )
     between = np.var([0, 1, 2])
-    assert_allclose(every.variance[:, :12], 4 * variance)
+    assert_allclose(every.variance[:, :12], np.broadcast_to(variance, (1, 12)))
     added = some.variance - every.variance
-    assert_allclose(added, 4 * between * (1 / 3 - 1 / 12))
+    assert_allclose(added, between * (1 / 3 - 1 / 12))
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])

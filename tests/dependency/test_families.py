@@ -31,7 +31,6 @@ def test_families_are_the_distributions_of_scipy(kind):
     of_target = known.logpmf if kind in COUNTS else known.logpdf
     log_prob = family.log_prob(x, mean, variance)
     assert_allclose(log_prob, of_target(y) + family.log_jacobian(x), rtol=1e-9)
-    assert_allclose(family.cdf(y, mean, variance), known.cdf(y), rtol=1e-9)
     uniform = rng.random((20, 1))
     drawn = family.target(family.draw(uniform, mean, variance))
     assert_allclose(drawn, known.ppf(uniform), rtol=1e-9)
