@@ -135,6 +135,8 @@ def arguments_of(name, X):
         "n_samples": 2,
         "random_state": 0,
         "group": np.arange(n_rows) % 2,
+        "covariates": np.arange(n_rows)[:, None],
+        "outcome": np.arange(n_rows),
         "nested": fit_once(name),
         "theta": np.zeros((3, 2)) if name == "several abilities" else np.zeros(3),
     }

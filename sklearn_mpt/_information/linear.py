@@ -166,29 +166,29 @@ def information_by_scores(rows, joint, accuracy, *, max_nodes=50**2):
     return total
 
 
-def typical_rows(X, model, *, max_rows=1024, min_drawn=200):
-    """Return rows that the model can produce, with the gaps of X, standardised; (m, d).
+def typical_rows(X, values, n_parameters, draw, *, max_rows=1024, min_drawn=200):
+    """Return rows that a model can produce, with the gaps of X; (m, d).
 
     If features take few values these are all possible rows, else rows drawn from the
     model.
 
+    values : those that each feature takes, or None if some take any number.
+    n_parameters : of the model. draw : fills rows that are NaN, from rows and `rng`.
     max_rows : of possible rows that are all listed. The cost grows with their number,
     but drawn rows may miss rare ones. min_drawn : number of rows that are drawn, beside
     four for each parameter, so that the information expected of them has full rank if
     the model determines all parameters.
     """
-    joint = model.joint
     gaps = torch.isnan(X).unique(dim=0)
-    values = joint.likelihood.values_of_each(X.shape[1])
     n_patterns = math.prod(len(v) for v in values) if values else math.inf
     if n_patterns * len(gaps) <= max_rows:
         rows = X.new_tensor(list(itertools.product(*values))).repeat(len(gaps), 1)
         return rows.masked_fill(gaps.repeat_interleave(n_patterns, 0), torch.nan)
-    rng, n_parameters = np.random.default_rng(0), joint.components.numel()
+    rng = np.random.default_rng(0)
     n_rows = min_drawn + 4 * n_parameters
     chosen = torch.isnan(X)[torch.from_numpy(rng.integers(len(X), size=n_rows))]
-    drawn = model.draw(torch.full_like(chosen, torch.nan, dtype=X.dtype), rng)
-    return model.units.standardise(drawn.masked_fill(chosen, torch.nan))
+    drawn = draw(torch.full_like(chosen, torch.nan, dtype=X.dtype), rng)
+    return drawn.masked_fill(chosen, torch.nan)
 
 
 def _nodes(rows, joint, rule, is_exact):

@@ -330,8 +330,14 @@ def _expected_information(X, density):
     """Return the information of rows drawn from the model; None without quadrature."""
     if not density.scoring.is_quadrature:
         return None
-    rows = rows_of(typical_rows(X, density))
-    return information_by_scores(rows, density.joint, density.scoring).cpu().numpy()
+    joint = density.joint
+    values = joint.likelihood.values_of_each(X.shape[1])
+
+    def draw(rows, rng):
+        return density.units.standardise(density.draw(rows, rng))
+
+    rows = rows_of(typical_rows(X, values, joint.components.numel(), draw))
+    return information_by_scores(rows, joint, density.scoring).cpu().numpy()
 
 
 def _shared_first(joint, accuracy, precision, is_fine):

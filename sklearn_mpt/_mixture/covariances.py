@@ -66,8 +66,34 @@ class CovarianceForm(ABC):
         """Return the least variance of each component in any direction, (K,)."""
 
     @abstractmethod
+    def index(self, n_components, n_features):
+        """Return which free parameter each entry of the covariances is.
+
+        A tensor of the shape (K, g, g) or (K, g) of the covariances.
+        """
+
     def n_parameters(self, n_components, n_features):
         """Return the number of free parameters."""
+        return len(self.index(n_components, n_features).unique())
+
+    def n_rotations(self, n_features):
+        """Return how many directions of `free` change nothing in a component."""
+        return 0
+
+    def free(self, components):
+        """Return the free parameters of the covariances, as tensors."""
+        covariances = components.covariances
+        index = self._index_of(covariances).flatten()
+        free = covariances.new_empty(self.n_parameters(*covariances.shape[:2]))
+        free[index] = covariances.flatten()
+        return (free,)
+
+    def covariances_of(self, free, like):
+        """Return the covariances that `free` stands for. like : Components."""
+        return free[self._index_of(like.covariances)]
+
+    def _index_of(self, covariances):
+        return self.index(*covariances.shape[:2]).to(covariances.device)
 
     def factors(self, covariances, reg_covar):
         """Return loadings (K, g, q) and noise variances of given covariances.
@@ -98,7 +124,7 @@ class Full(CovarianceForm):
         return n_components, n_features, n_features
 
     def compress(self, covariances):
-        return covariances.copy()
+        return covariances
 
     def expand(self, array, n_components, n_features):
         return array
@@ -127,8 +153,19 @@ class Full(CovarianceForm):
     def min_variances(self, covariances):
         return np.linalg.eigvalsh(covariances)[:, 0]
 
-    def n_parameters(self, n_components, n_features):
-        return n_components * n_features * (n_features + 1) // 2
+    def index(self, n_components, n_features):
+        first = torch.arange(n_components)[:, None, None] * self._n_entries(n_features)
+        return first + self._entries(n_features)
+
+    def _n_entries(self, n_features):
+        return n_features * (n_features + 1) // 2
+
+    def _entries(self, n_features):
+        """Return the numbers of the entries of a symmetric matrix, (g, g)."""
+        entries = torch.zeros(n_features, n_features, dtype=torch.long)
+        rows, columns = torch.tril_indices(n_features, n_features)
+        entries[rows, columns] = torch.arange(len(rows))
+        return torch.maximum(entries, entries.T)
 
 
 class Tied(Full):
@@ -138,7 +175,7 @@ class Tied(Full):
         return n_features, n_features
 
     def compress(self, covariances):
-        return covariances[0].copy()
+        return covariances[0]
 
     def expand(self, array, n_components, n_features):
         return np.tile(array, (n_components, 1, 1))
@@ -147,8 +184,8 @@ class Tied(Full):
         mean = (share[:, None, None] * spread).sum(0).expand_as(spread)
         return super().pool(mean, share)
 
-    def n_parameters(self, n_components, n_features):
-        return n_features * (n_features + 1) // 2
+    def index(self, n_components, n_features):
+        return self._entries(n_features).expand(n_components, -1, -1)
 
 
 class LowRank(Full):
@@ -181,12 +218,21 @@ class LowRank(Full):
             loadings, variance = em_step(spread, loadings, noise)
             pooled = (share * variance).sum(0)
             noise = of_component * variance + (1 - of_component) * pooled + reg_covar
-        covariances = loadings @ loadings.mT + torch.diag_embed(noise)
-        return covariances, loadings, noise
+        return self.covariances_of(loadings, noise, None), loadings, noise
+
+    def n_rotations(self, n_features):
+        n_factors = min(self.n_factors, n_features)
+        return n_factors * (n_factors - 1) // 2
+
+    def free(self, components):
+        return components.loadings, components.noise
+
+    def covariances_of(self, loadings, noise, like):
+        return loadings @ loadings.mT + torch.diag_embed(noise)
 
     def n_parameters(self, n_components, n_features):
-        q = min(self.n_factors, n_features)
-        return n_components * (n_features * (q + 1) - q * (q - 1) // 2)
+        n_numbers = n_features * (min(self.n_factors, n_features) + 1)
+        return n_components * (n_numbers - self.n_rotations(n_features))
 
 
 class Diagonal(CovarianceForm):
@@ -198,7 +244,7 @@ class Diagonal(CovarianceForm):
         return n_components, n_features
 
     def compress(self, covariances):
-        return covariances.copy()
+        return covariances
 
     def expand(self, array, n_components, n_features):
         return array
@@ -224,8 +270,8 @@ class Diagonal(CovarianceForm):
     def min_variances(self, covariances):
         return covariances.min(axis=1)
 
-    def n_parameters(self, n_components, n_features):
-        return n_components * n_features
+    def index(self, n_components, n_features):
+        return torch.arange(n_components * n_features).view(n_components, -1)
 
 
 class Spherical(Diagonal):
@@ -243,8 +289,8 @@ class Spherical(Diagonal):
     def pool(self, spread, share):
         return spread.mean(1, keepdim=True).expand_as(spread)
 
-    def n_parameters(self, n_components, n_features):
-        return n_components * min(n_features, 1)
+    def index(self, n_components, n_features):
+        return torch.arange(n_components)[:, None].expand(-1, n_features)
 
 
 FORMS = {

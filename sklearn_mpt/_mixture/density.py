@@ -58,6 +58,17 @@ class MixtureLayout(NamedTuple):
     def n_features(self):
         return len(self.gaussian) + len(self.others)
 
+    def expectations(self, locations):
+        """Return the probabilities and rates that locations (K, l) stand for, (K, l).
+
+        They are in the order of the locations; `Likelihood.mean` returns them kind by
+        kind.
+        """
+        order = self.likelihood.to_means(torch.arange(len(self.others))).argsort(
+            stable=True
+        )
+        return self.likelihood.mean(locations)[:, order.to(locations.device)]
+
 
 class GivenObserved(NamedTuple):
     """Distributions of all components, given the observed entries of rows."""

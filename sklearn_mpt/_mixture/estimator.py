@@ -10,28 +10,44 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import entr
+from sklearn.utils import Bunch, check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._base.density import as_tensor, as_view
+from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
     COUNT,
     POSITIVE_OR_0,
+    check_choice,
+    check_device,
+    check_finite,
     check_fitted_components,
+    check_int,
     check_sample_weight,
     warn_caller,
 )
 from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
+from sklearn_mpt._frames import readable_numbers
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
+from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.em import MStepParams
+from sklearn_mpt._mixture.information import MixtureParameters, standard_deviations
 from sklearn_mpt._mixture.start import KINDS_OF_STARTS, Starts, given_array
+from sklearn_mpt._mixture.three_step import (
+    CORRECTIONS,
+    Assignments,
+    ClassOutcomes,
+    CovariateEffects,
+    class_outcomes,
+    covariate_effects,
+)
 from sklearn_mpt._mixture.training import (
     EM,
     AveragedMaskedEM,
@@ -70,7 +86,8 @@ class MPTMixture(TableMPT, IterativeMPT):
     Parameters
     ----------
     n_components : int, default=1
-        Number of components.
+        Number of components. `fit` warns if categories have fewer cells than the
+        components have parameters: then other components fit as well.
     likelihood : str, sequence of str or dict, default="gaussian"
         Kinds of the columns: "gaussian", "bernoulli", "categorical" or "poisson", one
         name for all columns or one for each, a dict, "from_dtype" or "auto", as in
@@ -195,6 +212,7 @@ class MPTMixture(TableMPT, IterativeMPT):
     locations_: np.ndarray
     factors_: np.ndarray
     noise_variances_: np.ndarray
+    _floor: float
 
     _free_parameters = (
         *IterativeMPT._free_parameters,
@@ -378,9 +396,258 @@ class MPTMixture(TableMPT, IterativeMPT):
         weight = check_sample_weight(sample_weight, log_prob)
         return akaike(weight @ log_prob, self._n_parameters())
 
+    def standard_errors(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Bunch:
+        r"""Compute standard errors of the fitted parameters, by observed information.
+
+        The covariance of the estimates is the inverse of minus the second derivatives
+        of :math:`\sum_i \log p(x_i)` at the fitted parameters, as for
+        `MPTLinearVAE.standard_errors`. Priors that keep probabilities above zero are
+        not in it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The training rows; NaN marks missing entries.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, as in `fit`.
+
+        Returns
+        -------
+        errors : Bunch
+            Standard errors, of the shapes of the fitted attributes: ``weights``;
+            ``means``, NaN where `means_` is; ``covariances``, if there are Gaussian
+            columns; and, if there are others, ``locations``, less their mean over the
+            categories of a column, and ``probabilities``, which are the probabilities
+            and rates that `locations_` stand for, in the same shape. NaN, with a
+            warning, for parameters that these rows, or any number of rows, do not
+            determine; and for covariances at the floor of `reg_covar`, which the other
+            errors take as known. Also
+            ``covariance``, of all weights, means and locations, flattened and in this
+            order, from which errors of functions of them follow.
+
+        Warns
+        -----
+        UserWarning
+            If the rows do not determine some parameters, or the model is not at a
+            maximum: fit with a smaller `tol`. If no number of rows determines some
+            parameters: five classes of three binary columns have more parameters than
+            the table has cells.
+
+        Notes
+        -----
+        The second derivatives are exact, by automatic differentiation. With P
+        parameters they cost P passes over the rows. Parameters that no number of rows
+        determines are found as in `MPTLinearVAE.standard_errors`.
+
+        Components may be numbered in any order, and the errors are those of the order
+        of the fit. They suppose that components are well apart: near a fit with fewer
+        components the likelihood is far from a parabola.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn_mpt import MPTMixture
+        >>> X = load_iris().data
+        >>> model = MPTMixture(2, tol=1e-8, random_state=0).fit(X)
+        >>> model.standard_errors(X).means.shape
+        (2, 4)
+        """
+        X = self._validate_rows(X)
+        weight = check_sample_weight(sample_weight, X)
+        device = check_device(self.device)
+        layout = self._layout(X.shape[1], device)
+        with torch_modes(with_grad=True):
+            components = self._components(vars(self), device)
+            parameters = MixtureParameters(components, layout)
+            tensors = as_tensor(X, device), as_tensor(weight, device)
+            at_floor = self._components_at_floor(vars(self))
+            covariance = parameters.covariance(*tensors, at_floor)
+            errors, joint = standard_deviations(parameters, covariance)
+        return Bunch(**errors, covariance=joint)
+
+    def covariate_effects(
+        self,
+        X: ArrayLike,
+        covariates: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        correction: str = "ml",
+        reference: int = 0,
+    ) -> CovariateEffects:
+        r"""Regress the class of a row on covariates, in three steps.
+
+        Rows are assigned to their most probable classes. A multinomial logit of the
+        class is then fitted to the covariates, corrected for wrong assignments.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The training rows; NaN marks missing entries.
+        covariates : array-like of shape (n_samples, n_covariates)
+            Numbers, without missing entries. Code categories by indicators.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, as in `fit`.
+        correction : {"ml", "bch", "none"}, default="ml"
+            "ml" maximises the likelihood of the assignments, given their errors [1]_;
+            "bch" weights rows by the inverse of the probabilities of errors [2]_;
+            "none" takes assignments as if they had no errors, so that effects are too
+            small.
+        reference : int, default=0
+            The class with which others are compared.
+
+        Returns
+        -------
+        effects : named tuple
+            ``intercept`` and ``coef``, each with ``_std_error``, of shapes
+            (n_components,) and (n_components, n_covariates): the log-odds of class k
+            beside the class `reference` are ``intercept[k] + coef[k] @ z``.
+            ``covariance`` of all of them, (n_components, 1 + n_covariates) twice;
+            ``statistic`` and ``p_value`` of Wald's tests that a covariate has no
+            effect; and ``assignment``, the probability that a row of a class (first
+            axis) is assigned to a class.
+
+        Raises
+        ------
+        ValueError
+            If no row is assigned to some class, or covariates are missing.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If a combination of covariates separates some classes.
+        UserWarning
+            If the rows do not determine some effects.
+
+        Notes
+        -----
+        Standard errors are from the observed information ("ml"), or robust ones. They
+        take the fitted mixture as known, and are too small where classes overlap much
+        or rows are few: then bootstrap all three steps. The :ref:`user guide
+        <classes>` has a table.
+
+        References
+        ----------
+        .. [1] J. K. Vermunt, "Latent class modeling with covariates: two improved
+           three-step approaches", Political Analysis 18, 2010.
+        .. [2] A. Bolck, M. Croon and J. Hagenaars, "Estimating latent structure models
+           with categorical variables: one-step versus three-step estimators",
+           Political Analysis 12, 2004.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn_mpt import MPTMixture
+        >>> X = load_iris().data
+        >>> model = MPTMixture(2, random_state=0).fit(X[:, :2])
+        >>> effects = model.covariate_effects(X[:, :2], X[:, 3:])
+        >>> effects.coef.shape
+        (2, 1)
+        """
+        check_choice(correction, "correction", CORRECTIONS)
+        self._check_reference(reference)
+        Z = check_array(
+            readable_numbers(covariates), dtype=np.float64, input_name="covariates"
+        )
+        assignments = self._assignments(X, sample_weight, correction)
+        check_consistent_length(assignments.classes, Z)
+        with torch_modes(with_grad=True):
+            return covariate_effects(assignments, Z, int(reference))
+
+    def class_outcomes(
+        self,
+        X: ArrayLike,
+        outcome: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        correction: str = "bch",
+    ) -> ClassOutcomes:
+        r"""Estimate the mean of an outcome in each class, in three steps.
+
+        Rows are assigned to their most probable classes, and means are corrected for
+        wrong assignments. The outcome has no part in the fit, so it does not change the
+        classes.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            The training rows; NaN marks missing entries.
+        outcome : array-like of shape (n_samples,)
+            Numbers, whose means are estimated, or categories (strings or booleans),
+            whose probabilities are. Rows whose outcome is missing are left out.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows, as in `fit`.
+        correction : {"bch", "ml", "none"}, default="bch"
+            As in `covariate_effects`. "bch" supposes nothing about the distribution of
+            the outcome; its probabilities may be a little below 0 or above 1. "ml"
+            supposes that numbers are normal in each class: if they are not, its means
+            may be far off.
+
+        Returns
+        -------
+        outcomes : named tuple
+            ``estimate`` and ``std_error``, of shape (n_components,) for numbers, or
+            (n_components, n_categories); ``covariance`` of the estimates, flattened;
+            ``statistic`` and ``p_value`` of Wald's test that all classes are alike;
+            ``categories``; and ``assignment`` as in `covariate_effects`.
+
+        Raises
+        ------
+        ValueError
+            If no row is assigned to some class.
+
+        See Also
+        --------
+        covariate_effects : What the class of a row depends on, with references.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn_mpt import MPTMixture
+        >>> X = load_iris().data
+        >>> model = MPTMixture(2, random_state=0).fit(X[:, :2])
+        >>> model.class_outcomes(X[:, :2], X[:, 3]).estimate.shape
+        (2,)
+        """
+        check_choice(correction, "correction", CORRECTIONS)
+        outcome = column_or_1d(np.asarray(outcome))
+        is_missing = missing_entries(outcome[:, None])[:, 0]
+        assignments = self._assignments(X, sample_weight, correction)
+        check_consistent_length(assignments.classes, outcome)
+        present, categories = outcome[~is_missing], None
+        if present.dtype.kind in "iuf":
+            present = present.astype(float)
+            check_finite(present, "outcome")
+        else:
+            categories, present = np.unique(present, return_inverse=True)
+        with torch_modes(with_grad=True):
+            return class_outcomes(assignments.take(~is_missing), present, categories)
+
+    def _assignments(self, X, sample_weight, correction):
+        """Return the rows assigned to classes, with the probabilities of errors."""
+        proba = self.predict_proba(X)
+        weight = check_sample_weight(sample_weight, proba)
+        return Assignments(proba, weight, correction)
+
+    def _check_reference(self, reference):
+        """Refuse a `reference` that is not the number of a component."""
+        self._check_is_fitted()
+        n_components = len(self.weights_)
+        check_int(reference, "reference", 0)
+        if reference >= n_components:
+            raise ValueError(
+                f"reference must be a class from 0 to {n_components - 1}, got "
+                f"{reference}."
+            )
+
     def _n_parameters(self):
-        """Return the number of free parameters."""
-        n_components, layout = len(self.weights_), self._layout(self.n_features_in_)
+        return self._n_parameters_of(vars(self))
+
+    def _n_parameters_of(self, fitted):
+        """Return the number of free parameters of fitted attributes."""
+        n_components, n_features = fitted["means_"].shape
+        layout = self._layout(n_features)
         g, free = len(layout.gaussian), 0
         n_covariance_params = layout.form.n_parameters(n_components, g)
         if layout.likelihood is not None:
@@ -551,19 +818,20 @@ class MPTMixture(TableMPT, IterativeMPT):
         means = np.full((len(arrays.weights), n_features), np.nan)
         means[:, layout.gaussian.numpy()] = arrays.means
         if layout.likelihood is not None and layout.likelihood.is_separable:
-            mean = layout.likelihood.mean(torch.from_numpy(arrays.locations))
+            mean = layout.expectations(torch.from_numpy(arrays.locations))
             means[:, layout.others.numpy()] = mean.numpy()
         form = layout.form
         roots, precisions = form.inverses(arrays.covariances)
         return {
             "weights_": arrays.weights.copy(),
             "means_": means,
-            "covariances_": form.compress(arrays.covariances),
-            "precisions_cholesky_": form.compress(roots),
-            "precisions_": form.compress(precisions),
+            "covariances_": form.compress(arrays.covariances).copy(),
+            "precisions_cholesky_": form.compress(roots).copy(),
+            "precisions_": form.compress(precisions).copy(),
             "locations_": arrays.locations.copy(),
             "factors_": np.swapaxes(arrays.loadings, 1, 2).copy(),
             "noise_variances_": arrays.noise.copy(),
+            "_floor": self.reg_covar,  # of variances
         }
 
     def _components(self, fitted, device):
@@ -583,7 +851,27 @@ class MPTMixture(TableMPT, IterativeMPT):
         fitted = super()._train(data, context)
         if self.max_iter > 0:
             self._warn_of_components(fitted, data)
+            self._warn_of_cells(fitted)
         return fitted
+
+    def _warn_of_cells(self, fitted):
+        """Warn if classes have more parameters than their table has cells."""
+        layout = self._layout(fitted["means_"].shape[1])
+        if len(layout.gaussian):
+            return
+        values = layout.likelihood.values_of_each(layout.n_features)
+        if values is None:
+            return
+        n_cells, n_parameters = (
+            math.prod(map(len, values)),
+            self._n_parameters_of(fitted),
+        )
+        if n_parameters >= n_cells:
+            warn_caller(
+                f"{self.n_components} components have {n_parameters} parameters, but "
+                f"the table has only {n_cells} cells: other components fit as well, so "
+                "these have no meaning of their own. Use fewer, or more columns."
+            )
 
     def _warn_of_components(self, fitted, data):
         """Warn of components that stand for few rows, or that are all the same."""
@@ -616,14 +904,18 @@ class MPTMixture(TableMPT, IterativeMPT):
         left = np.average(entr(proba).sum(axis=1), weights=weight)
         return entropy - left, entropy
 
-    def _warn_of_limits(self, fitted, n_samples):
+    def _components_at_floor(self, fitted):
+        """Return the components with a variance at the floor, `reg_covar` of fit."""
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
         if not means.size:
-            return
+            return np.arange(0)
         covariances = layout.form.expand(fitted["covariances_"], *means.shape)
         least = layout.form.min_variances(covariances)
-        flat = np.flatnonzero(least < 2 * self.reg_covar)
+        return np.flatnonzero(least < 2 * fitted["_floor"])
+
+    def _warn_of_limits(self, fitted, n_samples):
+        flat = self._components_at_floor(fitted)
         if len(flat):
             warn_caller(
                 f"The variance of component(s) {listed(flat)} fell to the floor of "

@@ -1,0 +1,198 @@
+"""Covariates and outcomes of classes, against SciPy's maxima and simulated truths."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import norm
+
+from sklearn_mpt import MPTMixture
+from sklearn_mpt._information.differences import STEP
+
+CORRECTIONS = ["ml", "bch", "none"]
+COEF = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
+MEANS, PROBA = np.array([0.0, 1.0, 3.0]), np.array([0.2, 0.5, 0.9])
+ITEMS = np.array([[0.8] * 3 + [0.2] * 3, [0.2] * 3 + [0.8] * 3, [0.15] * 6])
+
+
+def simulated(n=1000):
+    """Rows of three classes, their covariates, and outcomes of two kinds."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(n, 2)) * [1.0, 2.0] + [0.0, 5.0]
+    logits = (Z - [0.0, 5.0]) / [1.0, 2.0] @ COEF.T
+    k = (logits + rng.gumbel(size=(n, 3))).argmax(axis=1)
+    X = (rng.random((n, 6)) < ITEMS[k]).astype(float)
+    y = MEANS[k] + rng.normal(size=n)
+    return X, Z, y, np.where(rng.random(n) < PROBA[k], "yes", "no")
+
+
+X, Z, Y, WORDS = simulated()
+UNITS = Z / [1.0, 2.0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    params = {"likelihood": "bernoulli", "objective": "lml", "tol": 1e-7}
+    model = MPTMixture(3, n_init=3, random_state=0, **params).fit(X)
+    errors = ((model.means_[:, None] - ITEMS) ** 2).sum(axis=2)
+    order = errors.argmin(axis=0)  # that of ITEMS
+    for name in ("weights_", "means_", "locations_"):
+        setattr(model, name, getattr(model, name)[order])
+    return model
+
+
+def assigned(model):
+    """Assignments, and the probabilities of their errors."""
+    proba = model.predict_proba(X)
+    chosen = proba.argmax(axis=1)
+    joint = proba.T @ np.eye(3)[chosen]
+    return chosen, joint / joint.sum(axis=1, keepdims=True)
+
+
+def class_weights(model, correction):
+    chosen, errors = assigned(model)
+    return np.linalg.inv(errors if correction == "bch" else np.eye(3))[chosen]
+
+
+def inverse_hessian(function, at):
+    """By differences."""
+    size, step = len(at), 100 * STEP
+
+    def second(i, j):
+        a, b = step * np.eye(size)[[i, j]]
+        ends = function(at + a + b) - function(at + a - b)
+        return (ends - function(at - a + b) + function(at - a - b)) / (4 * step**2)
+
+    hessian = [[second(i, j) for j in range(size)] for i in range(size)]
+    return np.linalg.inv(hessian)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_effects_are_where_scipy_finds_the_maximum(model, correction):
+    found = model.covariate_effects(X, Z, correction=correction)
+    chosen, errors = assigned(model)
+    design = np.insert(UNITS, 0, 1.0, axis=1)
+
+    def minus_log_likelihood(theta):
+        logits = design @ np.vstack([np.zeros(3), theta[:3], theta[3:]]).T
+        log_proba = log_softmax(logits, axis=1)
+        if correction == "ml":
+            return -logsumexp(log_proba + np.log(errors[:, chosen].T), axis=1).sum()
+        return -(class_weights(model, correction) * log_proba).sum()
+
+    best = minimize(minus_log_likelihood, np.zeros(6)).x
+    coef = np.c_[found.intercept, found.coef * [1.0, 2.0]]
+    assert_allclose(coef[1:].ravel(), best, atol=1e-3)
+    assert not coef[0].any()
+    if correction == "ml":
+        variance = inverse_hessian(minus_log_likelihood, best).diagonal()
+        expected = np.sqrt(variance).reshape(2, 3)[:, 1:] / [1.0, 2.0]
+        assert_allclose(found.coef_std_error[1:], expected, rtol=1e-3)
+
+
+def test_effects_are_those_simulated_but_for_no_correction(model):
+    found = {c: model.covariate_effects(X, UNITS, correction=c) for c in CORRECTIONS}
+    for correction in ("ml", "bch"):
+        error = (found[correction].coef - COEF)[1:]
+        assert (np.abs(error) < 3.5 * found[correction].coef_std_error[1:]).all()
+    assert (np.abs(found["none"].coef) < np.abs(found["ml"].coef))[COEF != 0].all()
+    assert found["ml"].p_value.max() < 1e-6
+    none = np.random.default_rng(1).normal(size=(len(X), 1))
+    assert model.covariate_effects(X, none).p_value > 0.001
+
+
+def test_the_reference_changes_the_comparison_alone(model):
+    first = model.covariate_effects(X, Z)
+    last = model.covariate_effects(X, Z, reference=2)
+    assert_allclose(last.coef - last.coef[0], first.coef, atol=1e-5)
+    assert_allclose(last.statistic, first.statistic, rtol=1e-4)
+    assert_allclose(last.coef_std_error[0], first.coef_std_error[2], rtol=1e-4)
+
+
+@pytest.mark.parametrize("correction", ["bch", "none"])
+@pytest.mark.parametrize("outcome", [Y, WORDS], ids=["numbers", "words"])
+def test_errors_are_those_of_rows_drawn_again(model, outcome, correction):
+    found = model.class_outcomes(X, outcome, correction=correction)
+    rng, again = np.random.default_rng(2), []
+    for _ in range(30):
+        rows = rng.integers(len(X), size=len(X))
+        drawn = model.class_outcomes(X[rows], outcome[rows], correction=correction)
+        again.append(drawn.estimate)
+    ratio = np.std(again, axis=0) / found.std_error
+    assert 0.8 < np.mean(ratio) < 1.25
+
+
+@pytest.mark.parametrize("correction", ["ml", "bch"])
+def test_outcomes_are_those_simulated(model, correction):
+    means = model.class_outcomes(X, Y, correction=correction)
+    words = model.class_outcomes(X, WORDS, correction=correction)
+    assert (np.abs(means.estimate - MEANS) < 3.5 * means.std_error).all()
+    error = words.estimate - np.c_[1 - PROBA, PROBA]
+    assert (np.abs(error) < 3.5 * words.std_error).all()
+    assert list(words.categories) == ["no", "yes"]
+    assert max(means.p_value, words.p_value) < 1e-6
+    naive = model.class_outcomes(X, Y, correction="none").estimate
+    assert np.ptp(naive) < np.ptp(means.estimate)
+
+
+def test_means_of_normals_are_where_scipy_finds_the_maximum(model):
+    found = model.class_outcomes(X, Y, correction="ml")
+    chosen, errors = assigned(model)
+
+    def minus_log_likelihood(theta):
+        log_proba = np.log(errors[:, chosen].T) + log_softmax([0.0, *theta[6:]])
+        entries = norm(theta[:3], np.exp(theta[3:6])).logpdf(Y[:, None])
+        return -logsumexp(log_proba + entries, axis=1).sum()
+
+    best = minimize(minus_log_likelihood, [0.0, 1.0, 3.0, *np.zeros(5)]).x
+    assert_allclose(found.estimate, best[:3], atol=1e-3)
+    variance = inverse_hessian(minus_log_likelihood, best).diagonal()
+    assert_allclose(found.std_error, np.sqrt(variance[:3]), rtol=1e-3)
+
+
+def test_probabilities_by_both_corrections_agree(model):
+    """Without covariates both solve the same equations."""
+    ml, bch = (model.class_outcomes(X, WORDS, correction=c) for c in ("ml", "bch"))
+    assert_allclose(ml.estimate, bch.estimate, atol=1e-5)
+    assert_allclose(ml.covariance, bch.covariance, atol=2e-5)
+    as_numbers = model.class_outcomes(X, WORDS == "yes")
+    assert_allclose(as_numbers.estimate, bch.estimate)
+    mean = model.class_outcomes(X, (WORDS == "yes").astype(float))
+    assert_allclose(mean.estimate, bch.estimate[:, 1])
+    assert_allclose(mean.statistic, bch.statistic)
+
+
+def test_rows_without_an_outcome_are_left_out(model):
+    some = Y.copy()
+    some[::2] = np.nan
+    found = model.class_outcomes(X, some)
+    full = model.class_outcomes(X, Y)
+    assert_allclose(found.assignment, full.assignment)
+    weights = class_weights(model, "bch")[1::2]
+    expected = (weights * Y[1::2, None]).sum(axis=0) / weights.sum(axis=0)
+    assert_allclose(found.estimate, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.covariate_effects(X, Z, reference=3), "reference must be a class"),
+        (lambda m: m.covariate_effects(X, Z, correction="3"), "correction must be"),
+        (lambda m: m.covariate_effects(X, Z[1:]), "inconsistent numbers of samples"),
+        (lambda m: m.covariate_effects(X, Z * np.nan), "covariates contains NaN"),
+        (lambda m: m.class_outcomes(X, Z), "should be a 1d array"),
+        (lambda m: m.class_outcomes(X, Y[1:]), "inconsistent numbers of samples"),
+        (lambda m: m.class_outcomes(X, Y / 0.0), "outcome must be finite"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_what_cannot_be_analysed_is_refused(model, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(model)
+
+
+def test_classes_of_no_row_are_named(model):
+    rows = np.ones((5, 6))
+    with pytest.raises(ValueError, match=r"are the most probable ones of no row"):
+        model.class_outcomes(rows, np.zeros(5))
