@@ -2,7 +2,8 @@
 
 Each number is the exponent of a power law, fitted to processor time at three sizes that
 double, with the seconds at the largest size in brackets. Mixtures by EM take ten steps,
-other fits end by their own rules. Side by side in one run::
+other fits end by their own rules. Then fits to wide tables of five factors, in pairs
+with those of scikit-learn. Side by side in one run::
 
     OMP_NUM_THREADS=1 python benchmarks/bench_growth.py
 """
@@ -23,6 +24,7 @@ N_REPEATS = 2
 # Sizes N, D and K at which each grid starts; the other two stay there.
 N, D, K = 1000, 20, 3
 DOUBLINGS = np.array([1, 2, 4])
+WIDE = ((1000, 100), (1000, 1000), (300, 3000))  # rows and columns
 
 
 def rows(n, d, gaps=0.0):
@@ -54,6 +56,7 @@ def fits():
     yield "PPCA by masks, gaps", 0.2, MPTProbabilisticPCA, by_masks
     yield "FactorAnalysis", 0.0, FactorAnalysis, {}
     factors = exact | {"noise": "per_feature"}
+    yield "factor analysis", 0.0, MPTLinearVAE, factors
     yield "factor analysis, gaps", 0.2, MPTLinearVAE, factors
     for kind in ("full", "diag"):
         masked = SHARED | {"covariance_type": kind}
@@ -78,7 +81,31 @@ def growth(model, gaps, sizes):
     return f"{exponent:8.2f} ({times[-1]:6.3f})"
 
 
+def wide_rows(n, d, k=5):
+    """Rows of k factors, with noise of each feature."""
+    rng = np.random.default_rng(0)
+    signal = rng.normal(size=(n, k)) @ rng.normal(size=(k, d))
+    return signal + rng.normal(size=(n, d)) * rng.uniform(0.5, 2, d)
+
+
+def report_wide_tables(k=5):
+    """Print processor seconds on wide tables, as ratios to FactorAnalysis."""
+    factors = {"noise": "per_feature", "random_state": 0}
+    print(f"{'':16s}{'FactorAnalysis':>18s}{'objective lml':>18s}{'by masks':>18s}")
+    for n, d in WIDE:
+        X = wide_rows(n, d, k)
+        models = (
+            FactorAnalysis(k),
+            MPTLinearVAE(k, objective="lml", **factors),
+            MPTLinearVAE(k, **factors),
+        )
+        times = [seconds(partial(model.fit, X)) for model in models]
+        cells = [f"{t:6.2f} ({t / times[0]:5.1f})" for t in times]
+        print(f"{n:6,} x {d:5,}  {''.join(f'{c:>18s}' for c in cells)}", flush=True)
+
+
 def main():
+    report_wide_tables()
     start = np.array([N, D, K])
     print(f"Exponents of fits from N {N}, D {D}, K {K} (seconds at four times as much)")
     print(f"{'':28s}{'N':>17s}{'D':>17s}{'K':>17s}")

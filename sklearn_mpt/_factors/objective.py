@@ -215,6 +215,8 @@ class GaussianRows(GaussianObjective):
             rows = batch.rows[first : first + self.n_block]
             X, weight = self.X[rows].double(), self.weights.values[rows]
             present = (~torch.isnan(X)).to(X.dtype)
+            if self.masks is None and present.all():
+                present = present[:1]  # rows have one posterior covariance
             X = torch.nan_to_num(X)
             if self.masks is None:
                 yield likelihood_sums(X, present, point, self.symmetric, weight)

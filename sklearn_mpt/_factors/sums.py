@@ -269,14 +269,19 @@ def _noise_slope(target_slope, b, ratio, visible, G, fit_change, z_term, m, symm
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
-    """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
+    """Return sums of log-densities of rows; a natural gradient step is a step of EM.
+
+    present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
+    """
     m = LinearGaussianParts(point)
     weight = X.new_ones(len(X)) if weight is None else weight
-    share = present * weight[:, None]
+    is_complete = len(present) < len(X)
+    share = weight[:, None] if is_complete else present * weight[:, None]
     residual = (X - m.mean) * present
     C, z = _posterior(residual, present, m, symmetric)
     error = (residual - z @ m.W.T) * present
-    covered = symmetric.unpack(share.T @ symmetric.pack(C))
+    packed = symmetric.pack(C).expand(len(X), -1)
+    covered = symmetric.unpack(share.T @ packed)
     spread = (covered @ m.W[..., None])[..., 0]
     distance = (error**2 / m.noise).sum(1) + (z**2).sum(1)
     log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
@@ -287,7 +292,7 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     slope = torch.cat([error.T @ z - spread, error.sum(0)[:, None]], 1)
     gradient = Point(slope / m.noise[:, None], noise_slope)
     information = _information(C, z, share, m, symmetric)
-    second = torch.einsum("n,nkl->kl", weight, C) + (weight[:, None] * z).T @ z
+    second = symmetric.unpack((weight @ packed)[None])[0] + (weight[:, None] * z).T @ z
     eye = identity(len(second), second)
     spread = 0.5 * (second - weight.sum() * eye)
     rescaling = latent_rescaling(spread, (weight[:, None] * z).sum(0))
@@ -305,13 +310,13 @@ def mean_slopes(X, present, point, symmetric):
 def _information(C, z, share, m, symmetric):
     """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry.
 
-    share : weights of rows where the entry is present, else 0, (n, d).
+    share : weights of rows where the entry is present, else 0, (n, d); or those of
+    complete rows, (n, 1).
     """
     second = share.T @ (symmetric.pack(C) + symmetric.outer(z))
     full = _bordered(symmetric.unpack(second), share.T @ z, share.sum(0))
-    return Curvature(
-        full / m.noise[:, None, None], m.noise_derivative(share.sum(0) / 2)
-    )
+    count = (share.sum(0) / 2).expand(len(m.noise))
+    return Curvature(full / m.noise[:, None, None], m.noise_derivative(count))
 
 
 def _bordered(second, first, count):

@@ -70,8 +70,8 @@ class Ascent(Solver):
     n_iter_no_change : int
         Number of epochs whose gain is compared with `tol`, with noise.
     makes_trials : bool
-        Whether to test components before the end, and to try to train another one
-        instead of the weakest one.
+        Whether to test components, before the end and at it, and to try to train
+        another one instead of the weakest one. Short runs do not: the best goes on.
 
     Attributes
     ----------
@@ -250,12 +250,12 @@ class Ascent(Solver):
             self._next_test = n_epochs + 2 if has_replaced else 2 * n_epochs
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
-        if not self.converged or rules.tests_at_noise:
+        may_test = self._makes_trials and not rules.tests_at_noise
+        if not self.converged or not may_test:
             return
         if self._replace_weak_components(self.result, batches[0]):
             return
-        may_try = self._makes_trials and rules.tries_components
-        if may_try and not self.objective.is_noisy:
+        if rules.tries_components and not self.objective.is_noisy:
             self._replace_weak_components(self.point, batches[0], is_trial=True)
 
     def _replace_weak_components(self, point, batch, is_trial=False):

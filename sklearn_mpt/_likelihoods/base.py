@@ -254,6 +254,12 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return np.zeros(X.shape[1]), 1.0
 
+    @classmethod
+    def units_of_each(cls, X, weight=None):
+        """Return the result of `units`, with a scale for each column."""
+        shift, scale = cls.units(X, weight)
+        return shift, np.full(X.shape[1], scale)
+
     @staticmethod
     def constant(X: np.ndarray) -> np.ndarray:
         """Return which columns are constant, so that their density is unbounded.

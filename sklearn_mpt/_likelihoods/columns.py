@@ -177,8 +177,8 @@ class Columns(Likelihood):
         """
         shift, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
         for part, columns, _ in self._iter_parts():
-            for j in columns.tolist():
-                shift[j : j + 1], scale[j] = part.units(X[:, [j]], weight)
+            j = columns.numpy()
+            shift[j], scale[j] = part.units_of_each(X[:, j], weight)
         constant = self.constant(X)
         numbers = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
         others = [j for j in numbers if not constant[j]]

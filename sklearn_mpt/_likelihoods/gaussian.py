@@ -42,22 +42,45 @@ def _range_of_block(X):
 
 
 def _largest(X):
-    """Return the largest absolute value of the present entries."""
-    ends = [
-        (np.fmin.reduce(block, axis=None), np.fmax.reduce(block, axis=None))
-        for block, _ in row_blocks(X)
-    ]
-    return np.nanmax(np.abs(ends))
+    """Return the largest absolute value of each column, ignoring NaN; (d,)."""
+    ends = [(np.fmin.reduce(b), np.fmax.reduce(b)) for b, _ in row_blocks(X)]
+    return np.fmax.reduce(np.abs(ends), axis=(0, 1))
 
 
 def check_sizes(X):
     """Raise ValueError if double precision cannot hold the squares of values of X."""
-    largest = _largest(X)
+    largest = np.nanmax(_largest(X))
     if largest > MAX_SIZE:
         raise ValueError(
             f"X holds values of size {largest:.3g}, whose squares double precision "
             "cannot hold: rescale X, for instance with StandardScaler."
         )
+
+
+def _check_scales(scale):
+    """Raise ValueError if double precision cannot hold the squares of scales."""
+    is_excessive = ~((np.ravel(scale) > MIN_SCALE) & (np.ravel(scale) < MAX_SIZE))
+    if is_excessive.any():
+        raise ValueError(
+            f"The standard deviation of X is {np.ravel(scale)[is_excessive][0]:.3g}, "
+            "whose square double precision cannot hold: rescale X, for instance with "
+            "StandardScaler."
+        )
+
+
+def _shift(X, constant, weight):
+    """Return the mean of each column; that of constant ones is one of their values."""
+    shift = Gaussian.start_location(X, weight)
+    if constant.any():  # rounding may move their means off their values
+        shift[constant] = shift[constant].clip(*_range(X[:, constant]))
+    return shift
+
+
+def _squares(X, shift, unit, weight):
+    """Return sums of squared deviations in these units, and weights; (d,) each."""
+    blocks = row_blocks(X, weight)
+    parts = [totals(((block - shift) / unit) ** 2, w) for block, w in blocks]
+    return np.sum(parts, axis=0)
 
 
 def _are_same(low, high, dtype):
@@ -107,20 +130,24 @@ class Gaussian(DispersionLikelihood):
         The standard deviation is 1 if all columns are constant.
         """
         check_sizes(X)
-        largest, constant = _largest(X), Gaussian.constant(X)
-        shift, scale = Gaussian.start_location(X, weight), 1.0
-        if constant.any():  # rounding may move their means off their values
-            shift[constant] = shift[constant].clip(*_range(X[:, constant]))
+        largest, constant = np.nanmax(_largest(X)), Gaussian.constant(X)
+        shift, scale = _shift(X, constant, weight), 1.0
         if not constant.all():
-            blocks = row_blocks(X, weight)
-            parts = [totals(((b - shift) / largest) ** 2, w) for b, w in blocks]
-            square, n_present = np.sum(parts, axis=(0, 2))
-            scale = float(largest * np.sqrt(square / n_present))
-        if not MIN_SCALE < scale < MAX_SIZE:
-            raise ValueError(
-                f"The standard deviation of X is {scale:.3g}, whose square double "
-                "precision cannot hold: rescale X, for instance with StandardScaler."
-            )
+            squares, n_present = _squares(X, shift, largest, weight)
+            scale = float(largest * np.sqrt(squares.sum() / n_present.sum()))
+        _check_scales(scale)
+        return shift, scale
+
+    @staticmethod
+    def units_of_each(X, weight=None):
+        """Return mean and standard deviation of each column; 1 if it is constant."""
+        check_sizes(X)
+        constant = Gaussian.constant(X)
+        shift, scale = _shift(X, constant, weight), np.ones(X.shape[1])
+        largest = np.where(constant, 1.0, _largest(X))
+        squares, n_present = _squares(X, shift, largest, weight)
+        scale = np.where(constant, 1.0, largest * np.sqrt(squares / n_present))
+        _check_scales(scale)
         return shift, scale
 
     @staticmethod

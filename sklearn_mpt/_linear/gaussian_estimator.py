@@ -116,29 +116,30 @@ class GaussianLinear(LatentMixin, IterativeMPT):
             return constants | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
         if init == "pca" or self.noise != "shared":
-            first = self._closed_form(X, (shift, scale), shape[0], weight)
+            moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
+            first = self._closed_form(moments, scale)
             if init == "pca":
                 return constants | first
             first["components_"] = first["components_"] + STARTS.noise * noise
             if self.max_iter == 0:
                 return constants | first
-            return constants | _best_factors(X, constants | first, rng, weight)
+            point, sample = _point(constants | first, "cpu"), (X, moments, weight)
+            return constants | _best_factors(*sample, point, scale, rng)
         return constants | {
             "components_": noise / np.sqrt(shape[0]),
             "mean_": shift,
             "noise_variance_": scale**2,
         }
 
-    def _closed_form(self, X, units, n_components, weight):
-        shift, scale = units
-        moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
+    def _closed_form(self, moments, scale):
+        n_dims, floor = self.n_components, DOUBLE_NOISE_FLOOR
         if self.noise == "shared":
-            return closed_form(moments, n_components, DOUBLE_NOISE_FLOOR * scale**2)
-        moments = moments.divided(torch.from_numpy(scale))
-        components, noise = principal_factors(moments, n_components, DOUBLE_NOISE_FLOOR)
+            return closed_form(moments, n_dims, floor * scale**2)
+        standard = moments.divided(torch.from_numpy(scale))
+        components, noise = principal_factors(standard, n_dims, floor)
         return {
             "components_": components * scale,
-            "mean_": shift,
+            "mean_": moments.mean.numpy().copy(),
             "noise_variance_": noise * scale**2,
         }
 
@@ -281,33 +282,29 @@ def _warn_of_rounding(fitted):
         )
 
 
-def _best_factors(X, fitted, rng, weight):
+def _best_factors(X, moments, weight, point, scale, rng):
     """Return the attributes after the best of several short runs of factor analysis.
 
     The likelihood has local maxima. One run starts near the principal components, the
-    others at very small factors with random noise variances.
+    others at very small factors with random noise variances. Runs on rows with gaps
+    take a sample of them.
     """
-    sample = rng.permutation(len(X))[: STARTS.n_rows]
-    weight = None if weight is None else weight[sample]
-    rows = torch.from_numpy(np.array(X[sample], float))
-    point = _point(fitted, "cpu")
-    floor = rows.new_tensor(np.log(fitted["_noise_floor"]))
-    n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
-    if rows.isnan().any():
+    n_features, n_dims = len(point.coefs), point.coefs.shape[1] - 1
+    floor = torch.from_numpy(np.log(DOUBLE_NOISE_FLOOR * scale**2))
+    if np.isnan(X).any():
+        sample = rng.permutation(len(X))[: STARTS.n_rows]
+        weight = None if weight is None else weight[sample]
+        rows = torch.from_numpy(np.array(X[sample], float))
         objective = GaussianRows(rows, n_dims, None, len(rows), floor, weight)
     else:
-        moments = _moments(rows.numpy(), "cpu", weight)
         objective = GaussianMoments(moments, 1, n_dims, None, floor)
-        coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
-        point = point._replace(coefs=coefs)
     points = [point]
     for _ in range(STARTS.n_random_runs):
-        share = rng.uniform(STARTS.min_unexplained, 1, len(variance))
+        share = rng.uniform(STARTS.min_unexplained, 1, n_features)
         coefs = point.coefs.clone()
-        shape = len(variance), n_dims
-        weak = STARTS.noise * fitted["_scale"][:, None] * rng.normal(size=shape)
+        weak = STARTS.noise * scale[:, None] * rng.normal(size=(n_features, n_dims))
         coefs[:, :-1] = torch.from_numpy(weak)
-        points.append(Point(coefs, torch.from_numpy(np.log(share * variance))))
+        points.append(Point(coefs, torch.from_numpy(np.log(share * scale**2))))
     best = best_of_points(objective, points, STARTS.n_epochs)
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),

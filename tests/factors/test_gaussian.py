@@ -336,6 +336,22 @@ def test_gradient_of_likelihood_sums_is_that_of_the_density(
 
 
 @pytest.mark.parametrize("log_noise", [-0.3, np.linspace(-1, 1, N_FEATURES)])
+@pytest.mark.parametrize("n_rows", [1, 25])
+def test_complete_rows_may_share_a_posterior_covariance(model, log_noise, n_rows):
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.normal(size=(n_rows, N_FEATURES)))
+    weight = torch.tensor(rng.random(n_rows))
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    point = Point(coefs, torch.tensor(log_noise).double())
+    each, shared = (
+        likelihood_sums(X, present, point, SYMMETRIC, weight)
+        for present in (torch.ones_like(X), torch.ones_like(X[:1]))
+    )
+    assert_sums_close(shared, each)
+    assert_allclose(shared.rescaling, each.rescaling, atol=1e-12)
+
+
+@pytest.mark.parametrize("log_noise", [-0.3, np.linspace(-1, 1, N_FEATURES)])
 def test_likelihood_sums_of_moments_are_those_of_rows(model, log_noise):
     rng = np.random.default_rng(0)
     X = torch.tensor(rng.normal(size=(30, N_FEATURES)))

@@ -460,6 +460,19 @@ def test_units_of_a_constant_column_are_those_of_its_neighbours(value, dtype):
     assert_allclose(scale[:2], X[:, :2].std(axis=0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_units_of_each_column_are_those_of_the_column_alone(dtype):
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(30, 5)) * 10.0 ** np.arange(-2, 3)).astype(dtype)
+    X[:, 1] = 1 / 3
+    X[rng.random(X.shape) < 0.2] = np.nan
+    weight = rng.random(30)
+    shift, scale = Gaussian.units_of_each(X, weight)
+    alone = [Gaussian.units(X[:, [j]], weight) for j in range(5)]
+    assert_allclose(shift, [mean[0] for mean, _ in alone])
+    assert_allclose(scale, [deviation for _, deviation in alone])
+
+
 def test_rows_that_are_all_the_same_have_a_unit_of_one():
     X = np.tile([1 / 3, 0.7, 1e-5], (50, 1))
     shift, scale = Gaussian.units(X)
