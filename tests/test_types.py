@@ -99,6 +99,17 @@ def test_functions_that_return_errors_if_asked_have_overloads():
         assert "tuple" not in asked["Literal[False]"]
 
 
+def test_errors_can_be_asked_for_by_position_where_they_are_given_so():
+    for function in functions_with_errors():
+        kind = inspect.signature(function).parameters["return_std"].kind
+        asked = [
+            inspect.signature(overload).parameters["return_std"]
+            for overload in get_overloads(function)
+        ]
+        kinds = {p.kind for p in asked if str(p.annotation) == "Literal[True]"}
+        assert kind in kinds, function
+
+
 def test_only_nonsense_is_an_error(notes):
     errors = [line for line, (kind, _) in notes.items() if kind == "error"]
     assert errors == ["model.score_samples(X).nonsense"]

@@ -299,6 +299,10 @@ class TextScoresMixin:
     def bits_per(
         self, X: Texts, unit: str = "token", *, return_std: Literal[True]
     ) -> tuple[float, float]: ...
+    @overload
+    def bits_per(
+        self, X: Texts, unit: str, return_std: Literal[True]
+    ) -> tuple[float, float]: ...
     def bits_per(
         self, X: Texts, unit: str = "token", return_std: bool = False
     ) -> float | tuple[float, float]:
