@@ -14,11 +14,14 @@ import argparse
 import time
 import warnings
 from contextlib import ExitStack
+from functools import lru_cache
 from unittest.mock import patch
 
 import bench_dependency
+import bench_scorer
 import numpy as np
 import pandas as pd
+import torch
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.preprocessing import scale
@@ -28,11 +31,13 @@ from sklearn_mpt import (
     MPTDependencyNetwork,
     MPTLinearVAE,
     MPTProbabilisticPCA,
+    MPTScorer,
 )
 from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._fitting.ascent import Ascent
 from sklearn_mpt._fitting.stream import StreamAscent
+from sklearn_mpt._text import estimates, hashing
 
 
 def difference(measure, cases, seeds):
@@ -148,7 +153,111 @@ def linear_fit(case, seed):
     return MPTProbabilisticPCA(n_components, random_state=seed), X
 
 
+def weights(case, seed, is_with):
+    """Whether the weight of means of hidden tokens is estimated; without, it is 0.
+
+    Minus the logarithm of the variance of the score of a text by four orders.
+    """
+    model, tokenizer, write = text_model(case)
+    texts = [write(np.random.default_rng([seed, i])) for i in range(6)]
+    with ExitStack() as patches:
+        if not is_with:
+            none = patch.object(estimates, "weight_of_means", lambda *args: 0.0)
+            patches.enter_context(none)
+        scores = [
+            MPTScorer(model, tokenizer, design="chain", random_state=group)
+            .fit()
+            .score_samples(texts)
+            for group in range(8)
+        ]
+    return {"minus log variance": -np.log(np.var(scores, axis=0, ddof=1)).mean()}
+
+
+TEXT_MODELS = {
+    f"{write.__name__}, {rate}": (write, rate)
+    for write in (
+        bench_scorer.sum_of_digits,
+        bench_scorer.sorted_letters,
+        bench_scorer.long_brackets,
+        bench_scorer.long_steps,
+    )
+    for rate in ("uniform", 0.15)
+}
+
+
+@lru_cache
+def text_model(case):
+    write, rate = TEXT_MODELS[case]
+    return *bench_scorer.train(write, rate, 300), write
+
+
+def codes(case, seed, is_with):
+    """Whether hashes of models read code, or only names of functions and classes.
+
+    The share of edits of a module of one's own that change its hash, so that scores on
+    disk of the module before are not taken for its own.
+    """
+    old, new = EDITS[case]
+    with ExitStack() as patches:
+        if not is_with:
+            for name in ("_function", "_class"):
+                by_name = patch.object(hashing._Hasher, name, _write_name)
+                patches.enter_context(by_name)
+        before, after = (
+            hashing.hash_of(_module_of(source))
+            for source in (MODULE, MODULE.replace(old, new))
+        )
+    return {"found": float(before != after)}
+
+
+def _write_name(hasher, value, *args):
+    hasher.write(value.__module__, value.__qualname__)
+
+
+MODULE = """
+SCALE = 1.0
+
+def scaled(x, by=2.0):
+    return SCALE * by * x
+
+def shifted(by):
+    return lambda x: x + by
+
+class Base(torch.nn.Module):
+    def activate(self, x):
+        return x.tanh()
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.eye(5))
+        self.shift = shifted(3.0)
+        self.power = 1.5
+
+    def forward(self, input_ids):
+        return scaled(self.shift(self.activate(self.table[input_ids])))
+"""
+EDITS = {
+    "forward": ("return scaled(self", "return -scaled(self"),
+    "constant": ("SCALE = 1.0", "SCALE = 3.0"),
+    "function": ("by * x", "by * x * x"),
+    "default argument": ("by=2.0", "by=4.0"),
+    "closure": ("shifted(3.0)", "shifted(5.0)"),
+    "lambda": ("x + by", "x - by"),
+    "method of a base": ("tanh", "relu"),
+    "attribute": ("self.power = 1.5", "self.power = 2.5"),
+}
+
+
+def _module_of(source):
+    names = {"__name__": "a_module_of_ones_own", "torch": torch}
+    exec(source, names)
+    return names["Net"]()
+
+
 MECHANISMS = {
+    "weights": (weights, list(TEXT_MODELS)),
+    "codes": (codes, list(EDITS)),
     "saddles": (saddles, LINEAR_FITS),
     "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),

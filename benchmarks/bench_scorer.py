@@ -688,7 +688,7 @@ def score_by_groups(scorer, texts, draw, n_groups):
     ]
     return windows, [
         (
-            np.array([score.parts for score in scores]),
+            np.array([score.terms for score in scores]),
             np.array([np.sum(score.cautious**2, axis=1) for score in scores]),
         )
         for scores in zip(*groups, strict=True)
@@ -891,7 +891,6 @@ def bench_sample(quick):
 ESTIMATE_CONSTANTS = {
     "PRIOR_SCALE": (0.0, 2.5, 5, 10, 1000.0),
     "N_OF_CURVE": (1, 2, 3, 6),
-    "FIRST_WEIGHT": (0.0, 0.25, 0.5, 1.0),
 }
 
 
@@ -928,16 +927,12 @@ def variances_by_constants(model, tokenizer, texts, n_groups):
         predicted[key] = predict(language_model, [window], rows)[:2]
     cells = []
     for name, values in ESTIMATE_CONSTANTS.items():
-        usual, n_orders = getattr(estimates, name), 1 if name == "FIRST_WEIGHT" else 4
+        usual = getattr(estimates, name)
         for value in values:
             setattr(estimates, name, value)
             totals = np.zeros((len(windows), n_groups))
-            for (i, j), (log_prob, targets) in predicted.items():
-                n_rows = len(targets) * n_orders // 4
-                n_values = sum(map(len, targets[:n_rows]))
-                part = log_prob[:n_values], targets[:n_rows]
-                draw = replace(draws[j], n_masks=n_orders)
-                totals[i, j] = draw.estimate(windows[i], *part).parts.sum()
+            for (i, j), rows in predicted.items():
+                totals[i, j] = draws[j].estimate(windows[i], *rows).terms.sum()
             cells.append(f"{totals.var(axis=1, ddof=1).mean():.3g}")
         setattr(estimates, name, usual)
     return cells

@@ -11,8 +11,6 @@ from sklearn_mpt._measure.standard_errors import contrast_scale
 # Constants of the weight w of C - A, see `weight_of_means`. benchmarks/RESULTS.rst,
 # "Texts: constants of the estimate along orders", has variances with half and twice of
 # each; the expectation is the same for every fixed w.
-# Weight if one order is drawn, for which no variance is known: half of A, half of C.
-FIRST_WEIGHT = 0.5
 N_OF_CURVE = 3  # parameters of a parabola
 # Standard deviation of the prior of w, in ratios of two variances. Where the standard
 # error of an estimate of w is as large as the ratio, w shrinks by 1 / 26.
@@ -23,14 +21,14 @@ class WindowScores(NamedTuple):
     """The score of a window, by sizes and by tokens, with contrasts.
 
     The sum of squares of contrasts over the draws estimates a variance over masks. The
-    parts have two sets of contrasts. `contrasts` gives nearly unbiased variances, for
+    terms have two sets of contrasts. `contrasts` gives nearly unbiased variances, for
     sums over many texts. `cautious` gives variances that are too large on average but
     have more degrees of freedom, for a single text.
     """
 
-    parts: np.ndarray  # independent parts whose sum is the score, shape (n_parts,)
-    contrasts: np.ndarray  # contrasts of the parts, shape (n_parts, n_draws)
-    cautious: np.ndarray  # contrasts of the parts, shape (n_parts, n_more_draws)
+    terms: np.ndarray  # independent numbers whose sum is the score, shape (n_terms,)
+    contrasts: np.ndarray  # contrasts of the terms, shape (n_terms, n_draws)
+    cautious: np.ndarray  # contrasts of the terms, shape (n_terms, n_more_draws)
     sizes: np.ndarray  # mean score at each mask size, shape (n_sizes,)
     size_contrasts: np.ndarray  # shape (n_sizes, n_draws)
     tokens: np.ndarray  # contributions of the tokens; the sum is the score, (n_places,)
@@ -182,25 +180,25 @@ def average_orders(window, log_prob, targets, draw):
     n_orders, n_all = len(orders), factorial(orders.shape[1])
     steps = orders.argsort(axis=1)  # step at which each token becomes visible
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
-        parts = map(_summarise_order, np.split(log_prob, n_orders), steps)
-        next_ones, means, forecasts, variances, shares = map(
-            np.stack, zip(*parts, strict=True)
+        summaries = map(_summarise_order, np.split(log_prob, n_orders), steps)
+        next_ones, means, forecasts, variances, contributions = map(
+            np.stack, zip(*summaries, strict=True)
         )
         variance = variances.sum(axis=1).mean()
         weight = weight_of_means(next_ones, means, forecasts, variance)
-        shares *= weight  # contributions of the tokens to the estimate of each order
+        contributions *= weight  # of the tokens to the estimate of each order
         if weight < 1:
-            shares += (1 - weight) * np.take_along_axis(next_ones, steps, axis=1)
+            contributions += (1 - weight) * np.take_along_axis(next_ones, steps, axis=1)
         scale = contrast_scale(n_orders, n_all)
-        estimates, at_sizes = shares.sum(axis=1), means[:, ::-1]
+        estimates, at_sizes = contributions.sum(axis=1), means[:, ::-1]
         return WindowScores(
             estimates.mean(keepdims=True),
             _between_pairs(estimates, n_all)[None],
             scale * _deviations(estimates)[None],
             at_sizes.mean(axis=0),
             scale * _deviations(at_sizes).T,
-            shares.mean(axis=0),
-            scale * _without_trend(_deviations(shares), _deviations(steps)),
+            contributions.mean(axis=0),
+            scale * _without_trend(_deviations(contributions), _deviations(steps)),
         )
 
 
@@ -220,8 +218,8 @@ def _summarise_order(log_prob, steps):
         By steps: the log-probability of the next token; the mean of all hidden tokens;
         the forecast of the sum of later means, as if no token changed the predictions
         of others; the variance of the hidden tokens.
-    averages : ndarray of shape (n_places,)
-        By tokens: contributions to the sum of the means.
+    contributions : ndarray of shape (n_places,)
+        By tokens: to the sum of the means.
     """
     n_places = len(steps)
     n_hidden = n_places - np.arange(n_places)
@@ -229,11 +227,11 @@ def _summarise_order(log_prob, steps):
     values[steps >= np.arange(n_places)[:, None]] = log_prob
     means = values.sum(axis=1) / n_hidden
     squares = (values**2).sum(axis=1) / n_hidden
-    shares = np.cumsum(1 / n_hidden)  # of a token in the means up to each step
+    weights = np.cumsum(1 / n_hidden)  # of a token in the sum of means up to each step
     return (
         values[steps, np.arange(n_places)][steps.argsort()],
         means,
-        values @ shares[steps] - shares * values.sum(axis=1),
+        values @ weights[steps] - weights * values.sum(axis=1),
         np.maximum(squares - means**2, 0),
         (values / n_hidden[:, None]).sum(axis=0),
     )
@@ -244,7 +242,7 @@ def _deviations(values):
         return values - values.mean(axis=0)
 
 
-def _without_trend(shares, steps):
+def _without_trend(contributions, steps):
     """Remove from the contributions of tokens a linear trend in their step.
 
     A token that comes late is predicted from more tokens. In balanced orders all tokens
@@ -253,7 +251,9 @@ def _without_trend(shares, steps):
     """
     squares = (steps**2).sum()
     is_balanced = len(steps) % 2 == 0 and squares > 0
-    return shares - (shares * steps).sum() / squares * steps if is_balanced else shares
+    if not is_balanced:
+        return contributions
+    return contributions - (contributions * steps).sum() / squares * steps
 
 
 def weight_of_means(next_ones, means, forecasts, variance):
@@ -289,12 +289,12 @@ def weight_of_means(next_ones, means, forecasts, variance):
     -------
     float
         Between 0 and 1. It is 1 if a token has probability 0, because V is then not
-        finite.
+        finite, and 0 for one order, of which no variance is known.
     """
     if not np.isfinite(variance):
         return 1.0
     if len(means) == 1:
-        return FIRST_WEIGHT
+        return 0.0
     ratio = next_ones.sum(axis=1).var(ddof=1) / variance if variance > 0 else 0.0
     if ratio == 0:
         return 0.0

@@ -9,6 +9,7 @@ from inspect import signature
 import torch
 
 from sklearn_mpt._checks import check_device
+from sklearn_mpt._messages import joined
 from sklearn_mpt._text.diffusion import adapt_module
 from sklearn_mpt._text.masked_lm import (
     MaskedLM,
@@ -17,7 +18,7 @@ from sklearn_mpt._text.masked_lm import (
     view_of,
 )
 from sklearn_mpt._text.parts import windows_of
-from sklearn_mpt._text.slow_tokenizers import has_marks_of_words
+from sklearn_mpt._text.slow_tokenizers import rule_of_words
 from sklearn_mpt._text.sources import UNREAD, WEIGHTS, Source
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.windows import all_special_ids
@@ -72,18 +73,13 @@ class Checkpoint:
         }
         if any(missing.values()):
             parts = "; ".join(
-                f"{kind} are {_list(keys)}" for kind, keys in missing.items() if keys
+                f"{kind} are {joined(keys)}" for kind, keys in missing.items() if keys
             )
             raise ValueError(
                 f"The weights of {self.source.name!r} are not those of a {name}, a "
                 f"masked language model: {parts}. To score it anyway, load it "
                 "yourself and pass it as model, with its tokenizer."
             )
-
-
-def _list(keys, most=6):
-    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(keys[:most]) + rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +261,7 @@ def check_tokenizer(tokenizer):
 
 def check_words(method, tokenizer, mask_blocks=None):
     """Refuse what needs words if the tokenizer does not know them."""
-    if tokenizer.is_fast or has_marks_of_words(tokenizer):
+    if tokenizer.is_fast or rule_of_words(tokenizer) is not None:
         return
     for name, value, needs_words, usual in (
         ("method", method, "pll_word_l2r", "pll"),

@@ -308,13 +308,3 @@ def check_rates(mask_rates):
             f"{show(mask_rates)}."
         )
     return rates.astype(float)
-
-
-def check_text_rate(mask_rate):
-    """Check a mask rate for training: "uniform" or a float in (0, 1]."""
-    is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
-    if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
-        raise ValueError(
-            "mask_rate must be 'uniform' or a float in (0, 1], the share of the tokens "
-            f"of a text to hide, got {show(mask_rate)}."
-        )

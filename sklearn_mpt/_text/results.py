@@ -123,7 +123,7 @@ class TextScores:
         """Add up the terms of each text and their variances; shape (2, n_texts)."""
         totals = np.zeros((2, len(self.first)))
         for window, score in self._pairs():
-            totals[:, window.text] += score.parts.sum(), np.sum(score.contrasts**2)
+            totals[:, window.text] += score.terms.sum(), np.sum(score.contrasts**2)
         return totals[:, self.first]
 
     def std_errors(self):
@@ -132,18 +132,18 @@ class TextScores:
         They are enlarged, by Student's t, so that plus or minus 1.96 of them is a 95%
         interval. Variances are moderated by those of the texts of `fit`, if it had any.
         """
-        noise, error_of = defaultdict(list), self._moderated_error
-        if self.draw.moderation is None or self.draw.n_masks == 1:
-            error_of = _std_error_of_windows
+        pieces = defaultdict(list)
         for window, score in self._pairs():
-            noise[window.text].append((window, score))
+            pieces[window.text].append((window, score))
         errors = np.zeros(len(self.first))
-        for text, scores in noise.items():
-            errors[text] = error_of(scores)
+        for text, of_text in pieces.items():
+            errors[text] = self._error_of_text(of_text)
         return errors[self.first]
 
-    def _moderated_error(self, scores):
-        noise = [self.draw.noise_of(window, score) for window, score in scores]
+    def _error_of_text(self, pieces):
+        if self.draw.moderation is None or self.draw.n_masks == 1:
+            return std_error([score for _, score in pieces], np.ones(len(pieces)))
+        noise = [self.draw.noise_of(window, score) for window, score in pieces]
         moderated, n_masks = self.draw.moderation, self.draw.n_masks
         variances = moderated.moderate(*np.transpose(noise), n_masks)
         of_sum = degrees_of_sum(variances, np.full(len(variances), moderated.degrees))
@@ -154,7 +154,7 @@ class TextScores:
         counts = np.bincount(self.first, minlength=len(self.first))
         moderated, n_masks = self.draw.moderation, self.draw.n_masks
         if moderated is None or n_masks == 1:
-            return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
+            return std_error(self.scores, [counts[w.text] for w in self.windows])
         variances = self._calibrated(counts)
         degrees = np.full(len(variances), moderated.degrees_of(n_masks))
         of_sum = moderated.with_factor(degrees_of_sum(variances, degrees))
@@ -187,10 +187,10 @@ class TextScores:
         counts = np.bincount(self.first, minlength=len(self.first))
         lengths = np.array([len(window.places) for window in self.windows])
         weights = np.array([counts[window.text] ** 2 for window in self.windows])
-        first_totals = {i: self.scores[i].parts.sum() for i in again}
+        first_totals = {i: self.scores[i].terms.sum() for i in again}
         with np.errstate(invalid="ignore"):  # from tokens of probability 0
             squares = [
-                (first_totals[i] - s.parts.sum()) ** 2 / 2 for i, s in again.items()
+                (first_totals[i] - s.terms.sum()) ** 2 / 2 for i, s in again.items()
             ]
         unknown = self.without_error()
         factor = (weights * lengths)[unknown].sum() / lengths[list(again)].sum()
@@ -413,31 +413,22 @@ def difference(score, other):
     return type(score)(*(value - others for value, others in pairs))
 
 
-def std_error(score):
-    """Standard error of one `WindowScores`, so large that 1.96 of them cover 95%."""
-    return _std_error([(score, 1)])
-
-
-def _std_error_of_windows(scores):
-    return _std_error([(score, 1) for _, score in scores])
-
-
-def _std_error(scores):
+def std_error(scores, counts):
     """Standard error of a sum of `WindowScores`, each a number of times.
 
     1.96 of them are to cover 95%. The nearly unbiased contrasts are taken where they
     have enough degrees of freedom; otherwise the larger of both errors.
     """
-    error, degrees = _error_of_sum(scores, "contrasts")
+    error, degrees = _error_of_sum(scores, counts, "contrasts")
     if degrees < MIN_CONTRAST_DEGREES:
-        cautious, degrees = _error_of_sum(scores, "cautious")
+        cautious, degrees = _error_of_sum(scores, counts, "cautious")
         error = np.maximum(error, cautious)
     return error * student_factor(degrees)
 
 
-def _error_of_sum(scores, name):
+def _error_of_sum(scores, counts, name):
     variances, degrees = [], []
-    for score, count in scores:
+    for score, count in zip(scores, counts, strict=True):
         contrasts = getattr(score, name)
         variances.append(count**2 * np.sum(contrasts**2, axis=1))
         degrees.append(np.full(len(contrasts), max(1, contrasts.shape[1] - 1)))

@@ -102,11 +102,6 @@ def starts_of_tokens(tokenizer, text):
     return [start for start, _ in bounds]
 
 
-def has_marks_of_words(tokenizer):
-    """Return whether tokens show which of them belong to one word."""
-    return rule_of_words(tokenizer) is not None
-
-
 def align(tokens, text):
     """Return the start and end of each token in a text.
 

@@ -19,7 +19,6 @@ from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_tokenizer
-from sklearn_mpt._text.masks import check_text_rate
 from sklearn_mpt._text.slow_tokenizers import rule_of_words
 from sklearn_mpt._text.texts import show
 from sklearn_mpt._text.windows import special_ids
@@ -215,7 +214,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             check_int(pad_to_multiple_of, "pad_to_multiple_of")
         super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
         check_tokenizer(tokenizer)
-        check_text_rate(mask_rate)
+        _check_rate(mask_rate)
         if mask_rate == 1:
             warn_caller(
                 "mask_rate=1.0 hides every token: training uses only the marginal "
@@ -560,3 +559,13 @@ def _check_labels(labels, logits):
             f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}."
         )
     return labels.weights
+
+
+def _check_rate(mask_rate):
+    """Check a mask rate for training: "uniform" or a float in (0, 1]."""
+    is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
+    if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
+        raise ValueError(
+            "mask_rate must be 'uniform' or a float in (0, 1], the fraction of "
+            f"the tokens of a text to hide, got {show(mask_rate)}."
+        )

@@ -164,7 +164,7 @@ class DrawGroups(NamedTuple):
             scores = score_windows(language_model, windows, group_draw, n_jobs)
             for row, (window, score) in enumerate(zip(windows, scores, strict=True)):
                 noise = group_draw.noise_of(window, score)
-                table[:, row, column] = score.parts.sum(), *noise
+                table[:, row, column] = score.terms.sum(), *noise
         return cls(draw, *table)
 
     def join(self, others):

@@ -353,9 +353,10 @@ class VariantsMixin:
         ratios = np.zeros((2, len(variants)))
         for i, score, of_wild in zip(owners, scores[::2], scores[1::2], strict=True):
             ratio = difference(score, of_wild)
-            n_shares = len(ratio.tokens) if method == "masked-marginal" else 1
-            ratios[0, i] += ratio.tokens.sum() * n_shares  # tokens share their mean
-            ratios[1, i] = np.hypot(ratios[1, i], std_error(ratio))
+            # the score of a masked marginal is the mean over tokens
+            n_tokens = len(ratio.tokens) if method == "masked-marginal" else 1
+            ratios[0, i] += ratio.tokens.sum() * n_tokens
+            ratios[1, i] = np.hypot(ratios[1, i], std_error([ratio], [1]))
         return ratios
 
     def _score_distinct(self, language_model, windows, draw):

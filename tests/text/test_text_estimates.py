@@ -139,7 +139,7 @@ def test_the_estimate_is_that_of_the_formula(n_masks):
     difference = along - means.sum(axis=1)
     score = score_of(table, window, draw)
     expected = along - weight * difference
-    assert_allclose(score.parts, expected.mean())
+    assert_allclose(score.terms, expected.mean())
     assert_allclose(score.tokens.sum(), expected.mean())
     assert_allclose(score.sizes, np.mean(means, axis=0)[::-1])
     if n_masks > 1:
@@ -158,14 +158,14 @@ def test_orders_of_exact_conditionals_have_no_noise(n_masks):
     truth = truth_of(table)
     for seed in range(5):
         score = score_of(table, window_of(N), chain(seed, n_masks))
-        assert_allclose(score.parts, truth, rtol=1e-9)
+        assert_allclose(score.terms, truth, rtol=1e-9)
         assert_allclose(score.contrasts, 0, atol=1e-9)
 
 
 def test_all_orders_are_the_truth_whatever_the_conditionals():
     table = inconsistent(np.random.default_rng(1))
     score = score_of(table, window_of(N), chain(0, 720))
-    assert_allclose(score.parts, truth_of(table))
+    assert_allclose(score.terms, truth_of(table))
     assert_array_equal(score.contrasts, np.zeros_like(score.contrasts))
 
 
@@ -213,7 +213,7 @@ def test_no_more_noise_than_orders_or_independent_masks(make, at_most):
         draws = [
             MaskDraw(way.method, s, n_masks, design=way.design) for s in range(400)
         ]
-        scores = [score_of(table, window, draw).parts.sum() for draw in draws]
+        scores = [score_of(table, window, draw).terms.sum() for draw in draws]
         variances.append(np.var(scores, ddof=1))
     assert variances[0] < at_most * min(variances[1:])
 
@@ -261,7 +261,7 @@ def test_a_token_of_probability_zero():
         return np.where(np.arange(N) == 2, -np.inf, -1.0)
 
     score = score_of(impossible, window_of(N), chain(0))
-    assert_array_equal(score.parts, [-np.inf])
+    assert_array_equal(score.terms, [-np.inf])
 
 
 def test_second_draws_give_the_error_of_a_sum_of_single_draws():

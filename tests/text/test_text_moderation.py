@@ -136,7 +136,7 @@ def moderation_of(tables, windows, draw):
         own = replace(draw, seed=1000 + group)
         for i, (table, window) in enumerate(zip(tables, windows, strict=True)):
             score = score_of(table, window, own)
-            numbers[:, i, group] = score.parts.sum(), *own.noise_of(window, score)
+            numbers[:, i, group] = score.terms.sum(), *own.noise_of(window, score)
     return DrawGroups(draw, *numbers).moderation()
 
 
