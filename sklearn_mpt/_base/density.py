@@ -180,8 +180,8 @@ class Density(ABC):
             points = torch.where(hidden, means + node * std, X)
             log_prob = self.conditional_log_prob(points, hidden)
             log_ratio = log_prob - log_peak + 0.5 * node**2
-            share = weight * log_ratio[:, columns].exp()
-            total, sums = total + share, sums + share * values_at(points)
+            weights = weight * log_ratio[:, columns].exp()
+            total, sums = total + weights, sums + weights * values_at(points)
         is_accurate = (total - 1).abs() < MAX_WEIGHT_ERROR
         return torch.where(is_accurate, sums / total, values_at(means))
 

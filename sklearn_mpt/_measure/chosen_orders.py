@@ -133,8 +133,8 @@ def _entropies(at_values, first, candidates):
         relative = np.where(candidates.is_number, at_values - first, at_values)
     relative = np.where(np.isnan(relative), -np.inf, relative)
     total = logsumexp(relative, axis=0)
-    share = np.exp(relative - np.where(np.isfinite(total), total, 0.0))
-    return entr(share).sum(axis=0)
+    probability = np.exp(relative - np.where(np.isfinite(total), total, 0.0))
+    return entr(probability).sum(axis=0)
 
 
 class _AnyMask:

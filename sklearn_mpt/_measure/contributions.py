@@ -23,7 +23,7 @@ from sklearn_mpt._measure.lml_samples import GivenOrder, terms_along
 from sklearn_mpt._measure.masks import all_orders, count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects
-from sklearn_mpt._measure.workers import map_shares
+from sklearn_mpt._measure.workers import map_workers
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 
@@ -181,7 +181,7 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
         pairs = zip(seeds, counts, strict=True)
         draws = [OrderPair(seed, per_row, count) for seed, count in pairs]
         degrees = n_pairs - 1 if n_pairs > 1 else np.nan
-    moments = map_shares(partial(_moments_of_pairs, conditional), rows, draws, n_jobs)
+    moments = map_workers(partial(_moments_of_pairs, conditional), rows, draws, n_jobs)
     mean, variance = reduce(np.add, moments)  # so far, sums
     mean /= n_orders
     variance /= n_orders

@@ -34,7 +34,7 @@ from sklearn_mpt._seeds import RandomState, draw_seed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-START_SHARE = 10  # "auto": a tenth of the rows come before the first scored row
+START_FRACTION = 0.1  # "auto": of the rows, those before the first scored row
 MAX_LINES = 12  # largest number of lines in the table of a result
 
 
@@ -463,7 +463,7 @@ def _check_start(n_start, X, y):
             raise ValueError(f"n_start must be 'auto' or an int, got {n_start!r}.")
         n_classes = 0 if y is None else len(np.unique(np.asarray(y)))
         n_features = X.shape[1] if len(X.shape) > 1 else 1
-        least = max(n_samples // START_SHARE, n_features + 1, 2 * n_classes)
+        least = max(int(START_FRACTION * n_samples), n_features + 1, 2 * n_classes)
         return min(least, n_samples // 2)
     check_int(n_start, "n_start", min_val=0)
     if n_start >= n_samples:
@@ -612,8 +612,8 @@ class EvidenceComparison:
     @property
     def probability_std_error(self) -> np.ndarray:
         """Standard errors of `probability`; (n_models,)."""
-        share = self.probability  # d p_k = p_k (d l_k - sum_j p_j d l_j)
-        return self._error_of(np.diag(share) - np.outer(share, share))
+        prob = self.probability  # d p_k = p_k (d l_k - sum_j p_j d l_j)
+        return self._error_of(np.diag(prob) - np.outer(prob, prob))
 
     def _error_of(self, weights):
         """Return standard errors of weighted sums of the log evidences; (n_sums,)."""

@@ -28,7 +28,7 @@ from sklearn_mpt._measure.masks import (
     draw_order,
     draw_partitions,
     neighbouring_std,
-    share_out,
+    split_total,
 )
 from sklearn_mpt._measure.rows import Rows
 from sklearn_mpt._measure.standard_errors import contrasts_of_mean
@@ -164,9 +164,9 @@ def neyman(measurement):
     )
     spread = weights * neighbouring_std(pilot)
     last, parity = first.copy(), np.arange(len(first)) % 2
-    shares = share_out(total, np.bincount(parity, weights))
-    for half, share in zip((parity == 0, parity == 1), shares, strict=True):
-        last[half] += share_out(share, spread[half])
+    totals = split_total(total, np.bincount(parity, weights))
+    for half, of_half in zip((parity == 0, parity == 1), totals, strict=True):
+        last[half] += split_total(of_half, spread[half])
     scores = _score_range(measurement, first, np.minimum(last, measurement.n_existing))
     pairs = zip(pilot, scores, strict=True)
     return _summarise(measurement, [np.concatenate(pair) for pair in pairs])

@@ -198,11 +198,11 @@ def neighbouring_std(pilot, bandwidth=3.0):
     return np.sqrt(kernel @ variance / total)
 
 
-def share_out(total, weights):
+def split_total(total, weights):
     """Split an integer total in proportion to the weights, by largest remainders."""
     weights = weights if weights.sum() > 0 else np.ones(len(weights))
     ideal = total * weights / weights.sum()
-    shares = np.floor(ideal).astype(int)
-    order = np.argsort(shares - ideal, kind="stable")
-    shares[order[: total - shares.sum()]] += 1
-    return shares
+    parts = np.floor(ideal).astype(int)
+    order = np.argsort(parts - ideal, kind="stable")
+    parts[order[: total - parts.sum()]] += 1
+    return parts

@@ -403,8 +403,8 @@ class OrderSpread:
             spread = np.sum(
                 (leaving_one_out - leaving_one_out.mean(axis=0)) ** 2, axis=0
             )
-        share = (n_orders - 1) / n_orders * (1 - n_orders / self.n_all)
-        return np.sqrt(share * spread)
+        factor = (n_orders - 1) / n_orders * (1 - n_orders / self.n_all)
+        return np.sqrt(factor * spread)
 
     @property
     def _allowed(self):

@@ -32,9 +32,9 @@ def contrasts_of_mean(values, counts, n_all):
     in each set. n_all : number of draws that exist, if each set is one draw and no two
     are equal; else infinity. Contrasts are NaN if the mean is -inf.
     """
-    shares = counts / counts.sum()
-    mean = shares @ values
-    scale = contrast_scale(len(values), n_all) * np.sqrt(len(values) * shares)
+    weights = counts / counts.sum()
+    mean = weights @ values
+    scale = contrast_scale(len(values), n_all) * np.sqrt(len(values) * weights)
     return mean, scale[:, None] * _deviations(values, mean)
 
 

@@ -46,11 +46,7 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
     problems, kinds = {}, []
     for kind, column in zip(requested, columns_of(X), strict=True):
         try:
-            if len(column.values) and not len(column.present):
-                raise ValueError(
-                    f"All entries of column(s) [{column.name!r}] of X are missing; "
-                    "drop the column(s)."
-                )
+            _check_not_empty(column, column.present)
             kinds.append(_kind_of_column(kind, column, allowed))
             if kinds[-1] in CATEGORIES:
                 CATEGORIES[kinds[-1]](column)
@@ -59,6 +55,14 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
     if problems:
         raise ColumnErrors(" ".join(map(str, problems.values())), problems)
     return kinds
+
+
+def _check_not_empty(column, values):
+    if len(column.values) and not len(values):
+        raise ValueError(
+            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
+            "column(s)."
+        )
 
 
 class ColumnErrors(ValueError, TypeError):
@@ -304,17 +308,8 @@ def _categories(column):
         raise TypeError(
             f"Column {column.name!r} holds objects that are no categories: {error}."
         ) from error
-    if len(column.values) and not categories:
-        raise ValueError(
-            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
-            "column(s)."
-        )
-    if len(categories) == 1:
-        raise ValueError(
-            f"Column {column.name!r} has one category, {plain(categories[0])!r}; "
-            "drop the column."
-        )
-    return _array_of(categories)
+    _check_not_empty(column, categories)
+    return _array_of_several(column, categories)
 
 
 def _declared(column):
@@ -345,17 +340,8 @@ def _levels(column):
                 "(polars)."
             )
         levels = _with_gaps(sorted(set(column.present.tolist())))
-    if len(column.values) and not len(column.present):
-        raise ValueError(
-            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
-            "column(s)."
-        )
-    if len(levels) == 1:
-        raise ValueError(
-            f"Column {column.name!r} has one category, {plain(levels[0])!r}; "
-            "drop the column."
-        )
-    return _array_of([plain(level) for level in levels])
+    _check_not_empty(column, column.present)
+    return _array_of_several(column, [plain(level) for level in levels])
 
 
 def _with_gaps(levels):
@@ -374,6 +360,15 @@ CATEGORIES = {
     "partial_credit": _levels,
 }
 """Functions that return the values of a column, for kinds that are coded."""
+
+
+def _array_of_several(column, categories):
+    if len(categories) == 1:
+        raise ValueError(
+            f"Column {column.name!r} has one category, {plain(categories[0])!r}; "
+            "drop the column."
+        )
+    return _array_of(categories)
 
 
 def _array_of(categories):
