@@ -17,7 +17,7 @@ noise), ``patches`` (17 x 17 pixels of two photographs). With ``--data``, a fold
 ``mnist``::
 
     OMP_NUM_THREADS=1 python benchmarks/bench_deep_recipe.py [--quick] [--seeds 5]
-        [--tables ring digits] [--changes relu rotates] [--rows 1000] [--data folder]
+        [--tables ring digits] [--changes relu silu] [--rows 1000] [--data folder]
 
 ``--numbers`` halves and doubles numbers of the recipe that should matter little, on
 eight small tables, and prints the mean difference of LML for each of them in a column::
@@ -52,9 +52,9 @@ import sklearn_mpt
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._deep.density import module_of
-from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.objectives import SampleCounts
 from sklearn_mpt._deep.start import CURVED, STRONGLY_CURVED, StartKind
+from sklearn_mpt._deep.validation import ValidationRows
 
 # Name -> entries of the recipe, and parameters of the estimator.
 CHANGES = {
@@ -70,8 +70,6 @@ CHANGES = {
     "256 of prior": ({"n_prior_samples": 256}, {}),
     "batch 32": ({"batch_size": 32}, {}),
     "batch 128": ({"batch_size": 128}, {}),
-    "rotates": ({"rotates": True}, {}),
-    "no rotation": ({"rotates": False}, {}),
     "sets noise": ({"sets_noise": True}, {}),
     "trains noise": ({"sets_noise": False}, {}),
     "joins no rows": ({}, {"warm_start": True}),

@@ -79,7 +79,7 @@ sizes = [1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 60, 64]
 figure, ax = plt.subplots(layout="constrained")
 for name, blocks in trained.items():
     net = MPTMaskedAutoencoder(
-        likelihood="bernoulli", mask_blocks=blocks, max_iter=20, random_state=0
+        likelihood="bernoulli", mask_blocks=blocks, n_iter_no_change=5, random_state=0
     ).fit(binary[:1200])
     curves = {
         masks: mpt_curve(

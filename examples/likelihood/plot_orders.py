@@ -84,7 +84,8 @@ print(table)
 
 pixels = (load_digits().data > 7).astype(float)
 pixels_train, pixels_test = pixels[:1200], pixels[1200:1400]
-net = MPTMaskedAutoencoder(likelihood="bernoulli", max_iter=20, random_state=0)
+how = {"n_iter_no_change": 5, "random_state": 0}
+net = MPTMaskedAutoencoder(likelihood="bernoulli", **how)
 net.fit(pixels_train)
 orders_of_pixels = {
     "left to right": "left_to_right",

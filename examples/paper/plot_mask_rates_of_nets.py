@@ -24,7 +24,7 @@ train, test = X[:1400], X[1400:1600]
 
 models = {
     rate: MPTMaskedAutoencoder(
-        likelihood="bernoulli", mask_rate=rate, max_iter=40, random_state=0
+        likelihood="bernoulli", mask_rate=rate, n_iter_no_change=5, random_state=0
     ).fit(train)
     for rate in [0.15, 0.5, "uniform"]
 }

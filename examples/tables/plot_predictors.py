@@ -64,7 +64,7 @@ models = {
     "linear": MPTDependencyNetwork(
         LogisticRegression(max_iter=500), BayesianRidge(), **how
     ),
-    "autoencoder": MPTMaskedAutoencoder(max_iter=30, **how),
+    "autoencoder": MPTMaskedAutoencoder(n_iter_no_change=5, **how),
 }
 for model in models.values():
     model.fit(train)

@@ -102,18 +102,18 @@ class EncodeDecodeDensity(DeepDensity):
 class EncodeDecodeLoss(MaskedLoss):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
-    def batches(self, rng):
+    def batches(self):
         n_features = self.X.shape[1]
         n_chains, _, n_dims = self.samples
         n_steps = EncodeDecodeDensity.n_steps
-        for X, counts, *_ in super().batches(rng):
-            normal = rng.standard_normal((len(X), n_steps + 1, n_chains, n_dims))
-            uniform = rng.random((len(X), n_steps, n_chains, n_features))
+        for X, counts, *_ in super().batches():
+            normal = self.rng.standard_normal((len(X), n_steps + 1, n_chains, n_dims))
+            uniform = self.rng.random((len(X), n_steps, n_chains, n_features))
             noise = [
                 torch.tensor(u, dtype=X.dtype, device=X.device)
                 for u in (normal, uniform)
             ]
-            yield X, counts, self.draw(X, rng), noise
+            yield X, counts, self.draw(X), noise
 
     def losses(self, module, batch):
         X, counts, mask, noise = batch

@@ -243,6 +243,8 @@ class RowLoss:
         NaN where missing.
     batch_size : int
     samples : SampleCounts
+    rng : numpy.random.Generator
+        Source of minibatches, masks and samples.
     weight : ndarray of shape (n,), default=None
         The sample weights, by which losses are multiplied, over their mean; None is 1.
     min_steps : int, default=1
@@ -250,15 +252,15 @@ class RowLoss:
 
     Attributes
     ----------
-    share : float
+    step_weight : float
         Part of a full step that a minibatch is worth.
     """
 
-    def __init__(self, X, batch_size, samples, weight=None, min_steps=1):
+    def __init__(self, X, batch_size, samples, rng, weight=None, min_steps=1):
         self.X, self.weights = X, SampleWeights.from_array(weight, X)
         self.batch_size, self.min_steps = batch_size, min_steps
-        self.samples = samples
-        self.share = 1.0
+        self.samples, self.rng = samples, rng
+        self.step_weight = 1.0
 
     def as_part(self):
         """Take the rows as a part of a stream; return self.
@@ -266,7 +268,7 @@ class RowLoss:
         Fewer rows than a minibatch has are worth so much less than a full step: they
         would otherwise outweigh all that the model has learned.
         """
-        self.share = min(1.0, len(self.X) / self.batch_size)
+        self.step_weight = min(1.0, len(self.X) / self.batch_size)
         return self
 
     def join(self, others):
@@ -278,10 +280,12 @@ class RowLoss:
         self.X = torch.cat([self.X, others.X])
         self.weights = SampleWeights.from_array(weight.cpu().numpy(), self.X)
 
-    def batches(self, rng):
+    def batches(self):
         """Yield the minibatches of one epoch."""
+        rng = self.rng
         n_batches = math.ceil(len(self.X) / self.batch_size)
-        for _ in range(passes_of_epoch(n_batches, self.min_steps)):
+        n_passes = passes_of_epoch(len(self.X), n_batches, self.min_steps)
+        for _ in range(n_passes):
             for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
                 noise = self.samples.draw(len(rows), self.X.device, rng)
                 yield self.X[rows], self.weights.values[rows], *noise
@@ -295,27 +299,27 @@ class MaskedLoss(RowLoss):
         for each row.
     """
 
-    def __init__(self, X, batch_size, samples, masks, weight=None, min_steps=1):
-        super().__init__(X, batch_size, samples, weight, min_steps)
+    def __init__(self, X, batch_size, samples, rng, masks, **params):
+        super().__init__(X, batch_size, samples, rng, **params)
         self.mask_rate, self.n_masks = masks
 
-    def draw(self, X, rng):
+    def draw(self, X):
         """Draw a mask for each of some rows; bool Tensor of shape (n, d)."""
         n_masks = len(X) if self.n_masks is None else min(self.n_masks, len(X))
-        masks = shared_masks(self.mask_rate, n_masks, X.shape[1], rng)
+        masks = shared_masks(self.mask_rate, n_masks, X.shape[1], self.rng)
         return torch.from_numpy(masks[np.arange(len(X)) % n_masks]).to(X.device)
 
 
 class DrawnMasksLoss(MaskedLoss):
     """Minus D times the masked score: all features that a drawn mask hides."""
 
-    def batches(self, rng):
+    def batches(self):
         """Yield minibatches, whose rows are repeated where there are more masks."""
-        for X, counts, *_ in super().batches(rng):
+        for X, counts, *_ in super().batches():
             rows = np.arange(max(len(X), self.n_masks)) % len(X)
             X, counts = X[rows], counts[rows]
-            noise = self.samples.draw(len(X), X.device, rng)
-            yield X, counts, self.draw(X, rng), noise
+            noise = self.samples.draw(len(X), X.device, self.rng)
+            yield X, counts, self.draw(X), noise
 
     def losses(self, module, batch):
         X, counts, mask, noise = batch
@@ -332,10 +336,10 @@ class BoundGainsLoss(MaskedLoss):
     With a uniform rate, scores of all mask sizes at once: see `training_sets`.
     """
 
-    def batches(self, rng):
-        for X, counts, *noise in super().batches(rng):
+    def batches(self):
+        for X, counts, *noise in super().batches():
             n_masks = len(X) if self.n_masks is None else self.n_masks
-            sets, weights = training_sets(self.mask_rate, n_masks, X.shape[1], rng)
+            sets, weights = training_sets(self.mask_rate, n_masks, X.shape[1], self.rng)
             sets = torch.from_numpy(sets[:, np.arange(len(X)) % n_masks])
             yield X, counts, sets.to(X.device), weights, noise
 

@@ -34,8 +34,6 @@ class DeepRecipe:
         Samples of z for each validation row.
     validation_batch_size : int
         Validation rows that share their samples.
-    rotates : bool
-        Whether steps are taken in the eigenbasis of the gradients.
     sets_noise : bool
         Whether validation rows set the noise variance after every epoch, if all
         features share one.
@@ -50,7 +48,6 @@ class DeepRecipe:
     min_steps: int
     n_validation_samples: int
     validation_batch_size: int
-    rotates: bool
     sets_noise: bool
 
 
@@ -93,8 +90,10 @@ def recipe_for(
         As the attributes of `DeepRecipe`.
     """
     has_many_features = n_features >= image_features
-    rotates = has_many_features and likelihood.values_of_each(n_features) is None
-    sets_noise = rotates and objective == "mpt"
+    has_many_numbers = (
+        has_many_features and likelihood.values_of_each(n_features) is None
+    )
+    sets_noise = has_many_numbers and objective == "mpt"
     if isinstance(hidden_layer_sizes, str):
         hidden_layer_sizes = (128, 128, 128) if has_many_features else (128, 128)
     if activation == "auto":
@@ -119,6 +118,5 @@ def recipe_for(
         min_steps=min_steps,
         n_validation_samples=n_validation_samples,
         validation_batch_size=validation_batch_size,
-        rotates=rotates,
         sets_noise=sets_noise,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -30,7 +29,6 @@ from sklearn_mpt._deep.comparators import (
     EncodeDecodeLoss,
 )
 from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
-from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.nets import ACTIVATIONS, UserDecoder
 from sklearn_mpt._deep.objectives import (
     BoundGainsLoss,
@@ -38,10 +36,10 @@ from sklearn_mpt._deep.objectives import (
     SampleCounts,
 )
 from sklearn_mpt._deep.recipe import recipe_for
-from sklearn_mpt._deep.schedule_free import STEPS
-from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start
+from sklearn_mpt._deep.validation import ValidationRows
 from sklearn_mpt._factors.starts import squared_distances
+from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
@@ -334,6 +332,11 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
         validation = None
+        noises = module.likelihood.noises()
+        has_one_noise = sum(noise.numel() for noise in noises) == 1
+        sets_noise = recipe.sets_noise and has_one_noise and len(held_out) > 0
+        for noise in noises:
+            noise.requires_grad_(not sets_noise)
         if len(held_out):
             validation = ValidationRows(
                 rows[held_out].float(),
@@ -341,9 +344,8 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
                 SampleCounts(recipe.n_validation_samples, *counts[1:]),
                 fitted["_seed"],
                 weight[held_out],
+                sets_noise,
             )
-        n_noises = sum(noise.numel() for noise in module.likelihood.noises())
-        sets_noise = recipe.sets_noise and n_noises == 1 and validation is not None
         is_new = data.is_new and data.is_all and self.decoder is None
         kinds = recipe.starts[1:] if is_new else ()
         seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
@@ -359,10 +361,11 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
                 rows[chosen].float(),
                 recipe.batch_size,
                 SampleCounts(*counts),
+                data.rng,
                 weight=weight[chosen],
                 min_steps=recipe.min_steps,
             ),
-            rng=data.rng,
+            self.learning_rate,
             validation=validation,
             other_starts=[
                 module_of(attributes, likelihood, device).float().state_dict()
@@ -371,13 +374,8 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
             log_scale=units.mean_log_scale(rows, data.weight),
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
-            sets_noise=sets_noise,
             # fits that go on later need the validation rows again
             joins=validation is not None and not self.warm_start,
-            learning_rate=self.learning_rate,
-            delayed=module.likelihood.noises(),
-            delay=math.inf if sets_noise else STEPS.delay * data.is_new,
-            rotates=recipe.rotates,
         )
 
     def _split(self, data, rows):

@@ -20,12 +20,14 @@ def flat_gradient(loss, parameters):
     return torch.cat([part.flatten() for part in gradients])
 
 
-def passes_of_epoch(n_batches, min_steps):
+def passes_of_epoch(n_rows, n_batches, min_steps):
     """Return how often an epoch passes over the rows, to have about `min_steps` steps.
+
+    It is at most half as often as there are rows, so that very few cost little.
 
     n_batches : number of minibatches of one pass, with a step for each.
     """
-    return max(1, round(min_steps / n_batches))
+    return max(1, min(round(min_steps / n_batches), n_rows // 2))
 
 
 def mean_of_epoch(losses, point):

@@ -200,34 +200,38 @@ class MixtureHead(ColumnHead):
         return np.array(starts).ravel()
 
     def _components(self, parameters, moments):
-        """Return log weights, centres and widths; (n, d, n_mixtures) each."""
+        """Return logits, centres and variances; (n, d, n_mixtures) each."""
         by_column = parameters.unflatten(-1, (-1, 3, self.n_mixtures))
         logits, centres, log_widths = by_column.unbind(-2)
         mean, deviation = (moment[..., None] for moment in moments)
         widths = deviation * log_widths.clamp(-MAX_LOG_OUTPUT, MAX_LOG_OUTPUT).exp()
-        widths = (widths**2 + MIN_WIDTH**2).sqrt()
-        return logits.log_softmax(-1), mean + deviation * centres, widths
+        return logits, mean + deviation * centres, widths**2 + MIN_WIDTH**2
+
+    def _log_each(self, X, logits, centres, variances):
+        """Return log-densities of components, up to one constant for each entry."""
+        return logits - 0.5 * (
+            variances.log() + (X[..., None] - centres) ** 2 / variances
+        )
 
     def log_prob(self, X, parameters, moments):
-        log_weights, centres, widths = self._components(parameters, moments)
-        distance = (X[..., None] - centres) / widths
-        log_each = log_weights - widths.log() - 0.5 * distance**2
-        return torch.logsumexp(log_each, -1) - 0.5 * LOG_2PI
+        logits, *components = self._components(parameters, moments)
+        log_each = self._log_each(X, logits, *components)
+        # log_softmax takes longer than both sums
+        return log_each.logsumexp(-1) - logits.logsumexp(-1) - 0.5 * LOG_2PI
 
     def expect(self, parameters, moments):
-        log_weights, centres, _ = self._components(parameters, moments)
-        return (log_weights.exp() * centres).sum(-1)
+        logits, centres, _ = self._components(parameters, moments)
+        return (logits.softmax(-1) * centres).sum(-1)
 
     def draw(self, parameters, moments, uniform):
-        log_weights, centres, widths = self._components(parameters, moments)
-        chosen = drawn_codes(log_weights.exp(), uniform[..., :1])[..., None]
-        centre, width = (part.gather(-1, chosen)[..., 0] for part in (centres, widths))
-        return centre + width * torch.special.ndtri(uniform[..., 1])
+        logits, *components = self._components(parameters, moments)
+        chosen = drawn_codes(logits.softmax(-1), uniform[..., :1])[..., None]
+        centre, variance = (part.gather(-1, chosen)[..., 0] for part in components)
+        return centre + variance.sqrt() * torch.special.ndtri(uniform[..., 1])
 
     def is_at_floor(self, X, parameters, moments):
-        log_weights, centres, widths = self._components(parameters, moments)
-        distance = (X[..., None] - centres) / widths
-        most_probable = (log_weights - widths.log() - 0.5 * distance**2).argmax(-1)
-        width = widths.gather(-1, most_probable[..., None])[..., 0]
+        logits, centres, variances = self._components(parameters, moments)
+        most_probable = self._log_each(X, logits, centres, variances).argmax(-1)
+        variance = variances.gather(-1, most_probable[..., None])[..., 0]
         # half as wide again: the width of the net adds to the least one
-        return width < 1.5 * MIN_WIDTH
+        return variance < (1.5 * MIN_WIDTH) ** 2

@@ -33,7 +33,12 @@ from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
 from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
-from sklearn_mpt._masked.training import MaskedSolver, StandardisedRows
+from sklearn_mpt._masked.training import (
+    MaskedLoss,
+    MaskedSolver,
+    StandardisedRows,
+    ValidationLosses,
+)
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
@@ -96,22 +101,19 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         start: a linear model of the numbers, and the same outputs for all rows
         otherwise.
     learning_rate : float or "auto", default="auto"
-        Step size of AdamW, in the epochs before it falls to 0. "auto" is 0.004 for 400
-        to 1,000 rows, and falls to 0.002 for fewer and for more.
+        Step size of Adam. "auto" is 0.01.
     batch_size : int or "auto", default="auto"
         Number of rows in each step. "auto" is a third of the rows, 32 to 128, or, if
         that is more, an eighth of them up to 256. An epoch passes over few rows several
-        times, until it has taken about 2,048 rows or 64 steps, but at most half as
-        often as there are rows.
+        times, until it has taken about 16 steps, but at most half as often as there are
+        rows.
     tol : float, default=1e-3
-        Smallest fall of the loss of the validation rows, in nats per row, in
-        `n_iter_no_change` epochs. If it falls by less, or by less than the standard
-        error of the fall over the rows, step sizes begin to fall.
-    n_iter_no_change : int, default=15
-        Number of epochs in which that loss must fall.
+        Improvement of the loss, in nats per row, below which training ends.
+    n_iter_no_change : int, default=10
+        Epochs over which it is judged; with `early_stopping` up to twice as many.
     early_stopping : bool, default=True
-        Whether `fit` sets validation rows aside, lets step sizes fall when their loss
-        no longer improves, and keeps the averaged weights with the lowest loss.
+        Whether validation rows decide on the end of training and the parameters that
+        are kept. In the last epochs they are trained on, too.
     validation_fraction : float, default=0.1
         Share of the rows that are validation rows.
     warm_start : bool, default=False
@@ -166,8 +168,9 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     >>> from sklearn_mpt import MPTMaskedAutoencoder
     >>> X = np.random.default_rng(0).integers(0, 2, (300, 3)).astype(float)
     >>> X[:, 1] = X[:, 0]
+    >>> settings = {"hidden_layer_sizes": (16,), "n_iter_no_change": 3}
     >>> model = MPTMaskedAutoencoder(
-    ...     likelihood="bernoulli", hidden_layer_sizes=(16,), max_iter=5, random_state=0
+    ...     likelihood="bernoulli", **settings, random_state=0
     ... ).fit(X)
     >>> model.impute([[1.0, np.nan, 0.0]]).round().tolist()
     [[1.0, 1.0, 0.0]]
@@ -210,7 +213,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         learning_rate: float | str = "auto",
         batch_size: int | str = "auto",
         tol: float = 1e-3,
-        n_iter_no_change: int = 15,
+        n_iter_no_change: int = 10,
         early_stopping: bool = True,
         validation_fraction: float = 0.1,
         warm_start: bool = False,
@@ -358,19 +361,29 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         generator.manual_seed(seed_from(data.rng, N_TORCH_SEEDS))
         batch_size, n_masks, rate = self.batch_size, self.n_masks, self.learning_rate
         blocks = read_blocks(self.mask_blocks, X.shape[1])
-        return MaskedSolver(
-            self._module(fitted).to(device),
+        module = self._module(fitted).to(device)
+        sizes = RowMasks(self.mask_rate, X.shape[1], blocks)
+        loss = MaskedLoss(
+            module,
             rows,
-            held_out,
-            sizes=RowMasks(self.mask_rate, X.shape[1], blocks),
-            generator=generator,
-            batch_size=fitted["_batch_size"] if batch_size == "auto" else batch_size,
-            n_masks=None if n_masks == "auto" else int(n_masks),
-            learning_rate=fitted["_learning_rate"] if rate == "auto" else float(rate),
+            sizes,
+            generator,
+            fitted["_batch_size"] if batch_size == "auto" else batch_size,
+            None if n_masks == "auto" else int(n_masks),
+        )
+        validation = None
+        if held_out is not None:
+            validation = ValidationLosses(module, held_out, sizes, generator)
+        return MaskedSolver(
+            module,
+            loss if data.is_all else loss.as_part(),
+            fitted["_learning_rate"] if rate == "auto" else float(rate),
+            validation=validation,
             log_scale=log_scale,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
-            is_part=not data.is_all,
+            # fits that go on later need the validation rows again
+            joins=validation is not None and not self.warm_start,
         )
 
     def _split(self, data):

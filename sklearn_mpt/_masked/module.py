@@ -142,26 +142,32 @@ class MaskedModule(torch.nn.Module):
             parts.append(head.hide(read, visible_part, moments))
         return torch.cat([*parts, visible.to(X.dtype)], 1)
 
-    def forward(self, X, visible, generator=None, moments=None):
+    def read(self, X, visible):
+        """Return what is not trained: inputs of the net, and moments of the numbers.
+
+        X : standardised rows, (n, d); where not visible, values are not read.
+        visible : bool (n, d).
+        """
+        X = torch.where(visible, X, 0.0)
+        moments = self.moments(X, visible)
+        return self.inputs(X, visible, moments), moments
+
+    def forward(self, X, visible):
         """Return the conditionals of all columns given the visible entries.
 
-        Parameters
-        ----------
-        X : Tensor of shape (n, d)
-            Standardised rows; where not visible, values are not read.
-        visible : bool Tensor of shape (n, d)
-        generator : torch.Generator, default=None
-            Source of dropout, in training.
-        moments : tuple of Tensor, default=None
-            What the method `moments` returns, if it is known.
+        X, visible : as `read` takes them.
 
         Returns
         -------
-        Conditionals
+        ConditionalDistributions
         """
-        X = torch.where(visible, X, 0.0)
-        moments = self.moments(X, visible) if moments is None else moments
-        inputs = self.inputs(X, visible, moments)
+        return self.conditionals(*self.read(X, visible))
+
+    def conditionals(self, inputs, moments, generator=None):
+        """Return the conditionals given what `read` returns.
+
+        generator : source of dropout, in training.
+        """
         return ConditionalDistributions(self, self.net(inputs, generator), moments)
 
     def entries(self, X, visible, column):
@@ -169,16 +175,12 @@ class MaskedModule(torch.nn.Module):
 
         column : int (n,).
         """
-        X = torch.where(visible, X, 0.0)
-        moments = self.moments(X, visible)
-        return EntryConditionals(
-            self, self.inputs(X, visible, moments), moments, column
-        )
+        return EntryConditionals(self, *self.read(X, visible), column)
 
     def last_hidden(self, X, visible):
         """Return the values of the last hidden layer; (n, width)."""
-        X = torch.where(visible, X, 0.0)
-        return self.net.last_hidden(self.inputs(X, visible, self.moments(X, visible)))
+        inputs, _ = self.read(X, visible)
+        return self.net.last_hidden(inputs)
 
 
 class ConditionalDistributions:

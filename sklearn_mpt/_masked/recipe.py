@@ -11,7 +11,7 @@ class NetRecipe(NamedTuple):
     widths : widths of the residual blocks.
     dropout : share of hidden values that are set to 0 in a step.
     batch_size : number of rows in a step.
-    learning_rate : step size of AdamW.
+    learning_rate : step size of Adam.
     """
 
     widths: tuple[int, ...]
@@ -28,7 +28,7 @@ def recipe_for(
     width_step=16,
     dropout_limits=(0.02, 0.5),
     batch_limits=(32, 128, 256),
-    rate_limits=(0.002, 0.004),
+    learning_rate=0.01,
 ):
     """Return the recipe for given numbers of rows and columns.
 
@@ -37,19 +37,17 @@ def recipe_for(
     the root of the ratio of columns to rows, because a net overfits few long rows: it
     is 0.5 with as many rows as columns, and 0.1 with 25 times as many. A batch has a
     third of the rows, between the first two of `batch_limits`, and an eighth of many
-    rows, up to the last. Steps are largest for some hundred to a thousand rows, whose
-    batches are large and whose epochs have few steps; see benchmarks/RESULTS.rst,
-    "Masked autoencoder: steps".
+    rows, up to the last. What other step sizes and batches do is in
+    benchmarks/RESULTS.rst, "Masked autoencoder: steps".
     """
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
     width = int(np.clip(width_step * round(size), *width_limits))
     dropout = 0.5 * np.sqrt(n_features / n_samples)
     least, middle, most = batch_limits
     batch_size = max(np.clip(n_samples // 3, least, middle), min(n_samples // 8, most))
-    rate = rate_limits[1] * min(n_samples / 400, np.sqrt(1000 / n_samples))
     return NetRecipe(
         widths=(width, width),
         dropout=float(np.clip(dropout, *dropout_limits)),
         batch_size=int(batch_size),
-        learning_rate=float(np.clip(rate, *rate_limits)),
+        learning_rate=learning_rate,
     )

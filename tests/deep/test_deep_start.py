@@ -13,10 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep import vae
 from sklearn_mpt._deep.density import module_of
-from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import StartKind, start
+from sklearn_mpt._deep.validation import ValidationRows
 from sklearn_mpt._factors.starts import squared_distances
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian, Poisson
 

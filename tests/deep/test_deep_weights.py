@@ -15,15 +15,15 @@ from test_deep_vae import mean_and_covariance
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.comparators import BoundLoss, EncodeDecodeLoss
 from sklearn_mpt._deep.density import module_of
-from sklearn_mpt._deep.early_stopping import (
+from sklearn_mpt._deep.objectives import BoundGainsLoss, SampleCounts
+from sklearn_mpt._deep.recipe import recipe_for
+from sklearn_mpt._deep.start import StartKind, WeightedRows, start
+from sklearn_mpt._deep.validation import (
     ValidationRows,
     newton_step,
     shrunk_minimum,
 )
-from sklearn_mpt._deep.objectives import BoundGainsLoss, SampleCounts
-from sklearn_mpt._deep.recipe import recipe_for
-from sklearn_mpt._deep.solver import NetSolver
-from sklearn_mpt._deep.start import StartKind, WeightedRows, start
+from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
@@ -97,9 +97,10 @@ def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
     masks = () if kind is BoundLoss else (("uniform", 8),)
     module, weight = module.float(), 1.0 + WEIGHT
 
-    def losses(*weight):
-        objective = kind(X, 60, points, *masks, *weight)
-        batch = next(iter(objective.batches(np.random.default_rng(0))))
+    def losses(weight=None):
+        rng = np.random.default_rng(0)
+        objective = kind(X, 60, points, rng, *masks, weight=weight)
+        batch = next(iter(objective.batches()))
         with torch.no_grad():
             return objective.losses(module, batch).numpy()
 
@@ -123,10 +124,10 @@ def test_held_out_losses_are_weighted():
 def test_held_out_rows_join_with_their_weights_and_gaps():
     X, weight = torch.tensor(rows()), 1.0 + WEIGHT
     held_out = ValidationRows(X[40:], 25, SampleCounts(4, 8, 1), 0, weight[40:])
-    of = SampleCounts(4, 8, 1), ("uniform", 8), weight[:40]
-    objective = BoundGainsLoss(X[:40], 60, *of)
+    of = SampleCounts(4, 8, 1), np.random.default_rng(0), ("uniform", 8)
+    objective = BoundGainsLoss(X[:40], 60, *of, weight=weight[:40])
     objective.join(held_out)
-    batch, counts, *_ = next(iter(objective.batches(np.random.default_rng(0))))
+    batch, counts, *_ = next(iter(objective.batches()))
     order = np.random.default_rng(0).permutation(60)
     assert_array_equal(batch, X[order])
     assert_allclose(counts, weight[order] / weight.mean())

@@ -62,7 +62,7 @@ def fit(model, X=DIGITS):
 
 
 def masked(**parameters):
-    defaults = {"max_iter": 1, "batch_size": 64, "n_orders": 1, "random_state": 0}
+    defaults = {"max_iter": 4, "batch_size": 64, "n_orders": 1, "random_state": 0}
     return MPTMaskedAutoencoder(
         likelihood="bernoulli", **defaults | {"net": ConvNet} | parameters
     )

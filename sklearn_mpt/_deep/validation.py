@@ -1,4 +1,4 @@
-"""Validation rows: their losses, when these end training, and the noise they set."""
+"""Validation rows: their losses, and the noise variances that they set."""
 
 from copy import copy
 
@@ -8,7 +8,6 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples
-from sklearn_mpt._fitting.stopping import fall_of_lowest, trend
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
@@ -27,9 +26,13 @@ class ValidationRows:
     seed : int or sequence of int
     weight : ndarray of shape (n,), default=None
         The sample weights; None is 1.
+    sets_noise : bool
+        Whether they set the noise variances after every epoch, and not only once, after
+        the last.
     """
 
-    def __init__(self, X, batch_size, samples, seed, weight=None):
+    def __init__(self, X, batch_size, samples, seed, weight=None, sets_noise=False):
+        self.sets_noise = sets_noise
         self.X, self.weights = X, SampleWeights.from_array(weight, X)
         rng = np.random.default_rng(seed)
         self.rows = [(part.nan_to_num(), ~part.isnan()) for part in X.split(batch_size)]
@@ -61,6 +64,18 @@ class ValidationRows:
         ]
         losses = -self.weights.values * torch.cat(bounds)
         return losses.double().cpu().numpy()
+
+    def after_epoch(self, module):
+        """Set the noise, if it is set after every epoch; return the losses."""
+        if self.sets_noise:
+            return self.set_noise(module, newton_step)
+        return self.losses(module)
+
+    def after_training(self, module):
+        """Set the noise for the last time; it is not trained any more."""
+        self.set_noise(module, shrunk_minimum)
+        for noise in module.likelihood.noises():
+            noise.requires_grad_(False)
 
     @torch.no_grad()
     def set_noise(self, module, factor_of):
@@ -127,24 +142,3 @@ def _derivatives(losses, number, difference=0.1):
     below, middle, above = (losses(number + h) for h in (-difference, 0, difference))
     slope = (above - below) / (2 * difference)
     return slope, (above - 2 * middle + below).mean() / difference**2
-
-
-def training_is_flat(losses, window, tol):
-    """Return whether mean losses of a window of epochs fell by no more than noise.
-
-    They are compared with the window before.
-    """
-    return len(losses) >= 2 * window and trend(losses, window).is_flat(tol, 1.5)
-
-
-def validation_is_flat(losses, longest, tol):
-    """Return whether the lowest mean loss has not fallen for long enough.
-
-    That is two thirds of the epochs, and `longest` at most: losses may rise for twice
-    as long as they fell, before they fall again. The noise of validation losses is
-    the same in all epochs, so that the lowest can be compared.
-    """
-    if len(losses) < 0.75 * longest:
-        return False
-    n_last = min(2 * len(losses) // 3, longest)
-    return fall_of_lowest(losses, n_last) <= tol

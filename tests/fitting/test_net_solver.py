@@ -6,10 +6,9 @@ from epochs import SILENCE, Silence
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.early_stopping import validation_is_flat
-from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
-from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part
+from sklearn_mpt._fitting.net_solver import NetSolver, validation_is_flat
+from sklearn_mpt._fitting.schedule_free import AdamSteps, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
 
@@ -32,13 +31,14 @@ class Point(torch.nn.Module):
 class NoisyParabola:
     """(x - 1)^2 plus a random slope: minimised at 1 in expectation."""
 
-    share = 1.0
+    step_weight = 1.0
 
     def __init__(self, noise):
         self.noise = noise
+        self.rng = np.random.default_rng(0)
 
-    def batches(self, rng):
-        yield torch.tensor(self.noise * rng.normal(size=8))
+    def batches(self):
+        yield torch.tensor(self.noise * self.rng.normal(size=8))
 
     def losses(self, module, batch):
         return (module.x - 1) ** 2 + batch * (module.x - 1)
@@ -52,8 +52,7 @@ class Cliff(NoisyParabola):
 
 
 def solver_of(objective, **until):
-    rng = np.random.default_rng(0)
-    return NetSolver(Point(), objective, **{"learning_rate": 0.1, "rng": rng} | until)
+    return NetSolver(Point(), objective, **{"learning_rate": 0.1} | until)
 
 
 def run(objective, max_iter=3000, window=10, epochs=SILENCE):
@@ -93,9 +92,7 @@ def test_divergence_in_the_very_last_step_is_noticed():
         def losses(self, module, batch):
             return torch.where(module.x == 5, module.x, torch.nan) + 0 * batch
 
-    solver = NetSolver(
-        Point(), LastStep(0.0), learning_rate=0.1, rng=np.random.default_rng(0)
-    )
+    solver = solver_of(LastStep(0.0))
     with pytest.warns(ConvergenceWarning, match="diverged after 1 epochs"):
         fit_part(solver)
     assert solver.module.x.item() == 5
@@ -125,16 +122,10 @@ def test_a_callback_stops_without_a_warning(stop_after):
 
 
 def test_optimizer_state_survives_as_arrays():
-    straight, resumed = (
-        NetSolver(Point(), NoisyParabola(0.0), learning_rate=0.1, rng=None)
-        for _ in range(2)
-    )
+    straight, resumed = (solver_of(NoisyParabola(0.0)) for _ in range(2))
     for solver in (straight, resumed):
-        solver.rng = np.random.default_rng(0)
         fit_part(solver)
-    again = NetSolver(
-        resumed.module, resumed.objective, learning_rate=0.1, rng=resumed.rng
-    )
+    again = NetSolver(resumed.module, resumed.objective, 0.1)
     again.load(resumed.state())
     fit_part(straight)
     fit_part(again)
@@ -152,8 +143,11 @@ class ValidationParabola:
         x = module.x.item()
         return (x - self.best) ** 2 + self.to_locations * x
 
-    def set_noise(self, module, factor_of):
-        """There is none."""
+    def after_epoch(self, module):
+        return self.losses(module)
+
+    def after_training(self, module):
+        """There is no noise to set."""
 
 
 def validated(objective=None, validation=None, **until):
@@ -188,55 +182,65 @@ def test_a_start_that_diverges_is_left():
     assert 4.5 < solver.module.x.item() < 5
 
 
-def test_resting_parameters_wait():
-    module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], delay=30)
-    optimizer.resume()
-    for _ in range(30):
-        optimizer.step(torch.ones(1).double())
-    assert module.x.item() == 5
-    optimizer.step(torch.ones(1).double())
-    assert module.x.item() < 5
+class TwoPoints(Point):
+    """A second parameter, which validation rows set and no step changes."""
 
-
-def test_what_rests_is_what_the_module_is_told():
-    module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], delay=np.inf)
-    optimizer.resume()
-    optimizer.step(torch.ones(1).double())
-    with torch.no_grad():
-        module.x.fill_(3.0)
-    optimizer.read_delayed()
-    optimizer.resume()
-    assert module.x.item() == 3
-    for _ in range(240):
-        optimizer.step(torch.ones(1).double())
-    optimizer.show(optimizer.average)
-    assert module.x.item() == 3
+    def __init__(self):
+        super().__init__()
+        start = torch.tensor(5.0, dtype=torch.float64)
+        self.noise = torch.nn.Parameter(start, requires_grad=False)
 
 
 def test_validation_rows_set_what_no_step_changes():
     class Halving(ValidationParabola):
-        def set_noise(self, module, factor_of):
-            with torch.no_grad():
-                module.x.copy_(module.x / 2 + self.best / 2)
+        def losses(self, module):
+            return np.full(2, (module.noise.item() - self.best) ** 2)
+
+        def after_epoch(self, module):
+            module.noise.copy_(module.noise / 2 + self.best / 2)
             return self.losses(module)
 
-    module = Point()
-    of = module, NoisyParabola(noise=0.3)
-    params = {"delayed": [module.x], "delay": np.inf, "learning_rate": 0.1}
-    rng = np.random.default_rng(0)
-    solver = NetSolver(*of, rng=rng, validation=Halving(), sets_noise=True, **params)
+    module = TwoPoints()
+    solver = NetSolver(module, NoisyParabola(0.3), 0.1, validation=Halving())
     solver.init(4)
     for _ in range(4):
         solver.step()
-    assert module.x.item() == 3 + 2 / 2**4  # halfway from 5 every time
+    assert module.noise.item() == 3 + 2 / 2**4  # halfway from 5 every time
     assert_allclose(solver.validation_curve, [1, 1 / 4, 1 / 16, 1 / 64])
+    module.noise.fill_(9.0)
+    solver.close()
+    assert module.noise.item() == 3 + 2 / 2**4
+
+
+def test_a_parameter_without_a_past_starts_at_its_value():
+    """Validation rows set it in `fit`; a later `partial_fit` trains it."""
+    module = TwoPoints()
+    first = NetSolver(module, NoisyParabola(0.3), 0.1)
+    fit_part(first)
+    module.noise.requires_grad_()
+    later = NetSolver(module, NoisyParabola(0.3), 0.1)
+    later.load(first.state())
+    iterates = dict(zip(later.optimizer.names, later.optimizer.iterate, strict=True))
+    assert iterates["noise"] == 5
+    assert iterates["x"] == module.x != 5
+
+
+def test_steps_of_an_eighth_count_an_eighth():
+    """Eight of them, along one gradient, are one step."""
+    ends = []
+    for n_steps, step_weight in ((8, 1.0), (64, 0.125)):
+        steps = AdamSteps(warm_up=1e-9)
+        optimizer = ScheduleFreeAdam({"w": torch.zeros(3).double()}, 0.1, steps)
+        for _ in range(n_steps):
+            optimizer.step(torch.tensor([1.0, -2.0, 0.5]).double(), step_weight)
+        ends.append((optimizer.iterate, optimizer.average))
+    (iterate, average), (by_parts, average_by_parts) = ends
+    assert_allclose(by_parts, iterate)
+    assert_allclose(average_by_parts, average, rtol=0.1)
 
 
 def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
-    module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1)
+    optimizer = ScheduleFreeAdam({"x": Point().x}, 0.1)
     optimizer.resume()
     for _ in range(200):
         optimizer.step(torch.full_like(optimizer.iterate, 1e-3))
@@ -276,12 +280,12 @@ class Joining(NoisyParabola):
 class Counting(ValidationParabola):
     n_set = 0
 
-    def set_noise(self, module, factor_of):
+    def after_training(self, module):
         self.n_set += 1
 
 
 def joining(joins):
-    until = {"tol": 1e-4, "n_iter_no_change": 100, "joined_share": 0.2}
+    until = {"tol": 1e-4, "n_iter_no_change": 100, "joined_fraction": 0.2}
     return validated(Joining(0.3), Counting(), joins=joins, **until)
 
 
@@ -302,6 +306,29 @@ def test_rows_that_ended_training_join_it_for_a_while():
     assert joined.validation is None
     assert apart.plateau
     assert joined.plateau
+
+
+def test_what_validation_rows_set_last_stays_while_they_are_trained_on():
+    class Setting(ValidationParabola):
+        @torch.no_grad()
+        def after_training(self, module):
+            module.noise.fill_(2.5)
+            module.noise.requires_grad_(False)
+
+    class BothParabolas(Joining):
+        def losses(self, module, batch):
+            return super().losses(module, batch) + (module.noise - 1) ** 2
+
+        def join(self, rows):
+            """Train on the same parabolas."""
+
+    module = TwoPoints()
+    module.noise.requires_grad_()
+    until = {"tol": 1e-4, "n_iter_no_change": 20, "joins": True}
+    solver = NetSolver(module, BothParabolas(0.3), 0.1, validation=Setting(), **until)
+    fit_loop(solver, 3000, SILENCE)
+    assert solver.validation is None
+    assert module.noise.item() == 2.5
 
 
 def test_joined_rows_have_the_epochs_that_are_left():
@@ -356,7 +383,8 @@ def test_the_last_parameters_that_are_no_worse_than_the_best_are_kept():
         solver.step()
         averages.append(solver.module.x.item())
     assert solver.lowest == 2.0
-    assert solver.best.item() == averages[1]
+    solver.close()
+    assert solver.module.x.item() == averages[1]
     assert len(set(averages)) == 4
 
 

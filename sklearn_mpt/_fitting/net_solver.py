@@ -1,21 +1,25 @@
 """A solver for nets: schedule-free Adam, from the best of several starts."""
 
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.utils import parameters_to_vector
 
-from sklearn_mpt._deep.early_stopping import (
-    newton_step,
-    shrunk_minimum,
-    training_is_flat,
-    validation_is_flat,
-)
-from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
 from sklearn_mpt._fitting.nets import flat_gradient, mean_of_epoch
-from sklearn_mpt._fitting.stopping import trend_of_rows
+from sklearn_mpt._fitting.schedule_free import ScheduleFreeAdam
+from sklearn_mpt._fitting.stopping import fall_of_lowest, trend, trend_of_rows
+
+
+class Trial(NamedTuple):
+    """Where training from one start has come to."""
+
+    lowest: float  # mean loss of the validation rows
+    lowest_losses: np.ndarray | None
+    best: dict  # state of the module
+    state: dict
+    optimizer: ScheduleFreeAdam
 
 
 class NetSolver(Solver):
@@ -24,16 +28,18 @@ class NetSolver(Solver):
     Parameters
     ----------
     module : torch.nn.Module
-        Trained in place.
+        Trained in place, the parameters that require gradients.
     objective : object
-        ``batches(rng)`` yields the minibatches of an epoch, ``losses(module, batch)``
-        returns losses to be averaged, ``share`` is the part of a full step that a
-        minibatch is worth, and ``join(rows)`` adds validation rows.
-    rng : numpy.random.Generator
-        Source of minibatches and masks.
-    validation : ValidationRows, default=None
-        Rows whose mean loss decides which start is best, when to stop, and the
-        parameters of which epoch are kept. None: the training loss decides.
+        ``batches()`` yields the minibatches of an epoch, ``losses(module, batch)``
+        returns losses to be averaged, ``step_weight`` is the part of a full step that
+        a minibatch is worth, and ``join(validation)`` adds validation rows.
+    learning_rate : float
+    validation : object, default=None
+        ``losses(module)`` returns the loss of each validation row, and so does
+        ``after_epoch(module)``, which may set parameters that are not trained, as may
+        ``after_training(module)``. Mean losses decide which start is best, when to
+        stop, and the parameters of which epoch are kept. None: the training loss
+        decides.
     other_starts : sequence of dict
         States of the module, to start from instead of its own.
     log_scale : float
@@ -42,60 +48,52 @@ class NetSolver(Solver):
         By how much losses must fall, in nats per row, for training to go on.
     n_iter_no_change : int
         Number of epochs of a window, from one to the next of which they must fall.
-    sets_noise : bool
-        Whether validation rows set the noise variance after every epoch.
     joins : bool
         Whether training ends with some epochs on validation rows, too.
-    joined_share : float
-        Number of these epochs, as a share of those before.
+    joined_fraction : float
+        Number of these epochs, as a fraction of those before.
     trial_steps : int
         Largest number of steps from each start, of which the best goes on.
-    trial_share : float
-        Largest number of epochs from each start, as a share of the largest number of
-        epochs.
-    **adam
-        Parameters of `ScheduleFreeAdam`.
+    trial_fraction : float
+        Largest number of epochs from each start, as a fraction of the largest number
+        of epochs.
 
     Attributes
     ----------
     plateau : bool
         Whether the loss stopped improving.
     validation_curve : list of float
-        Mean loss of the validation rows after each epoch.
+        Mean loss of the validation rows after each epoch, of standardised rows.
     """
 
     def __init__(
         self,
         module,
         objective,
+        learning_rate,
         *,
-        rng,
         validation=None,
         other_starts=(),
         log_scale=0.0,
         tol=0.0,
         n_iter_no_change=1,
-        sets_noise=False,
         joins=False,
-        joined_share=0.2,
+        joined_fraction=0.2,
         trial_steps=160,
-        trial_share=0.1,
-        **adam,
+        trial_fraction=0.1,
     ):
         self.module = module
         self.objective = objective
-        self.rng = rng
+        self.learning_rate = learning_rate
         self.validation = validation
         self.other_starts = other_starts
         self.log_scale = log_scale
         self.tol = tol
         self.n_iter_no_change = n_iter_no_change
-        self.sets_noise = sets_noise
         self.joins = joins
-        self.joined_share = joined_share
+        self.joined_fraction = joined_fraction
         self.trial_steps = trial_steps
-        self.trial_share = trial_share
-        self.adam = adam
+        self.trial_fraction = trial_fraction
         self.plateau = False
         self._max_iter = 0
         self._n_joined = 0  # epochs left to train on validation rows, too
@@ -103,10 +101,21 @@ class NetSolver(Solver):
 
     def _begin(self):
         """Start from the parameters of the module."""
-        self.optimizer = ScheduleFreeAdam(self.module, **self.adam)
-        self.best = self.optimizer.average.clone()
+        self.optimizer = self._new_optimizer()
+        self.best = self._state()
         self.lowest, self.lowest_losses = np.inf, None
         self.losses, self.validation_curve = [], []  # means, epoch by epoch
+
+    def _new_optimizer(self):
+        parameters = {
+            k: p for k, p in self.module.named_parameters() if p.requires_grad
+        }
+        return ScheduleFreeAdam(parameters, self.learning_rate)
+
+    def _state(self):
+        """Return copies of the parameters and buffers of the module."""
+        state = self.module.state_dict()
+        return {name: tensor.clone() for name, tensor in state.items()}
 
     @property
     def result(self):
@@ -120,20 +129,20 @@ class NetSolver(Solver):
     def init(self, max_iter):
         """Train from every start for some steps; go on from the best."""
         self._max_iter = max_iter
-        n_epochs = int(self.trial_share * max_iter) if self.other_starts else 0
+        n_epochs = int(self.trial_fraction * max_iter) if self.other_starts else 0
         trials = [self._try(n_epochs)]
         for state in self.other_starts if n_epochs else ():
             self.module.load_state_dict(state)
             self._begin()
             trials.append(self._try(n_epochs))
         best = min(trials, key=itemgetter(0))
-        self.lowest, self.lowest_losses, self.best, self.optimizer = best
-        self.optimizer.show(self.optimizer.average)
+        self.lowest, self.lowest_losses, self.best, state, self.optimizer = best
+        self.module.load_state_dict(state)
         self.losses.clear()
         self.validation_curve.clear()
 
     def _try(self, n_epochs):
-        """Train for some epochs, of `trial_steps` steps at most; return what counts."""
+        """Train for some epochs, of `trial_steps` steps at most."""
         if self.validation is not None:
             self.lowest_losses = self.validation.losses(self.module)
             self.lowest = self.lowest_losses.mean()
@@ -144,14 +153,16 @@ class NetSolver(Solver):
                     break
         except DIVERGENCE:
             self.lowest = np.inf
-        return self.lowest, self.lowest_losses, self.best, self.optimizer
+        return Trial(
+            self.lowest, self.lowest_losses, self.best, self._state(), self.optimizer
+        )
 
     def step(self):
         """Train for one epoch; leave the module at the average."""
-        start = self.optimizer.average.clone()
+        start = self._state() if self.validation is None else None
         self.optimizer.resume()
-        losses = [self._step(batch) for batch in self.objective.batches(self.rng)]
-        self.optimizer.show(self.optimizer.average)
+        losses = [self._step(batch) for batch in self.objective.batches()]
+        self.optimizer.show_average()
         loss = mean_of_epoch(losses, self.optimizer.average)
         if self.validation is not None:
             self._validate()
@@ -163,7 +174,7 @@ class NetSolver(Solver):
         """Take a step on a minibatch; return its loss, as a tensor."""
         loss = self.objective.losses(self.module, batch).mean()
         gradient = flat_gradient(loss, self.optimizer.parameters)
-        self.optimizer.step(gradient, self.objective.share)
+        self.optimizer.step(gradient, self.objective.step_weight)
         return loss.detach()
 
     def _validate(self):
@@ -171,19 +182,14 @@ class NetSolver(Solver):
 
         The lowest of noisy losses comes too early: averages over more steps are better.
         """
-        if self.sets_noise:
-            losses = self.validation.set_noise(self.module, newton_step)
-            self.optimizer.read_delayed()
-        else:
-            losses = self.validation.losses(self.module)
+        losses = self.validation.after_epoch(self.module)
         if not np.isfinite(losses).all():
             raise FloatingPointError
         self.validation_curve.append(float(losses.mean()))
         if losses.mean() <= self.lowest:
             self.lowest, self.lowest_losses = float(losses.mean()), losses
-        rise = trend_of_rows(losses, self.lowest_losses)
-        if rise.is_flat():
-            self.best = self.optimizer.average.clone()
+        if trend_of_rows(losses, self.lowest_losses).is_flat():
+            self.best = self._state()
 
     def terminate(self):
         """Return whether losses stopped falling.
@@ -202,7 +208,7 @@ class NetSolver(Solver):
         if not self.plateau:
             return False
         n_epochs = len(self.losses)
-        n_more = min(int(self.joined_share * n_epochs), self._max_iter - n_epochs)
+        n_more = min(int(self.joined_fraction * n_epochs), self._max_iter - n_epochs)
         if self.joins and n_more > 0:
             self._n_joined = n_more
             self._join_validation_rows()
@@ -211,38 +217,40 @@ class NetSolver(Solver):
     def _join_validation_rows(self):
         """Go on from the best parameters, on validation rows, too."""
         self._load_best()
-        self.optimizer.move_to(self.optimizer.point)
-        self.optimizer.delay = np.inf  # the noise stays as validation rows set it
-        self.best = self.optimizer.average.clone()
+        progress = self.optimizer.state()
+        self.optimizer = self._new_optimizer()  # of what is still trained
+        self.optimizer.load(progress)
+        self.optimizer.move_to_module()
+        self.best = self._state()
         self.objective.join(self.validation)
         self.validation, self.lowest = None, np.inf
 
     def _load_best(self):
-        self.optimizer.show(self.best)
+        self.module.load_state_dict(self.best)
         if self.validation is not None:
-            self.validation.set_noise(self.module, shrunk_minimum)
+            self.validation.after_training(self.module)
 
     @torch.no_grad()
     def check(self):
         """Raise if the very last step diverged; validation losses have shown it."""
         if self.validation is not None:
             return
-        batch = next(iter(self.objective.batches(self.rng)))
+        batch = next(iter(self.objective.batches()))
         if not self.objective.losses(self.module, batch).isfinite().all():
             raise FloatingPointError
 
     def recover(self):
         """Go back to the best parameters, with a new optimizer."""
-        self.optimizer.show(self.best)
-        self.optimizer = ScheduleFreeAdam(self.module, **self.adam)
+        self.module.load_state_dict(self.best)
+        self.optimizer = self._new_optimizer()
 
     def interrupt(self):
         """Leave the module at the average of the steps, if that is finite."""
-        self.optimizer.show(self.optimizer.average)
+        self.optimizer.show_average()
         try:
             self.check()
         except DIVERGENCE:
-            self.optimizer.show(self.best)
+            self.module.load_state_dict(self.best)
 
     def close(self):
         """Leave the module at its best parameters, and the optimizer at the module.
@@ -252,8 +260,7 @@ class NetSolver(Solver):
         """
         if self.validation is not None:
             self._load_best()
-        point = parameters_to_vector(self.module.parameters()).detach()
-        self.optimizer.move_to(point)
+        self.optimizer.move_to_module()
 
     def state(self):
         return self.optimizer.state()
@@ -261,3 +268,24 @@ class NetSolver(Solver):
     def load(self, arrays):
         if arrays:
             self.optimizer.load(arrays)
+
+
+def training_is_flat(losses, window, tol):
+    """Return whether mean losses of a window of epochs fell by no more than noise.
+
+    They are compared with the window before.
+    """
+    return len(losses) >= 2 * window and trend(losses, window).is_flat(tol, 1.5)
+
+
+def validation_is_flat(losses, longest, tol):
+    """Return whether the lowest mean loss has not fallen for long enough.
+
+    That is two thirds of the epochs, and `longest` at most: losses may rise for twice
+    as long as they fell, before they fall again. The noise of validation losses is
+    the same in all epochs, so that the lowest can be compared.
+    """
+    if len(losses) < 0.75 * longest:
+        return False
+    n_last = min(2 * len(losses) // 3, longest)
+    return fall_of_lowest(losses, n_last) <= tol

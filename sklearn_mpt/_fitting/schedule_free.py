@@ -1,0 +1,136 @@
+"""Schedule-free Adam: steps for nets, averaged during training."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from sklearn_mpt._fitting.nets import flattened
+
+
+@dataclass(frozen=True)
+class AdamSteps:
+    """Sizes of the steps of `ScheduleFreeAdam`, and their weights in the average.
+
+    Moves are in learning rates.
+
+    Attributes
+    ----------
+    towards_average : float
+        Gradients are taken at points that are so far from the iterate to the average.
+    squares_decay : float
+        Decay of the mean squares of gradients in a step.
+    epsilon : float
+        Added to the roots of the mean squares, so that parameters whose gradients are 0
+        do not move.
+    average_power : int
+        A step counts as its number to this power in the average.
+    warm_up : int
+        Number of steps in which the step size grows.
+    max_move : float
+        Largest move of a parameter in a step. Without a bound, Adam's can be ten.
+    """
+
+    towards_average: float = 0.95
+    squares_decay: float = 0.99
+    epsilon: float = 1e-8
+    average_power: int = 1
+    warm_up: float = 150
+    max_move: float = 2.0
+
+
+STEPS = AdamSteps()
+CARRIED = ("iterate", "squares")  # vectors from one call of `partial_fit` to the next
+
+
+class ScheduleFreeAdam:
+    """Adam whose iterates are averaged during training, without a schedule [1]_.
+
+    Moves are bounded: a posterior that is far off has large gradients, and one step
+    along them would undo hundreds of others.
+
+    Parameters
+    ----------
+    parameters : dict of str to torch.nn.Parameter
+        They become views of one vector.
+    learning_rate : float
+    steps : AdamSteps
+
+    References
+    ----------
+    .. [1] A. Defazio, X. Yang, H. Mehta, K. Mishchenko, A. Khaled and A. Cutkosky,
+       "The road less scheduled", NeurIPS 2024.
+    """
+
+    def __init__(self, parameters, learning_rate, steps=STEPS):
+        self.names, self.parameters = list(parameters), list(parameters.values())
+        self.learning_rate, self.steps = learning_rate, steps
+        self.point = flattened(self.parameters)
+        self.average, self.iterate = self.point.clone(), self.point.clone()
+        self.squares = torch.zeros_like(self.point)
+        # Buffers: allocating them in each step takes longer than the step itself.
+        self.move, self.scale = self.point.clone(), self.point.clone()
+        self.n_steps, self.weight = 0, 0.0
+
+    @torch.no_grad()
+    def resume(self):
+        """Give the module the parameters at which gradients are taken."""
+        share = self.steps.towards_average
+        torch.lerp(self.iterate, self.average, share, out=self.point)
+        vector_to_parameters(self.point, self.parameters)
+
+    @torch.no_grad()
+    def show_average(self):
+        """Give the module the average, which is the result."""
+        self.point.copy_(self.average)
+        vector_to_parameters(self.point, self.parameters)
+
+    @torch.no_grad()
+    def move_to_module(self):
+        """Put average and iterate at the module; keep the weight of the average."""
+        self.point.copy_(parameters_to_vector(self.parameters))
+        for vector in (self.average, self.iterate):
+            vector.copy_(self.point)
+
+    @torch.no_grad()
+    def step(self, gradient, step_weight=1.0):
+        """Take a step against a gradient, given as a vector; then `resume`.
+
+        step_weight : part of a full step, by which the move and the weight of the step
+        in the average are multiplied.
+        """
+        self.n_steps += 1
+        steps = self.steps
+        torch.square(gradient, out=self.scale)
+        self.squares.lerp_(self.scale, max(1 / self.n_steps, 1 - steps.squares_decay))
+        torch.sqrt(self.squares, out=self.scale).add_(steps.epsilon)
+        move = torch.div(gradient, self.scale, out=self.move)
+        move.clamp_(-steps.max_move, steps.max_move)
+        size = min(1, self.n_steps / steps.warm_up)
+        self.iterate.sub_(move, alpha=step_weight * size * self.learning_rate)
+        weight = step_weight * size**2 * self.n_steps**steps.average_power
+        self.weight += weight
+        self.average.lerp_(self.iterate, weight / self.weight)
+        torch.lerp(self.iterate, self.average, steps.towards_average, out=self.point)
+
+    def state(self):
+        """Return what a later optimizer needs to go on, as NumPy arrays by name."""
+        arrays = {
+            f"{kind}.{name}": part.cpu().numpy().copy()
+            for kind in CARRIED
+            for name, part in zip(self.names, self._parts(kind), strict=True)
+        }
+        return arrays | {"progress": np.array([self.n_steps, self.weight])}
+
+    def load(self, arrays):
+        """Restore what `state` returned; parameters that it lacks have no past."""
+        for kind in CARRIED:
+            for name, part in zip(self.names, self._parts(kind), strict=True):
+                if f"{kind}.{name}" in arrays:
+                    part.copy_(torch.from_numpy(arrays[f"{kind}.{name}"]))
+        self.n_steps, self.weight = int(arrays["progress"][0]), arrays["progress"][1]
+
+    def _parts(self, kind):
+        sizes = [parameter.numel() for parameter in self.parameters]
+        return getattr(self, kind).split(sizes)
