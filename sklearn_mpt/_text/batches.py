@@ -20,8 +20,8 @@ from sklearn_mpt._text.masked_lm import (
     pick_both,
 )
 
-# Share of a batch below which a batch takes more time for each token, so that padding
-# fills it up: "Texts: sizes of products and batches" in benchmarks/RESULTS.rst.
+# Fraction of a batch that takes more time for each token, so that padding fills it up:
+# "Texts: sizes of products and batches" in benchmarks/RESULTS.rst.
 ALMOST_EMPTY = 1 / 16
 # Batches in a block, which is what a worker scores at a time. The last batch of a block
 # is half full on average.

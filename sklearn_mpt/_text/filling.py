@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.excess import AllHiddenExcess, warn_of_excess
 from sklearn_mpt._text.filled_texts import TextWriter
 from sklearn_mpt._text.texts import Texts, show, whole_text
-from sklearn_mpt._text.unmasking import MaskedPlaces, Unmasker, draw, with_own_ids
+from sklearn_mpt._text.unmasking import MaskedPlaces, Unmasker, with_own_ids
 from sklearn_mpt._text.windows import all_special_ids, tokenize
 
 FILL_ORDERS = ("random", "left_to_right", "confident")
@@ -308,7 +307,7 @@ class FillingMixin:
         """Draw mask tokens of windows, and write them into `texts`, if given."""
         check_real(temperature, "temperature", "left")
         blanks = self._blanks(windows, n_samples, order, random_state)
-        self._unmasker().fill(blanks, partial(draw, temperature=temperature))
+        self._unmasker().fill(blanks, temperature)
         writer = TextWriter(self._open_again()[1])
         fills = [
             _write(writer, blank, None if texts is None else texts[i // n_samples])
@@ -320,21 +319,21 @@ class FillingMixin:
         """Fill in each of some targets, and list them by their probabilities."""
         _check_targets(targets)
         tokenizer = self._open_again()[1]
-        mask = tokenizer.mask_token
-        filled = [_replace(text, mask, t) for text in texts for t in targets]
-        windows = self._windows(filled)
+        filled = [
+            _replace(text, tokenizer.mask_token, target)
+            for text in texts
+            for target in targets
+        ]
+        windows, masked = self._windows(filled), self._windows(texts)
         self._check_lengths(windows)
-        hidden, truth = [], {}
+        hidden = []
         for i, window in enumerate(windows):
             index, target = divmod(i, len(targets))
             name = f"targets[{target}], {show(targets[target])}, in texts[{index}]"
-            blank = self._windows([texts[index]])[0]
-            places = _places_of_target(window, blank, tokenizer, name)
+            places = _places_of_target(window, masked[index], tokenizer, name)
             hidden.append(with_own_ids(window, places, tokenizer.mask_token_id))
-            truth[i] = window.inputs["input_ids"]
-        blanks = self._blanks(hidden, 1, order, random_state)
-        ids_of = {id(blank): truth[i] for i, blank in enumerate(blanks)}
-        self._unmasker().fill(blanks, lambda blank, place, _: ids_of[id(blank)][place])
+        blanks = self._blanks(hidden, 1, order, random_state, windows)
+        self._unmasker().fill(blanks)
         fills = [
             Fill(text, tokenizer.convert_ids_to_tokens(blank.ids), blank.log_prob)
             for text, blank in zip(filled, blanks, strict=True)
@@ -344,12 +343,20 @@ class FillingMixin:
             for i in range(0, len(fills), len(targets))
         ]
 
-    def _blanks(self, windows, n_samples, order, random_state):
-        """Return the `MaskedPlaces` of copies of windows."""
+    def _blanks(self, windows, n_samples, order, random_state, given=None):
+        """Return the `MaskedPlaces` of copies of windows.
+
+        given : windows with the tokens that are put in the place of mask tokens.
+        """
         check_choice(order, "order", FILL_ORDERS)
         seed = draw_seed(self.random_state if random_state is None else random_state)
+        known = [None] * len(windows)
+        if given is not None:
+            known = [window.inputs["input_ids"] for window in given]
         return [
-            MaskedPlaces.of(window, self.mask_token_id_, order, [seed, index, i])
+            MaskedPlaces.of(
+                window, self.mask_token_id_, order, [seed, index, i], known[index]
+            )
             for index, window in enumerate(windows)
             for i in range(n_samples)
         ]

@@ -48,8 +48,8 @@ def _predictive(lengths, n_tokens):
     counts = np.bincount(lengths)
     mean = lengths.mean()
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_share = np.log(mean / (1 + mean)) * n_tokens
-    prior = np.exp(np.where(n_tokens == 0, 0.0, log_share)) / (1 + mean)
+        log_longer = np.log(mean / (1 + mean)) * n_tokens
+    prior = np.exp(np.where(n_tokens == 0, 0.0, log_longer)) / (1 + mean)
     count = np.append(counts, 0)[np.minimum(n_tokens, len(counts))]
     with np.errstate(divide="ignore"):
         return np.log((count + prior) / (len(lengths) + 1))

@@ -12,10 +12,11 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback
 from sklearn_mpt._checks import check_int, warn_caller
 from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.labels import TextLabels
 from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
 from sklearn_mpt._text.texts import check_texts
-from sklearn_mpt._text.training import TextLabels, from_first_process
+from sklearn_mpt._text.training import from_first_process
 
 
 class LMLTrainerCallback(TrainerCallback):

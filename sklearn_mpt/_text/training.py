@@ -18,6 +18,7 @@ from transformers import (
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.labels import VISIBLE, HiddenTokens, labels_of
 from sklearn_mpt._text.loading import check_tokenizer
 from sklearn_mpt._text.slow_tokenizers import rule_of_words
 from sklearn_mpt._text.texts import show
@@ -26,89 +27,6 @@ from sklearn_mpt._text.windows import special_ids
 # Entries of a tokenized text that no model reads.
 MARKS = ("special_tokens_mask", "labels", "word_ids")
 FIXED = "fixed_mask"  # key of the tokens that fix_masks hides
-VISIBLE = -100  # means "no label" in transformers and torch
-
-
-class TextLabels(torch.Tensor):
-    """Labels that carry the weight of a hidden token of each text, `weights`.
-
-    They keep these weights when they are moved, joined or split by texts, as loaders of
-    iterable datasets do. `Trainer` gives a loss function only the labels of a batch.
-    """
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
-            result = function(*args, **kwargs)
-        if function in MOVES:
-            return _labels(result, args[0].weights)
-        if function is torch.Tensor.__getitem__ and isinstance(args[1], slice):
-            return _labels(result, args[0].weights[args[1]])
-        if function in JOINS and _is_of_texts(args[1:], kwargs):
-            weights = [getattr(part, "weights", None) for part in args[0]]
-            if None not in weights:
-                return _labels(result, torch.cat(weights))
-        if function in CUTS and _is_of_texts(args[2:], kwargs):
-            weights = args[0].weights.split([len(part) for part in result])
-            return tuple(map(_labels, result, weights))
-        if function in COMPARISONS and _is_visible(args[1]):
-            return _hidden(result, len(args[0]))
-        return result
-
-
-class HiddenTokens(torch.Tensor):
-    """Which tokens of some texts are hidden, or how many, with the number of texts.
-
-    `Trainer` counts the items of one step by ``sum(labels.ne(-100).sum() for ...)``,
-    and gives a loss function the sum. `n_texts` adds up with it.
-    """
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        with torch._C.DisableTorchFunctionSubclass():
-            result = function(*args, **(kwargs or {}))
-        counts = [part.n_texts for part in args if isinstance(part, HiddenTokens)]
-        if not counts or not isinstance(result, torch.Tensor):
-            return result
-        # Trainer also moves, divides and expands the sum, by the number of devices
-        return _hidden(result, sum(counts) if function in SUMS else counts[0])
-
-
-MOVES = {
-    torch.Tensor.to,
-    torch.Tensor.cpu,
-    torch.Tensor.cuda,
-    torch.Tensor.pin_memory,
-    torch.Tensor.contiguous,
-    torch.Tensor.detach,
-    torch.Tensor.clone,
-}
-COMPARISONS = {torch.Tensor.ne, torch.Tensor.__ne__, torch.ne}
-SUMS = {torch.Tensor.add, torch.Tensor.__radd__, torch.Tensor.__iadd__, torch.add}
-JOINS = {torch.cat, torch.concat, torch.concatenate}
-CUTS = {torch.Tensor.chunk, torch.Tensor.split, torch.chunk, torch.split}
-
-
-def _is_visible(value):
-    return isinstance(value, int) and value == VISIBLE
-
-
-def _is_of_texts(more, kwargs):
-    """Return whether a function joins or splits along the first axis."""
-    return (more[0] if more else kwargs.get("dim", 0)) == 0
-
-
-def _labels(tensor, weights):
-    labels = tensor.as_subclass(TextLabels)
-    labels.weights = weights
-    return labels
-
-
-def _hidden(tensor, n_texts):
-    hidden = tensor.as_subclass(HiddenTokens)
-    hidden.n_texts = n_texts
-    return hidden
 
 
 def _is_one_of_many():
@@ -238,7 +156,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             is_hidden = _mark(fixed, starts, units)
         weights = _count(units) / np.maximum(_count(np.where(is_hidden, units, -1)), 1)
         hidden = torch.from_numpy(is_hidden)
-        batch["labels"] = _labels(
+        batch["labels"] = labels_of(
             ids.masked_fill(~hidden, VISIBLE), torch.from_numpy(weights).float()
         )
         batch["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)

@@ -21,6 +21,7 @@ class MaskedPlaces:
     places: np.ndarray
     order: np.ndarray | None  # places in the order of filling; None: most certain first
     uniform: np.ndarray  # numbers for the draws
+    given: np.ndarray | None = None  # tokens of the text that are put; None: draw them
     log_prob: float = 0.0
     is_open: np.ndarray = field(init=False)
 
@@ -29,12 +30,12 @@ class MaskedPlaces:
         self.is_open[self.places] = True
 
     @classmethod
-    def of(cls, window, mask_token_id, order, seed):
+    def of(cls, window, mask_token_id, order, seed, given=None):
         rng = np.random.default_rng(seed)
         places = np.flatnonzero(window.inputs["input_ids"] == mask_token_id)
         uniform, shuffled = rng.random(len(places)), rng.permutation(places)
         orders = {"random": shuffled, "left_to_right": places, "confident": None}
-        return cls(with_own_ids(window), places, orders[order], uniform)
+        return cls(with_own_ids(window), places, orders[order], uniform, given)
 
     @property
     def step(self):
@@ -45,6 +46,16 @@ class MaskedPlaces:
     def ids(self):
         """Tokens at the places."""
         return self.window.inputs["input_ids"][self.places].tolist()
+
+    def choose(self, place, log_prob, temperature):
+        """Return the token to put: the given one, a draw, or the most probable one."""
+        if self.given is not None:
+            return self.given[place]
+        if temperature == 0:
+            return int(log_prob.argmax())
+        with np.errstate(invalid="ignore"):
+            weights = np.exp((log_prob - log_prob.max()) / temperature)
+        return int(drawn_codes(weights, self.uniform[self.step]))
 
     def put(self, place, token, log_prob):
         self.window.inputs["input_ids"][place] = token
@@ -100,11 +111,11 @@ class Unmasker:
             log_prob[row.window] = values
         return log_prob
 
-    def fill(self, blanks, choose):
-        """Put a token at every place; ``choose(blank, place, log_prob)`` returns it."""
+    def fill(self, blanks, temperature=1.0):
+        """Put a token at every place."""
         while blanks := [blank for blank in blanks if blank.is_open.any()]:
             for blank, place, log_prob in self._next_tokens(blanks, self.pick):
-                token = choose(blank, place, log_prob)
+                token = blank.choose(place, log_prob, temperature)
                 blank.put(place, token, log_prob[token])
 
     def search(self, blanks, n_best, beam_size):
@@ -164,15 +175,6 @@ class Unmasker:
         values = predict_by_row(self.language_model, windows, ranked, pick)
         of_window = {row.window: v for row, v in zip(ranked, values, strict=True)}
         return [of_window[row.window] for row in rows]
-
-
-def draw(blank, place, log_prob, temperature):
-    """Draw a token by a uniform number, or take the most probable one."""
-    if temperature == 0:
-        return int(log_prob.argmax())
-    with np.errstate(invalid="ignore"):
-        weights = np.exp((log_prob - log_prob.max()) / temperature)
-    return int(drawn_codes(weights, blank.uniform[blank.step]))
 
 
 def _allowed(logits, labels, forbidden, n_tokens):
