@@ -22,21 +22,17 @@ import bench_scorer
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import expit
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
-from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import (
     MPTDependencyNetwork,
+    MPTItemResponse,
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
 )
 from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
-from sklearn_mpt._fitting.ascent import Ascent
-from sklearn_mpt._fitting.stream import StreamAscent
 from sklearn_mpt._text import estimates, hashing
 
 
@@ -96,61 +92,54 @@ def _network(case, seed, **params):
     return bench_dependency.measure(case, seed, make, N_ROWS, 19)
 
 
-def saddles(case, seed, is_with):
-    """Whether weak components are replaced by directions that explain more.
+def masks(case, seed, is_with):
+    """Whether the first epochs draw masks, or all use the sum of all sizes.
 
     LML of the training rows, nats per row, and processor seconds.
     """
-    model, X = linear_fit(case, seed)
+    model, X = latent_fit(case, seed)
+    model.set_params(objective="mpt" if is_with else "lml")
     start = time.process_time()
-    with ExitStack() as patches:
-        if not is_with:
-            for ascent in (Ascent, StreamAscent):
-                name = "_replace_weak_components"
-                patches.enter_context(patch.object(ascent, name, lambda *a, **k: False))
-        if case.startswith("stream"):
-            rng = np.random.default_rng(seed)
-            for _ in range(20):
-                for part in np.array_split(rng.permutation(len(X)), 3):
-                    model.partial_fit(X[part])
-        else:
-            model.fit(X)
+    model.fit(X)
     seconds = time.process_time() - start
     return {"LML": model.score(X), "seconds": seconds}
 
 
-LINEAR_FITS = (
-    "PPCA, wine",
-    "PPCA, wine, raw",
-    "PPCA, cancer, raw, gaps",
-    "PPCA, diabetes, gaps",
-    "factors, wine",
-    "factors, cancer, gaps",
-    "binary, one of 20",
-    "binary, two of 30",
-    "stream, wine, raw",
-    "stream, binary",
+LATENT_FITS = (
+    "PPCA, gaps",
+    "factors, gaps",
+    "binary, 1 of 12",
+    "binary, 2 of 30",
+    "counts",
+    "ordinal",
+    "items",
+    "graded items",
 )
 
 
-def linear_fit(case, seed):
-    """Return an estimator and its rows."""
+def latent_fit(case, seed, n_rows=1000):
+    """Return an estimator and rows drawn from its model."""
     rng = np.random.default_rng(seed)
-    if "binary" in case:
-        n_dims, d = (2, 30) if "two" in case or "stream" in case else (1, 20)
-        z, W = rng.normal(size=(500, n_dims)), rng.normal(size=(n_dims, d))
-        X = (rng.random((500, d)) < expit(z @ W)).astype(float)
-        return MPTLinearVAE(n_dims, likelihood="bernoulli", random_state=seed), X
-    load = load_wine
-    if "diabetes" in case or "cancer" in case:
-        load = load_diabetes if "diabetes" in case else load_breast_cancer
-    X = load().data if "raw" in case else scale(load().data)
+    d = {"PPCA, gaps": 20, "binary, 1 of 12": 12, "binary, 2 of 30": 30}.get(case, 8)
+    n_dims = 1 if "1 of" in case or "ordinal" in case or "items" in case else 2
+    location = rng.normal(size=(n_rows, n_dims)) @ rng.normal(size=(n_dims, d))
     if "gaps" in case:
+        X = location + rng.normal(size=location.shape)
         X[rng.random(X.shape) < 0.2] = np.nan
-    if "factors" in case:
-        return MPTLinearVAE(4, noise="per_feature", random_state=seed), X
-    n_components = 8 if "raw" in case and "stream" not in case else 5
-    return MPTProbabilisticPCA(n_components, random_state=seed), X
+        if "PPCA" in case:
+            return MPTProbabilisticPCA(n_dims, random_state=seed), X
+        return MPTLinearVAE(n_dims, noise="per_feature", random_state=seed), X
+    if case == "counts":
+        X = rng.poisson(np.exp(0.4 * location)).astype(float)
+        return MPTLinearVAE(n_dims, likelihood="poisson", random_state=seed), X
+    noisy = location + rng.logistic(size=location.shape)
+    levels = [-1, 0.3, 1.2] if case in ("ordinal", "graded items") else [0]
+    X = np.digitize(noisy, levels).astype(float)
+    if "items" in case:
+        model = "graded" if "graded" in case else "2pl"
+        return MPTItemResponse(model, random_state=seed), X
+    likelihood = "ordinal" if case == "ordinal" else "bernoulli"
+    return MPTLinearVAE(n_dims, likelihood=likelihood, random_state=seed), X
 
 
 def weights(case, seed, is_with):
@@ -258,7 +247,7 @@ def _module_of(source):
 MECHANISMS = {
     "weights": (weights, list(TEXT_MODELS)),
     "codes": (codes, list(EDITS)),
-    "saddles": (saddles, LINEAR_FITS),
+    "masks": (masks, LATENT_FITS),
     "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),
     "inputs": (inputs, ["movies", "breast_cancer"]),

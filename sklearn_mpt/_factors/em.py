@@ -80,10 +80,7 @@ def fit_factors(
     ascent = Ascent(
         GaussianRows(rows, n_factors, None, len(rows), floor, weight),
         start,
-        learning_rate=1.0,
-        rng=np.random.default_rng(0),
         tol=tol,
-        makes_trials=False,
     )
     return run(ascent, max_iter)
 

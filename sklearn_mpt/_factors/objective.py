@@ -13,7 +13,6 @@ from sklearn_mpt._factors.sums import (
     LinearGaussianParts,
     likelihood_sums,
     masked_sums,
-    mean_slopes,
     moment_likelihood_sums,
     moment_sums,
     packing_of,
@@ -22,8 +21,8 @@ from sklearn_mpt._fitting.masks import MaskedBatch
 from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._matrices import explained_shares, identity, inverse_product
-from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
+from sklearn_mpt._matrices import explained_shares, identity
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 from sklearn_mpt._seeds import N_TORCH_SEEDS
 
 
@@ -32,8 +31,7 @@ class GaussianObjective(Objective):
 
     masks : callable, or None for the log marginal likelihood. n_dims : number of latent
     variables. floor : smallest log noise variance. device : that of the rows.
-    exact_follows : whether the objective without masks follows. It costs less than
-    masks, so it also tests components.
+    exact_follows : whether the objective without masks follows.
 
     Attributes
     ----------
@@ -54,9 +52,7 @@ class GaussianObjective(Objective):
         self.floor = floor
         self.symmetric = packing_of(n_dims, device)
         self._exact_follows = exact_follows
-        self.rules = AscentRules(
-            stops_at_noise=exact_follows, tests_at_noise=exact_follows
-        )
+        self.rules = AscentRules()
         self._iteration = 0
 
     def batches(self, rng):
@@ -186,11 +182,6 @@ class GaussianRows(GaussianObjective):
         row_entries = 8 * n_features + 4 * n_dims**2
         self.n_block = max(64, CHUNK_ENTRIES // row_entries)
         self.is_noisy = masks is not None or self.n_batches > 1
-        self.rules = replace(
-            self.rules,
-            corrects_steps=not self.is_noisy,
-            tries_components=bool(torch.isnan(X.min())),
-        )
 
     def _without_masks(self):
         batch_size, weight = self.n_rows, self._sample_weight  # no noise of batches
@@ -228,24 +219,6 @@ class GaussianRows(GaussianObjective):
                 *args, with_information=batch.iteration % 2 == 0, weight=weight
             )
 
-    def slopes(self, point):
-        """Return a function from V to the mean of s s' V over rows, and information.
-
-        s : posterior means of the gradient of a row in its locations; see `saddles`.
-        The information is that of the locations. If rows are many, evenly spaced ones
-        are used.
-        """
-        n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
-        places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
-        rows = torch.from_numpy(places).to(self.X.device)
-        X, weight = self.X[rows].double(), self.weights.values[rows]
-        present = (~torch.isnan(X)).to(X.dtype)
-        rotated = point._replace(coefs=point.coefs @ axes_of(point))
-        slopes = mean_slopes(torch.nan_to_num(X), present, rotated, self.symmetric)
-        share = weight[:, None] / weight.sum()
-        information = (share * present).sum(0) / point.shape_params.exp()
-        return (lambda V: slopes.T @ (share * (slopes @ V))), information
-
 
 class GaussianMoments(GaussianObjective):
     """Objective of complete rows, computed from their second moments for each mask.
@@ -260,12 +233,7 @@ class GaussianMoments(GaussianObjective):
 
     def __init__(self, moments, n_masks, n_dims, masks, floor, exact_follows=False):
         super().__init__(masks, n_dims, floor, moments.mean.device, exact_follows)
-        if exact_follows:
-            self.rules = replace(self.rules, window=20)  # steps of low cost
         self.is_noisy = masks is not None
-        self.rules = replace(
-            self.rules, min_averaged_steps=20, corrects_steps=not self.is_noisy
-        )
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
         has_pairs = self.is_noisy and masks.is_uniform and n_masks > 1
@@ -274,20 +242,6 @@ class GaussianMoments(GaussianObjective):
 
     def _without_masks(self):
         return GaussianMoments(self.moments, 1, self.n_dims, None, self.floor)
-
-    def slopes(self, point):
-        """Return the result of `GaussianRows.slopes`, computed from the moments."""
-        model = LinearGaussianParts(point)
-        size = model.noise.sqrt()[:, None]
-        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
-
-        def inverse(V):
-            """Multiply V by the inverse of the model's covariance."""
-            return inverse_product(axes, lengths, V / size) / size
-
-        return (
-            lambda V: inverse(self.moments.product(inverse(V).T).T)
-        ), 1 / model.noise
 
     def _shuffled(self, rng):
         return [None]

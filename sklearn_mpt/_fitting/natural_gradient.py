@@ -183,12 +183,6 @@ def full_step(objective, point, batch, information, share):
     return natural_step(sums, point, information, max_step=objective.rules.max_step)
 
 
-def gain_at(new_point, point, objective, batch):
-    """Return the gain of another point on a batch, in nats per row."""
-    before, now = (objective.sums(p, batch) for p in (point, new_point))
-    return float((now.value - before.value) / now.n_rows)
-
-
 def natural_step(sums, point, information, *, max_step=math.inf):
     """Return the step for sums over rows, given the information per row.
 

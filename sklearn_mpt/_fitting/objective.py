@@ -15,38 +15,16 @@ class AscentRules:
     ----------
     max_step : float
         Bound on the step of the coefficients of a feature; see `natural_step`.
-    corrects_steps : bool
-        Whether steps without noise are corrected by the last gradients; see
-        `acceleration`.
-    tries_components : bool
-        Whether other components are tried before the end. It helps where gains of
-        components are approximate, and steps are cheap.
-    stops_at_noise : bool
-        Whether steps end when noise exceeds what they gain, for the exact objective to
-        go on from there, instead of averages of points.
-    tests_at_noise : bool
-        Whether weak components are replaced only once noise dominates the steps, for
-        the exact objective, because it costs less than steps with noise.
-    window : int
-        Number of steps in which noise is detected: more where steps cost little.
-    min_averaged_steps : int
-        Number of points in an average before convergence is tested; likewise.
     node_noise : float
         Values without noise may fall by this share, because nodes move with the
         posteriors. If it is not 0, a full step that falls by less than `tol` ends the
         ascent.
     stop_gain : float
-        Steps end when they gain a smaller share, or promise it if there is noise. Later
-        ones may gain more together, because gains fall slowly along a ridge.
+        Steps end when they gain a smaller share. Later ones may gain more together,
+        because gains fall slowly along a ridge.
     """
 
     max_step: float = math.inf
-    corrects_steps: bool = False
-    tries_components: bool = False
-    stops_at_noise: bool = False
-    tests_at_noise: bool = False
-    window: int = 4
-    min_averaged_steps: int = 10
     node_noise: float = 0.0
     stop_gain: float = 3e-3
 
@@ -55,7 +33,7 @@ class Objective(ABC):
     """A function of a `Point`, summed over rows, which `Ascent` maximises.
 
     Its members are of three ideas: the rows of an epoch (`n_rows`, `n_batches`,
-    `batches` and `is_noisy`), the function (`sums`, `slopes` and `floor`), and how it
+    `batches` and `is_noisy`), the function (`sums` and `floor`), and how it
     is maximised (`rules`, and `exact_objective` for a second phase).
 
     Attributes
@@ -85,14 +63,6 @@ class Objective(ABC):
     @abstractmethod
     def sums(self, point, batch):
         """Return the `Sums` of a batch at a point."""
-
-    @abstractmethod
-    def slopes(self, point):
-        """Return a function from V to the mean of s s' V over rows, and information.
-
-        s : posterior means of the gradient of a row in its locations; see `saddles`.
-        The information is that of the locations.
-        """
 
     def exact_objective(self):
         """Return the same objective with smaller errors, or None.

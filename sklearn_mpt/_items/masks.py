@@ -5,17 +5,15 @@ The objective of a row with m of its d items hidden, the set M, is
 equally likely, is the log marginal likelihood.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.masks import shared_masks
+from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.phases import ends_without_masks
-from sklearn_mpt._fitting.schedules import falling_size, share_of_last
-from sklearn_mpt._fitting.stopping import is_flat
 from sklearn_mpt._integration.masked_scores import target_terms
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.objective import block_sums
@@ -27,135 +25,128 @@ from sklearn_mpt._numbers import TINY
 AUTO_MASKS = 32
 
 
-class MaskedItemSolver(Solver):
+class MaskedItemSolver(NoisySteps):
     """Natural steps by masks, which steps on the LML may follow.
 
-    The log marginal likelihood follows a uniform rate, unless `n_masks` is an int. If
-    nothing follows, points are averaged, with larger weights for later ones.
+    The log marginal likelihood follows a uniform rate, unless `n_masks` is an int.
 
     Parameters
     ----------
     objective : ItemObjective
     point : Tensor of shape (p,)
         Parameters at the start.
-    rng : numpy.random.Generator
     mask_rate : "uniform", float or int
     n_masks : int or "auto"
-    learning_rate : float
-        Size of the first step; 1 is a full one.
     tol : float
         Of the steps that follow, as in `ItemSolver`.
+    params : dict
+        Of `NoisySteps`.
 
     Attributes
     ----------
     max_step : float
         Largest change of a parameter in a step, in logits. Directions are noisy, so
         that it is less than without masks.
-    max_tries : int
-        Number of sizes of a step that are tried, until parameters are valid.
-    window : int
-        Number of steps whose mean loss is compared with that of the next, if the LML
-        follows; otherwise half of all steps are.
-    min_steps, max_steps : int
-        Least number of steps if the LML follows, and four times as many otherwise; and
-        largest number. Then step sizes are 0.5, 0.27 and 0.16 of the first.
+    resolution : float
+        Averages end when they lose a smaller share of what sampling rows loses, which
+        is (number of parameters) / (2 n_rows).
     """
 
     max_step = 0.5
-    max_tries = 20
-    window = 5
-    min_steps, max_steps = 20, 200
+    resolution = 0.01
 
-    def __init__(
-        self, objective, point, *, rng, mask_rate, n_masks, learning_rate, tol
-    ):
-        self.objective, self.point = objective, point
-        self.rng, self.learning_rate, self.tol = rng, learning_rate, tol
-        self.mask_rate = mask_rate
-        self.lml_follows = ends_without_masks(mask_rate, n_masks)
+    def __init__(self, objective, point, *, mask_rate, n_masks, tol, **params):
+        lost_by_sampling = len(point) / (2 * objective.answers.total)
+        super().__init__(
+            point,
+            is_followed=ends_without_masks(mask_rate, n_masks),
+            tol=self.resolution * lost_by_sampling,
+            **params,
+        )
+        self.objective, self.mask_rate = objective, mask_rate
         self.n_masks = AUTO_MASKS if n_masks == "auto" else n_masks
-        self.loss_curve = []
-        self._average = None
-
-    @property
-    def result(self):
-        return self.point if self._average is None else self._average
+        self._tol_of_following = tol
 
     def init(self, max_iter):
         self.objective.place_nodes(self.point)
         if self.objective(self.point) is None:
             raise FloatingPointError
 
-    def step(self):
-        n_steps, items = len(self.loss_curve), self.objective.layout.items
-        self.objective.place_nodes(self.point)
-        evaluation = self._evaluate()
+    def batches(self):
+        answers = self.objective.answers
+        args = self.mask_rate, self.n_masks, answers.codes.shape[1], self.rng
+        masks = shared_masks(*args)
+        groups = np.array_split(self.rng.permutation(len(answers)), len(masks))
+        return [[pair for pair in zip(masks, groups, strict=True) if len(pair[1])]]
+
+    def move(self, point, batch):
+        self.objective.place_nodes(point)
+        evaluation, error = self._evaluate(point, batch)
         if evaluation is None:
-            raise FloatingPointError
-        direction = solve_metric(self.objective, evaluation, evaluation.gradient)
-        size = self.learning_rate * falling_size(n_steps)
-        size = min(size, self.max_step / max(float(direction.abs().max()), TINY))
+            return MaskedMove(math.nan, math.nan, math.nan, None)
+        gradient, n_rows = evaluation.gradient, self.objective.answers.total
+        direction = solve_metric(self.objective, evaluation, gradient)
+        gain = 0.5 * float(gradient @ direction) / n_rows
+        return MaskedMove(evaluation.value / n_rows, error, gain, direction)
 
-        def move(size):
-            point = self.point + size * direction
-            return point if items.is_valid(point) else None
+    def moved(self, point, move, size):
+        longest = max(float(move.direction.abs().max()), TINY)
+        return point + min(size, self.max_step / longest) * move.direction
 
-        _, point = backtrack(move, self.max_tries, size)
-        if point is None:
-            raise FloatingPointError
-        self.point = point
-        self.loss_curve.append(-evaluation.value / self.objective.answers.total)
-        if not self.lml_follows:
-            share = share_of_last(n_steps + 1, 1)
-            self._average = torch.lerp(self.result, point, share)
-
-    def terminate(self):
-        n_steps = len(self.loss_curve)
-        if n_steps >= self.max_steps:
-            return True
-        if n_steps % self.window:
-            return False
-        n_compared, min_steps = self.window, self.min_steps
-        if not self.lml_follows:
-            n_compared, min_steps = n_steps // 2, 4 * self.min_steps
-        return n_steps >= min_steps and is_flat(self.loss_curve, n_compared, tol=0.0)
+    def mixed(self, point, other, share):
+        return torch.lerp(point, other, share)
 
     def following(self):
         """Return the solver for the log marginal likelihood, or None."""
-        if not self.lml_follows:
+        if not self.is_followed:
             return None
-        following = ItemSolver(self.objective, self.point, self.tol)
-        following.init(max_iter=None)
-        return following
+        solver = ItemSolver(self.objective, self.point, self._tol_of_following)
+        solver.init(0)
+        return solver
 
-    def _evaluate(self):
-        """Return the evaluation of masked scores, with one mask for each row."""
-        objective, point = self.objective, self.point
-        items, answers = objective.layout.items, objective.answers
-        d, z = len(items), objective.grid.z
-        masks = shared_masks(self.mask_rate, self.n_masks, d, self.rng)
-        masks = torch.from_numpy(masks).to(z.device)
+    def _evaluate(self, point, batch):
+        """Return the evaluation by masks, and the standard error of its value."""
+        objective, answers = self.objective, self.objective.answers
+        items, z = objective.layout.items, objective.grid.z
         curves = items.curves(point, z)
         table = items.table(curves)
         prob = items.prob(table).permute(2, 0, 1).contiguous()  # shape: (s, d, c)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
-        masked, value = MaskedSums.zeros(table, len(log_weight)), 0.0
-        groups_of_rows = np.array_split(self.rng.permutation(len(answers)), len(masks))
-        for mask, rows in zip(masks, groups_of_rows, strict=True):
-            if len(rows) == 0:
-                continue
-            index = torch.from_numpy(rows).to(z.device)
-            value += _add_masked(masked, answers, index, mask, table, prob, log_weight)
+        masked = MaskedSums.zeros(table, len(log_weight))
+        scores, weights = [], []
+        for mask, rows in batch:
+            mask, index = (torch.from_numpy(part).to(z.device) for part in (mask, rows))
+            args = answers, index, mask, table, prob, log_weight
+            scores.append(_add_masked(masked, *args))
+            weights.append(answers.weight[index])
         sums = []
         for block, curve in zip(items.blocks, curves, strict=True):
             n_rows = masked.row_counts[block.items][:, None] * curve.log_prob.exp()
             _, information = block_sums(block, curve, n_rows, z)
             slopes = masked.slopes[block.items, : block.kind.n_categories]
-            scores = block.scores(curve, z)
-            sums.append((torch.einsum("jpcs,jcs->jp", scores, slopes), information))
-        return objective.evaluation(
+            gradient = torch.einsum("jpcs,jcs->jp", block.scores(curve, z), slopes)
+            sums.append((gradient, information))
+        scores, weight = torch.cat(scores), torch.cat(weights)
+        value = float(scores.sum())
+        excess = scores - weight * value / answers.total
+        error = float(torch.linalg.vector_norm(excess)) / answers.total
+        evaluation = objective.evaluation(
             point, value, sums, masked.group_slopes, masked.group_rows
         )
+        return evaluation, error
+
+
+class MaskedMove(NamedTuple):
+    """A full step by masks, in nats per row; see `NoisySteps`."""
+
+    value: float
+    error: float
+    gain: float
+    direction: torch.Tensor | None
+
+    @property
+    def is_finite(self):
+        return self.direction is not None and bool(self.direction.isfinite().all())
 
 
 class MaskedSums(NamedTuple):
@@ -180,7 +171,7 @@ class MaskedSums(NamedTuple):
 
 
 def _add_masked(sums, answers, rows, mask, table, prob, log_weight):
-    """Add the sums over rows with one mask to those before; return their score."""
+    """Add the sums over rows with one mask to those before; return scores, (n,)."""
     d, max_categories, _ = table.shape
     codes, weight = answers.codes[rows], answers.weight[rows]
     group = answers.group[rows]
@@ -197,4 +188,4 @@ def _add_masked(sums, answers, rows, mask, table, prob, log_weight):
     sums.row_counts.add_((codes != MISSING).double().T @ (weight[:, None] * r))
     sums.group_slopes.index_add_(0, group, node_slope)
     sums.group_rows.index_add_(0, group, weight)
-    return float(score.sum())
+    return score

@@ -34,6 +34,9 @@ from sklearn_mpt._numbers import TINY
 # Smallest noise variance, relative to the mean variance of the features. Differences of
 # sums of squares then keep 7 of the 16 digits of double precision.
 DOUBLE_NOISE_FLOOR = 1e-9
+# Noise variance from which training starts, as a share of the mean variance. Noise that
+# starts there, at 1, lets components shrink that are weaker.
+START_NOISE = 0.1
 # Masks in each step, and if steps without masks follow, which remove their noise.
 AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
 
@@ -128,7 +131,7 @@ class GaussianLinear(LatentMixin, IterativeMPT):
         return constants | {
             "components_": noise / np.sqrt(shape[0]),
             "mean_": shift,
-            "noise_variance_": scale**2,
+            "noise_variance_": START_NOISE * scale**2,
         }
 
     def _closed_form(self, moments, scale):
@@ -179,7 +182,9 @@ class GaussianLinear(LatentMixin, IterativeMPT):
         is_whole = data.is_all and not np.isnan(data.X).any()
         if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(data, self.n_components)
-        return natural_ascent(self, data, *self._objective_and_start(data, is_whole))
+        objective, point = self._objective_and_start(data, is_whole)
+        unit = data.fitted["_scale"]
+        return natural_ascent(self, data, objective, point, unit)
 
     def _objective_and_start(self, data, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.

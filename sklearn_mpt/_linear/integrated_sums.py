@@ -356,23 +356,6 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):
     return sums_of(value, weight, sums[0], _as_matrices(sums[1], width), shape_params)
 
 
-def mean_slopes(rows, nodes, point, likelihood, weight):
-    """Return posterior means of the slopes in the locations, and the information.
-
-    Slopes are multiplied by the square roots of the weights, (n, l). The information of
-    the locations is added up over rows with weights, (l,).
-    """
-    location = append_one(nodes.z) @ point.coefs.T
-    X, visible = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
-    joint = (likelihood.entry_log_prob(X, location) * visible).sum(2) + nodes.log_weight
-    r = torch.softmax(joint, 1)[:, None]
-    visible = likelihood.to_locations(visible)
-    slope, information = (
-        (visible * (r @ part))[:, 0] for part in likelihood.derivatives(X, location)
-    )
-    return weight[:, None].sqrt() * slope, weight @ information
-
-
 def _shape_sums(likelihood, X, location, share, known, z):
     """Return sums over rows and nodes for the likelihood's shape parameters.
 

@@ -35,7 +35,6 @@ from sklearn_mpt._linear.integrated_sums import (
     bound_sums,
     distinct,
     indicators,
-    mean_slopes,
     row_node_sums,
     shared_likelihood_sums,
     shared_masked_sums,
@@ -81,8 +80,6 @@ class TrainingSizes:
     copies, first_copies : int
         Largest number of repetitions of rows; and that of masks which steps without
         masks follow.
-    slope_rows : int
-        Largest number of rows in which unexplained directions are looked for.
     enumerated, enumerated_features : int
         Largest number of pairs of a distinct row and a mask that are all scored, and of
         features whose masks, of which there are up to 2 to this power, are listed.
@@ -102,7 +99,6 @@ class TrainingSizes:
     batch: int = 2**16
     copies: int = 32
     first_copies: int = 4
-    slope_rows: int = 2000
     enumerated: int = 2**10
     enumerated_features: int = 8
 
@@ -186,32 +182,6 @@ class IntegratedRows(Objective):
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
         self._iteration = 0
         self._shares_nodes = True  # whether rows shared nodes in the last step
-
-    def slopes(self, point):
-        """Return a function from V to the mean of s s' V over rows, and information.
-
-        s : posterior means of the gradient of a row in its locations; see `saddles`.
-        The information is that of the locations.
-        """
-        row_nodes, joint = self.row_nodes, self.joint(point)
-        if self.targets is not None or self.is_fine:
-            # coarse nodes suffice: the gain of a component is measured before its use
-            row_nodes = RowNodes(
-                self.n_rows, self.n_dims, self.X.device, self.context.seed
-            )
-        n_places = min(self.n_rows, SIZES.slope_rows)
-        places = np.linspace(0, self.n_rows - 1, n_places).astype(int)
-        batch = RowBatch(places, self._nothing_hidden, 0)
-        slopes, information = [], 0
-        for rows, nodes, weight in self._row_node_blocks(batch, joint, row_nodes):
-            block_slopes = mean_slopes(rows, nodes, point, joint.likelihood, weight)
-            slopes.append(block_slopes[0])
-            information = information + block_slopes[1]
-        slopes = torch.cat(slopes) * self.varies
-        total = float(self.weights.values[torch.from_numpy(places)].sum())
-        return (lambda V: slopes.T @ (slopes @ V) / total), (
-            self.varies * information / total
-        )
 
     def batches(self, rng):
         """Yield batches of rows in random order.
@@ -384,8 +354,6 @@ class InitialMaskedRows(IntegratedRows):
     objective of the epochs that follow.
     """
 
-    rules = replace(IntegratedRows.rules, stops_at_noise=True)
-
     @property
     def _n_copies(self):
         return min(super()._n_copies, SIZES.first_copies)
@@ -411,7 +379,6 @@ class LikelihoodRows(IntegratedRows):
         self._is_coarse = is_sampled and not is_fine
         self.rules = replace(
             self.rules,
-            corrects_steps=not self.is_noisy,
             node_noise=0.0 if self.bounds else NODE_NOISE,
         )
         if is_sampled and not self.is_noisy:

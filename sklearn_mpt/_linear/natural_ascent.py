@@ -1,15 +1,36 @@
 """The solver of linear models."""
 
-from sklearn_mpt._fitting.ascent import Ascent
+import numpy as np
+import torch
+
+from sklearn_mpt._fitting.noisy_ascent import NoisyAscent, ascent_of
 from sklearn_mpt._fitting.phases import Phases
-from sklearn_mpt._fitting.stream import StreamAscent
+
+# Length of a component that starts at zero, where it would stay, in units of features.
+ZERO_JITTER = 1e-3
 
 
-def natural_ascent(estimator, data, objective, point):
-    """Return the solver for all rows, or for a part of a stream."""
+def natural_ascent(estimator, data, objective, point, unit=1.0):
+    """Return the solver for all rows, or for a part of a stream.
+
+    unit : of the features, a float or an array (d,).
+    """
+    point = _without_zeros(point, data.rng, unit)
     params = {"learning_rate": estimator.learning_rate, "rng": data.rng}
     if not data.is_all:
-        n_before = data.fitted["n_iter_"]
-        return StreamAscent(objective, point, n_before=n_before, **params)
+        return NoisyAscent.of_part(objective, point, data.fitted["n_iter_"], **params)
     params |= {"tol": estimator.tol, "n_iter_no_change": estimator.n_iter_no_change}
-    return Phases(Ascent(objective, point, **params))
+    return Phases(ascent_of(objective, point, **params))
+
+
+def _without_zeros(point, rng, unit):
+    """Return the point with small random numbers in components that are zero."""
+    is_zero = (point.coefs == 0).all(0)
+    is_zero[-1] = False  # intercepts
+    if not is_zero.any():
+        return point
+    coefs = point.coefs.clone()
+    noise = rng.normal(size=(len(coefs), int(is_zero.sum())))
+    noise *= ZERO_JITTER * np.reshape(unit, (-1, 1))
+    coefs[:, is_zero] = torch.from_numpy(noise).to(coefs)
+    return point._replace(coefs=coefs)

@@ -53,9 +53,8 @@ class MPTProbabilisticPCA(GaussianLinear):
         rows.
     tol : float, default=1e-4
         Training with masks ends when the expected gain of another `n_iter_no_change`
-        epochs is less than this, in nats per row, or less than a small share of the
-        statistical error. Epochs without masks end when all epochs to come are expected
-        to gain less than 0.005 of this.
+        epochs is less than this, in nats per row. Epochs without masks end when all
+        epochs to come are expected to gain less than 0.005 of this.
     n_iter_no_change : int, default=2
         Number of epochs whose expected gain is compared with `tol`.
     warm_start : bool, default=False

@@ -55,7 +55,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     n_masks : int or "auto", default="auto"
         Number of masks in each step; the rows are divided among them. "auto" is 32, or
         64 if all features are Gaussian, 16 with a uniform rate. With a uniform rate,
-        masks are drawn until the remaining gain is smaller than their noise, and the
+        masks are drawn until an epoch gains no more than its standard error, and the
         last epochs use the sum of the scores of all sizes, without masks.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
@@ -72,7 +72,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         Rows per step. "auto" is all, up to 131072 if all are Gaussian, else 65536.
     tol : float, default=1e-4
         Training with masks ends when another `n_iter_no_change` epochs would gain less,
-        in nats per row, or less than a small share of the statistical error.
+        in nats per row.
     n_iter_no_change : int, default=2
         Number of epochs whose expected gain is compared with `tol`.
     warm_start : bool, default=False
