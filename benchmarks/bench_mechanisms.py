@@ -14,14 +14,17 @@ import argparse
 import time
 import warnings
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache
 from unittest.mock import patch
 
 import bench_dependency
 import bench_scorer
+import mpmath
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import (
@@ -30,9 +33,13 @@ from sklearn_mpt import (
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
+    mpt_curve,
 )
 from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
+from sklearn_mpt._factors import density
+from sklearn_mpt._linear import integrated_training
+from sklearn_mpt._linear.integrated_training import SIZES
 from sklearn_mpt._text import estimates, hashing
 
 
@@ -244,10 +251,94 @@ def _module_of(source):
     return names["Net"]()
 
 
+def enumerated(case, seed, is_with):
+    """Whether all masks of all distinct rows are scored, where these are few.
+
+    D times the mean masked score of the training rows, of the sizes that were trained,
+    and processor seconds. Without, masks are drawn.
+    """
+    name, first, mask_rate = case
+    X = FEW_ANSWERS[name]().data
+    X = (X > np.median(X, axis=0))[:, first : first + 5].astype(float)
+    params = {"n_masks": 2} if mask_rate == "uniform" else {"mask_rate": mask_rate}
+    model = MPTLinearVAE(1, likelihood="bernoulli", random_state=seed, **params)
+    n_rows = SIZES.enumerated if is_with else 0
+    start = time.process_time()
+    with patch.object(integrated_training, "SIZES", replace(SIZES, enumerated=n_rows)):
+        model.fit(X)
+    seconds = time.process_time() - start
+    sizes = None if mask_rate == "uniform" else [mask_rate]
+    curve = mpt_curve(model, X, mask_sizes=sizes, design="all")
+    return {"objective": curve.total, "seconds": seconds}
+
+
+FEW_ANSWERS = {
+    "wine": load_wine,
+    "cancer": load_breast_cancer,
+    "diabetes": load_diabetes,
+    "iris": load_iris,
+}
+FEW_ANSWER_FITS = [
+    (name, first, mask_rate)
+    for name, firsts in [
+        ("wine", (0, 5)),
+        ("cancer", (0, 10, 20)),
+        ("diabetes", (0, 5)),
+        ("iris", (0,)),
+    ]
+    for first in firsts
+    for mask_rate in ("uniform", 2)
+]
+
+
+def ratios(case, seed, is_with):
+    """Whether small noise is scored by slower sums, which lose no digits.
+
+    Correct digits after the point of scores (nats) of one mask by rows, by moments, and
+    along an order, against arithmetic with fifty digits. case : variance of a feature
+    over that of the noise.
+    """
+    rng = np.random.default_rng(seed)
+    W = rng.normal(size=(2, 6))
+    W *= np.sqrt(case / (W**2).sum(axis=0).max())
+    X = rng.normal(size=(4, 2)) @ W + rng.normal(size=(4, 6))
+    init = {"components": W, "mean": np.zeros(6), "noise_variance": 1.0}
+    model = MPTProbabilisticPCA(2, init=init, max_iter=0).fit(X)
+    mask, order = np.arange(6) < 5, np.arange(6)[::-1]
+    with patch.object(density, "MAX_RATIO", density.MAX_RATIO if is_with else np.inf):
+        by_rows = model.conditional_log_prob(X, mask)[:, :5]
+        by_moments = model.mean_masked_scores(X, mask[None])[0]
+        along = model.mean_chain_scores(X, order[None])[0, 0, 1]
+    exact = exact_conditionals(X, W)
+    errors = np.abs(by_rows - exact), by_moments - exact.mean(), along - exact.mean()
+    digits = [-np.log10(np.abs(error).max() + 1e-17) for error in errors]
+    return dict(zip(("rows", "moments", "order"), digits, strict=True))
+
+
+def exact_conditionals(X, W):
+    """Return log p(x_j | x_5) for j < 5 and unit noise, from fifty digits.
+
+    One feature leaves a direction of z to the prior, which small noise rounds away.
+    """
+    with mpmath.workdps(50):
+        W = mpmath.matrix(W.tolist())
+        S = W.T * W + mpmath.eye(6)
+        log_prob = np.empty((len(X), 5))
+        for i, j in np.ndindex(log_prob.shape):
+            slope = S[j, 5] / S[5, 5]
+            variance = S[j, j] - slope * S[5, j]
+            error = mpmath.mpf(X[i, j]) - slope * mpmath.mpf(X[i, 5])
+            log_scale = mpmath.log(2 * mpmath.pi * variance)
+            log_prob[i, j] = -(log_scale + error**2 / variance) / 2
+    return log_prob
+
+
 MECHANISMS = {
     "weights": (weights, list(TEXT_MODELS)),
     "codes": (codes, list(EDITS)),
     "masks": (masks, LATENT_FITS),
+    "enumerated": (enumerated, FEW_ANSWER_FITS),
+    "ratios": (ratios, [10.0**k for k in range(5, 13)]),
     "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),
     "inputs": (inputs, ["movies", "breast_cancer"]),

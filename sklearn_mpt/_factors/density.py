@@ -34,9 +34,9 @@ from sklearn_mpt._matrices import (
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
 
-# Largest ratio of a feature's variance to the noise for which scores have an error of
-# about 1e-6 at most: by second moments, by precisions, and by rank-one updates.
-MAX_RATIO_BY_MOMENTS, MAX_RATIO_BY_PRECISION, MAX_RATIO_BY_UPDATES = 1e5, 1e7, 1e8
+# Largest ratio of a feature's variance to the noise for which sums of products have an
+# error of less than 1e-6 nats (benchmarks/RESULTS.rst, "Mechanisms").
+MAX_RATIO = 1e6
 
 
 def _second_moment_about(mean, moments, V):
@@ -167,13 +167,13 @@ class LinearGaussian(LatentDensity):
         return self.decode(z) + self.noise_variance.sqrt() * noise
 
     def mean_masked_scores(self, X, masks, n_rows):
-        if torch.isnan(X).any() or self.signal > MAX_RATIO_BY_MOMENTS:
+        if torch.isnan(X).any() or self.signal > MAX_RATIO:
             return super().mean_masked_scores(X, masks, n_rows)
         moments = moments_of(X)
         return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
 
     def mean_chain_scores(self, X, orders):
-        if self.signal > MAX_RATIO_BY_UPDATES:
+        if self.signal > MAX_RATIO:
             return super().mean_chain_scores(X, orders)
         return chain_scores(X, orders, self)
 
@@ -185,7 +185,7 @@ class LinearGaussian(LatentDensity):
         """Return mean (n, k) and root F (n or 1, k, k) of z given observed entries."""
         root, residual = self._root(observed), _residual(X, observed, self.mean)
         z = self._solve(root, residual @ self.components.T / self.noise_variance)
-        if self.signal > MAX_RATIO_BY_PRECISION:
+        if self.signal > MAX_RATIO:
             error = residual - (z @ self.components) * observed
             pull = error @ self.components.T / self.noise_variance - z
             z = z + self._solve(root, pull)
@@ -207,7 +207,7 @@ class LinearGaussian(LatentDensity):
         observed : shape (n, d), 1.0 where observed. F has the shape (n, k, k).
         """
         noise = self.noise_variance
-        if self.signal > MAX_RATIO_BY_PRECISION:
+        if self.signal > MAX_RATIO:
             factor = _precision_root_by_rows(observed, self.components / noise.sqrt())
         else:
             gram = sums_of_outer_products(observed, self.components)
@@ -342,7 +342,7 @@ def chain_scores(X, orders, model):
     X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
     """
     unit = model.noise_variance.sqrt()
-    if orders.ndim == 3 or torch.isnan(X).any() or model.signal > MAX_RATIO_BY_MOMENTS:
+    if orders.ndim == 3 or torch.isnan(X).any():
         return _by_rows(X, orders, model)
     centred = ((X[part] - model.mean) / unit for part in double_slices(X))
     second = sum(block.T @ block for block in centred) / len(X)
