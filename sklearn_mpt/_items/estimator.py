@@ -25,6 +25,7 @@ from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.answers import MAX_CATEGORIES, merged_answers
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
+from sklearn_mpt._items.fixed_parameters import FixedParameters
 from sklearn_mpt._items.given_parameters import (
     given_items,
     given_population,
@@ -76,6 +77,13 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         slope exceeds 10, the excess has one of standard deviation 1, and `fit` warns.
     guessing_prior : tuple of (float, float), default=None
         Mean and standard deviation of a normal prior of the logit of guessing.
+    fixed : dict, default=None
+        Parameters that are given, and not estimated: a dict from items, by name or
+        index, to dicts of "discrimination", "intercept" or "difficulty", and
+        "guessing", as in the attributes. None estimates all.
+    population : {"standard", "free"}, default="standard"
+        "free" estimates mean and variance of z in all groups; the fixed parameters of
+        items then define the scale.
     reference_group : object, default=None
         Label of the group whose mean of z is 0 and whose variance is 1, if `fit` gets
         groups. None is the first in sorted order. Only the scale of z depends on it.
@@ -182,6 +190,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
 
     n_iter_no_change = 1
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
+        "fixed": [dict, None],
+        "population": [StrOptions({"standard", "free"})],
         "objective": [StrOptions({"mpt", "lml"})],
         "rotation": [StrOptions({*ROTATIONS}), None],
         "slope_prior": [POSITIVE, None],
@@ -196,6 +206,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         rotation: str | None = None,
         slope_prior: float | None = None,
         guessing_prior: tuple[float, float] | None = None,
+        fixed: dict | None = None,
+        population: str = "standard",
         reference_group: object = None,
         objective: str = "lml",
         mask_rate: str | float = "uniform",
@@ -214,6 +226,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         self.rotation = rotation
         self.slope_prior = slope_prior
         self.guessing_prior = guessing_prior
+        self.fixed = fixed
+        self.population = population
         self.reference_group = reference_group
         self.objective = objective
         self.mask_rate = mask_rate
@@ -366,12 +380,16 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         slopes = first_slopes(X, self.n_components, weight)
         if items.has_fixed_scale:
             slopes = np.ones_like(slopes)
-        point = items.start(proportions, slopes)
+        fixed, point = self._fixed_parameters(items), items.start(proportions, slopes)
+        if fixed is not None:
+            point = items.point(**_without_difficulty(fixed.of(items.describe(point))))
         n_groups = 1 if self._group_codes is None else len(self._group_labels)
         codes = (
             np.zeros(len(X), int) if self._group_codes is None else self._group_codes
         )
-        item_attributes, _ = attributes_of(items, point, self.rotation)
+        is_signed = fixed is not None
+        args = items, point, self.rotation
+        item_attributes, _ = attributes_of(*args, is_signed=is_signed)
         counted = np.bincount(codes, weight, n_groups)
         shape = n_groups, self.n_components
         labels = getattr(self, "_group_labels", np.array(["all"]))
@@ -386,12 +404,38 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             "groups_": labels,
             "reference_group_": labels.tolist()[label],
             "_group_share": counted / counted.sum(),
+            "_is_fixed": None if fixed is None else fixed.is_fixed,
+            "_has_free_population": self.population == "free",
         }
+
+    def _fixed_parameters(self, items):
+        """Return the parameters that are fixed, or None."""
+        if not self.fixed:
+            if self.population == "free":
+                raise ValueError(
+                    "population='free' needs items whose parameters are fixed, to "
+                    f"define the scale of z, got fixed={self.fixed!r}."
+                )
+            return None
+        labels = getattr(self, "feature_names_in_", range(len(items)))
+        fixed = FixedParameters.of_items(self.fixed, items, list(labels))
+        if self.population == "free" and not (fixed.sets_scale and items.n_dims == 1):
+            raise ValueError(
+                "population='free' is for one ability, and needs an item with fixed "
+                "discrimination and intercept or difficulty, or two with fixed "
+                "intercepts."
+            )
+        return fixed
 
     def _train(self, data, context):
         fitted = super()._train(data, context)
         slopes = fitted["discrimination_"]
         difficulty = _with_infinite(fitted["difficulty_"], slopes, data.X)
+        model = self._model_of(fitted)
+        if model.is_fixed is not None:
+            owner = model.items.item_of_parameters
+            has_fixed = np.isin(np.arange(len(slopes)), owner[model.is_fixed])
+            difficulty[has_fixed] = fitted["difficulty_"][has_fixed]
         return fitted | {"difficulty_": difficulty}
 
     def _density_of(self, fitted, device):
@@ -444,7 +488,12 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         items, layout = model.items, model.layout
         n_items = items.n_parameters
         rotation = self.rotation
-        item_attributes, sign = attributes_of(items, point[:n_items].numpy(), rotation)
+        item_attributes, sign = attributes_of(
+            items,
+            point[:n_items].numpy(),
+            rotation,
+            is_signed=model.is_fixed is not None,
+        )
         population = layout.population(point)
         mean, deviation = population.mean.numpy(), population.deviation.numpy()
         return item_attributes | {
@@ -572,6 +621,10 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         }
         made.__dict__.update(made._new_state() | fitted)
         return made
+
+
+def _without_difficulty(attributes):
+    return {name: value for name, value in attributes.items() if name != "difficulty"}
 
 
 def _is_standard(population):

@@ -58,7 +58,7 @@ def given_items(names, slopes, intercept, thresholds, guessing, category_scores)
     given = {"discrimination": slopes}
     given["difficulty" if intercept is None else "intercept"] = thresholds
     if intercept is None:
-        thresholds = _intercepts(names, slopes, thresholds)
+        thresholds = intercepts_of(names, slopes, thresholds)
     guessing = _guessing(guessing, len(items))
     scores = np.tile(np.arange(items.max_categories, dtype=float), (len(items), 1))
     scores[np.arange(items.max_categories) >= counts[:, None]] = np.nan
@@ -138,7 +138,7 @@ def _counts(names, thresholds):
     return counts
 
 
-def _intercepts(names, slopes, difficulty):
+def intercepts_of(names, slopes, difficulty):
     """Return the intercepts that belong to difficulties; (d, c - 1)."""
     length = np.linalg.norm(slopes, axis=1) if slopes.shape[1] > 1 else slopes[:, 0]
     intercepts = -difficulty * length[:, None]

@@ -279,6 +279,8 @@ class ItemsMixin(FittedItems):
             )
         left_out = at_bound.copy()
         left_out[:n_items] |= constant[owner]
+        if model.is_fixed is not None:
+            left_out[:n_items] |= model.is_fixed
         flat = point.cpu().numpy()
         if isinstance(information, list):
             whole, blocks = None, _inverses(items, information, left_out)
@@ -414,6 +416,9 @@ class ItemsMixin(FittedItems):
         counts = np.zeros(n_items, dtype=int)
         for block in model.items.blocks:
             counts[block.items.numpy()] = block.width
+        if model.is_fixed is not None:
+            owner = model.items.item_of_parameters
+            counts -= np.bincount(owner[model.is_fixed], minlength=n_items)
         return statistics.s_x2(tables, counts)
 
     def residual_correlations(

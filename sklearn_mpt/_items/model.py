@@ -22,7 +22,9 @@ class ItemModel(NamedTuple):
     in each group, (g, k). group_weight : proportions of the groups, (g,). reference :
     index of the group whose mean is 0, and whose variance is 1 if slopes are free. root
     : the matrix F, (k, k); z F are the abilities in the coordinates of users. seed : of
-    quasi-random points, for more abilities than grids serve.
+    quasi-random points, for more abilities than grids serve. is_fixed : which
+    parameters `fit` keeps, bool (p,). has_free_population : whether mean and variance
+    of z are free in the reference group, too.
     """
 
     items: Items
@@ -33,6 +35,8 @@ class ItemModel(NamedTuple):
     reference: int
     root: np.ndarray
     seed: tuple[int, ...]
+    is_fixed: np.ndarray | None = None
+    has_free_population: bool = False
 
     @classmethod
     def from_attributes(cls, fitted, names):
@@ -58,14 +62,17 @@ class ItemModel(NamedTuple):
             fitted["groups_"].tolist().index(fitted["reference_group_"]),
             root,
             tuple(np.atleast_1d(fitted["_seed"]).tolist()),
+            fitted.get("_is_fixed"),
+            fitted.get("_has_free_population", False),
         )
 
     @property
     def layout(self):
         """The layout of the free parameters."""
         others = np.arange(len(self.mean)) != self.reference
-        free = others | (self.items.has_fixed_scale and self.items.n_dims == 1)
-        return ParameterLayout(self.items, others, free)
+        means = others | self.has_free_population
+        variances = means | (self.items.has_fixed_scale and self.items.n_dims == 1)
+        return ParameterLayout(self.items, means, variances, self.is_fixed)
 
     def start(self, device):
         """Return the flat vector of all free parameters."""
@@ -98,11 +105,11 @@ class ItemModel(NamedTuple):
         return ItemObjective(*objective_args)
 
 
-def attributes_of(items, point, rotation, start_transform=None):
+def attributes_of(items, point, rotation, start_transform=None, is_signed=False):
     """Return fitted attributes of item parameters, and the sign of z.
 
     Several abilities are rotated; see `rotated`. For one ability the sign is chosen so
-    that the sum of the slopes is positive.
+    that the sum of the slopes is positive, unless `is_signed`, where slopes are fixed.
     """
     attributes = items.describe(point)
     sign, correlation = 1.0, np.eye(items.n_dims)
@@ -110,7 +117,7 @@ def attributes_of(items, point, rotation, start_transform=None):
     if items.n_dims > 1:
         slopes, correlation = rotated(slopes, rotation, start_transform)
         attributes["discrimination"] = slopes
-    elif slopes.sum() < 0 and not items.has_fixed_scale:
+    elif slopes.sum() < 0 and not (items.has_fixed_scale or is_signed):
         sign = -1.0
         attributes["discrimination"] = -slopes
         attributes["difficulty"] = -attributes["difficulty"]

@@ -94,7 +94,7 @@ class ModelFitMixin(FittedItems):
         check_is_fitted(self)
         model = self._model_of(vars(self))
         K = model.items.n_dims
-        return model.layout.n_parameters - K * (K - 1) // 2
+        return model.layout.n_free - K * (K - 1) // 2
 
     def log_likelihood(
         self,
@@ -292,9 +292,14 @@ def _at_nodes(model, density):
         block.scores(curve, grid.z).numpy(force=True)
         for block, curve in zip(items.blocks, curves, strict=True)
     ]
+    if layout.is_fixed is not None:  # no derivatives in fixed parameters
+        scores = [
+            score * ~layout.is_fixed[block.parameter_index.numpy()][..., None, None]
+            for block, score in zip(items.blocks, scores, strict=True)
+        ]
     whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
     density_scores = population_scores(layout, whole, grid.z)[0].numpy(force=True)
     weight = density.log_weight.exp().numpy(force=True)
     prob = density.prob.numpy(force=True)
-    n_free = model.layout.n_parameters - items.n_dims * (items.n_dims - 1) // 2
+    n_free = layout.n_free - items.n_dims * (items.n_dims - 1) // 2
     return limited.ModelAtNodes(items, prob, scores, density_scores, weight, n_free)

@@ -43,17 +43,24 @@ class ParameterLayout(NamedTuple):
     """Layout of the flat parameters: those of items, then the free ones of z.
 
     free_mean, free_variance : whether mean and variance of z are free, bool (g,).
+    is_fixed : which parameters of items stay as they are, bool (p,); None if none does.
     """
 
     items: object
     free_mean: np.ndarray
     free_variance: np.ndarray
+    is_fixed: np.ndarray | None = None
 
     @property
     def n_parameters(self):
         return self.items.n_parameters + int(
             self.free_mean.sum() + self.free_variance.sum()
         )
+
+    @property
+    def n_free(self):
+        n_fixed = 0 if self.is_fixed is None else int(self.is_fixed.sum())
+        return self.n_parameters - n_fixed
 
     @property
     def population_slices(self):
@@ -165,6 +172,8 @@ class ItemObjective:
         self.priors = priors
         self.unseen = None if unseen is None or not bool(unseen.any()) else unseen
         self.grid = None
+        is_fixed, device = layout.is_fixed, answers.codes.device
+        self._is_fixed = None if is_fixed is None else torch.tensor(is_fixed).to(device)
 
     def place_nodes(self, point):
         """Change the grid if the parameters need it; return whether it changed."""
@@ -226,7 +235,12 @@ class ItemObjective:
             value -= penalty
             gradient[block.parameters] = (block_gradient - pull).flatten()
             information.diagonal(dim1=1, dim2=2).add_(curvature)
+            if self._is_fixed is not None:
+                is_fixed = self._is_fixed[block.parameters].view(len(block.items), -1)
+                information = _without(information, is_fixed)
             metric.append(information)
+        if self._is_fixed is not None:
+            gradient[: len(self._is_fixed)][self._is_fixed] = 0.0
         if not math.isfinite(value):
             return None
         first = self.layout.items.n_parameters
@@ -292,6 +306,17 @@ class ItemObjective:
         """
         deviation = self.layout.population(point).deviation[:, 0]
         return self.layout.free(n_rows / deviation**2, 2 * n_rows)
+
+
+def _without(information, is_fixed):
+    """Return the information of free parameters: fixed ones are apart from them.
+
+    information : (j, q, q). is_fixed : bool (j, q).
+    """
+    is_free = ~is_fixed
+    both_free = is_free[:, None] & is_free[..., None]
+    kept = torch.where(both_free, information, 0.0)
+    return kept + torch.diag_embed(is_fixed.to(information.dtype))
 
 
 def block_sums(block, curve, counts, z):

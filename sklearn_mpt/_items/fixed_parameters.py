@@ -1,0 +1,133 @@
+"""Parameters of items that `fit` keeps as the user gives them, checked."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_mpt._checks import check_floats
+from sklearn_mpt._items.curves import WITHOUT_SLOPE
+from sklearn_mpt._items.given_parameters import intercepts_of
+from sklearn_mpt._messages import listed
+
+NAMES = ("discrimination", "intercept", "difficulty", "guessing")
+
+
+class FixedParameters(NamedTuple):
+    """Values of some parameters, and which of the flat parameters they are.
+
+    values : arrays as `Items.describe` returns them, NaN where parameters are free.
+    is_fixed : bool (p,).
+    """
+
+    values: dict
+    is_fixed: np.ndarray
+
+    @classmethod
+    def of_items(cls, given, items, labels):
+        """Return what a dict fixes; see `MPTItemResponse`.
+
+        given : dict from items, by label or index, to dicts. labels : of the items, as
+        their keys.
+        """
+        d, steps = len(items), items.max_categories - 1
+        values = {
+            "discrimination": np.full((d, items.n_dims), np.nan),
+            "intercept": np.full((d, steps), np.nan),
+            "guessing": np.full(d, np.nan),
+        }
+        is_fixed = np.zeros(items.n_parameters, dtype=bool)
+        places = {label: j for j, label in enumerate(labels)}
+        for key, parameters in given.items():
+            j = places.get(key)
+            if j is None:
+                raise ValueError(
+                    f"fixed has the item {key!r}, which is not one of "
+                    f"{listed(list(places))}."
+                )
+            _fix(values, is_fixed, items, j, _checked(parameters, key, items, j))
+        return cls(values, is_fixed)
+
+    @property
+    def sets_scale(self):
+        """Whether they determine mean and variance of z."""
+        slopes, intercept = (self.values[n] for n in ("discrimination", "intercept"))
+        is_anchor = ~np.isnan(intercept[:, 0])
+        n_anchors, has_slope = is_anchor.sum(), ~np.isnan(slopes[:, 0])
+        return bool((is_anchor & has_slope).any() or n_anchors > 1)
+
+    def of(self, attributes):
+        """Return attributes of `Items.describe` with the fixed values in them."""
+        return attributes | {
+            name: np.where(np.isnan(value), attributes[name], value)
+            for name, value in self.values.items()
+        }
+
+
+def _checked(parameters, key, items, j):
+    """Return the fixed parameters of an item, as arrays."""
+    kind = items.names[j]
+    if not isinstance(parameters, dict) or not set(parameters) <= set(NAMES):
+        raise ValueError(
+            f"fixed[{key!r}] must be a dict with keys among {', '.join(NAMES)}, got "
+            f"{parameters!r}."
+        )
+    allowed = set(NAMES)
+    if kind != "3pl":
+        allowed.remove("guessing")
+    if kind in WITHOUT_SLOPE or items.n_dims > 1:
+        allowed.remove("discrimination")
+    if kind == "nominal":
+        allowed = set()
+    if items.n_dims > 1:
+        allowed.remove("difficulty")
+    not_allowed = sorted(set(parameters) - allowed)
+    if not_allowed:
+        raise ValueError(
+            f"fixed[{key!r}] has {listed(not_allowed)}: {kind!r} items of "
+            f"{items.n_dims} abilities can have fixed "
+            f"{listed(sorted(allowed)) or 'no parameters'}."
+        )
+    if "difficulty" in parameters and (
+        "intercept" in parameters
+        or ("discrimination" in allowed and "discrimination" not in parameters)
+    ):
+        raise ValueError(
+            f"fixed[{key!r}] has the difficulty: give the discrimination, too, and no "
+            "intercept."
+        )
+    count = items.n_categories[j] - 1
+    return {
+        name: _finite(value, f"fixed[{key!r}][{name!r}]", count)
+        for name, value in parameters.items()
+    }
+
+
+def _finite(value, name, count):
+    is_thresholds = name.endswith(("'intercept']", "'difficulty']"))
+    array = np.atleast_1d(check_floats(value, name))
+    size = count if is_thresholds else 1
+    if array.shape != (size,) or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be {size} finite number(s), got {value!r}.")
+    if name.endswith("'guessing']") and not 0 <= array[0] < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value!r}.")
+    return array
+
+
+def _fix(values, is_fixed, items, j, parameters):
+    index, count = items.parameter_index(j), items.n_categories[j] - 1
+    kind = items.names[j]
+    n_slopes = 0 if kind in WITHOUT_SLOPE else items.n_dims
+    if "discrimination" in parameters:
+        values["discrimination"][j] = parameters["discrimination"]
+        is_fixed[index[:n_slopes]] = True
+    thresholds = parameters.get("intercept")
+    if "difficulty" in parameters:
+        slope = parameters.get("discrimination", np.ones(1))
+        difficulty = parameters["difficulty"][None]
+        thresholds = intercepts_of([kind], slope[None], difficulty)[0]
+    if thresholds is not None:
+        values["intercept"][j, :count] = thresholds
+        is_fixed[index[n_slopes : n_slopes + count]] = True
+    if "guessing" in parameters:
+        values["guessing"][j] = parameters["guessing"][0]
+        is_fixed[index[-1]] = True
