@@ -29,7 +29,7 @@ from sklearn_mpt._dependency.predictors import (
     prepared,
 )
 from sklearn_mpt._fitting.masks import RowMasks
-from sklearn_mpt._likelihoods.levels import smoothed_shares
+from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
 from sklearn_mpt._seeds import N_TORCH_SEEDS, seed_from
@@ -155,7 +155,7 @@ class _ColumnFit(NamedTuple):
 
     def categories(self, x, kind, n_categories=2):
         n_categories = max(2, n_categories)
-        marginal = smoothed_shares(x[:, None], n_categories, self.weight)[0]
+        marginal = smoothed_fractions(x[:, None], n_categories, self.weight)[0]
         learned = {"kind": kind, "marginal": marginal}
         if len(np.unique(x[self.copies.rows])) < 2:
             return [], learned

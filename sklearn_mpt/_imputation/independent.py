@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows
 from sklearn_mpt._likelihoods.base import column_moments
-from sklearn_mpt._likelihoods.levels import smoothed_shares
+from sklearn_mpt._likelihoods.levels import smoothed_fractions
 
 
 class IndependentColumns(BaseEstimator):
@@ -39,7 +39,7 @@ class IndependentColumns(BaseEstimator):
         self.variances_ = variances + self.min_variance
         self._log_probs = {}
         for j in layout.coded.tolist():
-            (frequencies,) = smoothed_shares(
+            (frequencies,) = smoothed_fractions(
                 X[:, [j]], layout.n_categories[j], sample_weight
             )
             self._log_probs[j] = np.log(frequencies)

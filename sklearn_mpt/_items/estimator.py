@@ -40,7 +40,7 @@ from sklearn_mpt._items.model_fit import ModelFitMixin
 from sklearn_mpt._items.people import PeopleMixin
 from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._items.start import first_slopes
-from sklearn_mpt._likelihoods.levels import smoothed_shares
+from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._messages import listed
 from sklearn_mpt._seeds import RandomState
 
@@ -376,7 +376,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             2 if answers is None else len(answers) for answers in self.categories_
         ]
         items = Items(names, counts, self.n_components)
-        proportions = smoothed_shares(X, items.max_categories, weight)
+        proportions = smoothed_fractions(X, items.max_categories, weight)
         slopes = first_slopes(X, self.n_components, weight)
         if items.has_fixed_scale:
             slopes = np.ones_like(slopes)

@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.base import ShapeLikelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
-from sklearn_mpt._likelihoods.levels import smoothed_shares
+from sklearn_mpt._likelihoods.levels import smoothed_fractions
 
 GUESSING_START = 0.15  # below the share of those who guess one of five or six answers
 # Least probability, and 1 less the largest, that a person of average ability knows the
@@ -60,7 +60,7 @@ class Guessing(ShapeLikelihood):
 
     @classmethod
     def start_location(cls, X, weight=None):
-        return cls.location_of(smoothed_shares(X, 2, weight)[:, 1])
+        return cls.location_of(smoothed_fractions(X, 2, weight)[:, 1])
 
     def _log_probs(self, location):
         """Return the log-probabilities of wrong and of right answers; (..., d) each."""

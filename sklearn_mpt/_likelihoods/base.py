@@ -364,8 +364,8 @@ class Likelihood(torch.nn.Module, ABC):
         n_nodes = max(1, CACHE_ENTRIES // X.numel())
         blocks = zip(r.split(n_nodes, 1), location.split(n_nodes), strict=True)
         return sum(
-            (share[:, None] @ self.entry_log_prob(X[:, None], at).exp())[:, 0]
-            for share, at in blocks
+            (part[:, None] @ self.entry_log_prob(X[:, None], at).exp())[:, 0]
+            for part, at in blocks
         )
 
     @abstractmethod
@@ -384,17 +384,16 @@ class Likelihood(torch.nn.Module, ABC):
         self,
         X: torch.Tensor,
         location: torch.Tensor,
-        share: torch.Tensor | None,
-        known: torch.Tensor | None,
+        weight: torch.Tensor | None,
+        information_weight: torch.Tensor | None,
         products: torch.Tensor,
         n_coefs: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `derivatives` times functions of z, summed over rows and nodes.
 
-        X : (n, 1, d). location : (n, s, l). share : weights of slopes, (n, s, d) or
-        (n, 1, d), or None for 1. known : weights of information, likewise. products :
-        functions of z, (n, s, p), of which slopes are multiplied by the first
-        `n_coefs`.
+        X : (n, 1, d). location : (n, s, l). weight : of slopes, (n, s, d) or (n, 1, d),
+        or None for 1. information_weight : likewise. products : functions of z,
+        (n, s, p), of which slopes are multiplied by the first `n_coefs`.
 
         Returns
         -------
@@ -402,10 +401,10 @@ class Likelihood(torch.nn.Module, ABC):
         information : Tensor of shape (l, p)
         """
         slope, information = self.derivatives(X, location)
-        if share is not None:
-            slope = self.to_locations(share) * slope
-        if known is not None:
-            information = self.to_locations(known) * information
+        if weight is not None:
+            slope = self.to_locations(weight) * slope
+        if information_weight is not None:
+            information = self.to_locations(information_weight) * information
         gradient = summed_products(slope, products[..., :n_coefs])
         return gradient, summed_products(information, products)
 
@@ -532,14 +531,14 @@ class Likelihood(torch.nn.Module, ABC):
         self,
         X: torch.Tensor,
         location: torch.Tensor,
-        share: torch.Tensor,
-        known: torch.Tensor,
+        weight: torch.Tensor,
+        information_weight: torch.Tensor,
         z: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradient and information of `shape_params`; sums over rows and nodes.
 
-        X : (n, 1, d). location : (n, s, l). share : weights of slopes, (n, s, d).
-        known : weights of information, (n, s, d). z : nodes with a one at the end,
+        X : (n, 1, d). location : (n, s, l). weight : of slopes, (n, s, d).
+        information_weight : likewise. z : nodes with a one at the end,
         (n, s, k + 1).
 
         Returns
@@ -680,6 +679,7 @@ class DispersionLikelihood(ShapeLikelihood):
     def shape_scores(self, X, location):
         return self.shape_derivatives(X, location)[0]
 
-    def shape_sums(self, X, location, share, known, z):
+    def shape_sums(self, X, location, weight, information_weight, z):
         slope, information = self.shape_derivatives(X, location)
-        return (share * slope).sum((0, 1)), (known * information).sum((0, 1))
+        information = information_weight * information
+        return (weight * slope).sum((0, 1)), information.sum((0, 1))

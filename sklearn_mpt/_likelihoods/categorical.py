@@ -14,7 +14,7 @@ from sklearn_mpt._likelihoods.base import (
     softmax,
     summed_products,
 )
-from sklearn_mpt._likelihoods.levels import check_codes, smoothed_shares
+from sklearn_mpt._likelihoods.levels import check_codes, smoothed_fractions
 from sklearn_mpt._probabilities import drawn_codes
 
 
@@ -53,8 +53,8 @@ class Categorical(Likelihood):
         check_codes(X, self.n_categories, "categorical")
 
     def start_location(self, X, weight=None):
-        """Return centred log shares; half an observation of each category is added."""
-        logits = np.log(smoothed_shares(X, self.n_categories, weight))
+        """Return centred logs of fractions, half an entry of each category added."""
+        logits = np.log(smoothed_fractions(X, self.n_categories, weight))
         return (logits - logits.mean(axis=1, keepdims=True)).ravel()
 
     def entry_log_prob(self, X, location):
@@ -78,13 +78,15 @@ class Categorical(Likelihood):
         prob = self.mean(location)
         return self.inputs(X) - prob, prob
 
-    def coef_sums(self, X, location, share, known, products, n_coefs):
-        is_by_row = share is None or share.shape[1] == 1
-        if share is not known or not is_by_row:
-            return super().coef_sums(X, location, share, known, products, n_coefs)
+    def coef_sums(self, X, location, weight, information_weight, products, n_coefs):
+        is_by_row = weight is None or weight.shape[1] == 1
+        if weight is not information_weight or not is_by_row:
+            return super().coef_sums(
+                X, location, weight, information_weight, products, n_coefs
+            )
         chosen, prob = self.inputs(X), self.mean(location)
-        if share is not None:
-            chosen, prob = (self.to_locations(share) * part for part in (chosen, prob))
+        if weight is not None:
+            chosen, prob = (self.to_locations(weight) * part for part in (chosen, prob))
         information = summed_products(prob, products)
         # the sum of the slopes, chosen - prob, is that of chosen less that of prob
         row_sums = products[..., :n_coefs].sum(1, keepdim=True)

@@ -305,12 +305,12 @@ class Columns(Likelihood):
             -1,
         )
 
-    def shape_sums(self, X, location, share, known, z):
+    def shape_sums(self, X, location, weight, information_weight, z):
         slopes, informations = [], []
         for part, columns, places in self._iter_part_slices():
             if part.n_shape_params:
                 entries = X[..., columns], location[..., places]
-                weights = share[..., columns], known[..., columns]
+                weights = weight[..., columns], information_weight[..., columns]
                 sums = part.shape_sums(*entries, *weights, z)
                 slopes.append(sums[0])
                 informations.append(sums[1])
@@ -380,13 +380,15 @@ class Columns(Likelihood):
         informations = (part.expand(*shape, -1) for part in informations)
         return self._by_location(slopes), self._by_location(informations)
 
-    def coef_sums(self, X, location, share, known, products, n_coefs):
+    def coef_sums(self, X, location, weight, information_weight, products, n_coefs):
         parts = [
             part.coef_sums(
                 X[..., columns],
                 location[..., places],
-                None if share is None else share[..., columns],
-                None if known is None else known[..., columns],
+                None if weight is None else weight[..., columns],
+                None
+                if information_weight is None
+                else information_weight[..., columns],
                 products,
                 n_coefs,
             )

@@ -14,7 +14,7 @@ def check_codes(X, n_categories, kind):
     check_values(X, kind, f"codes 0..{n_categories - 1}", is_invalid)
 
 
-def smoothed_shares(X, n_categories, weight=None):
+def smoothed_fractions(X, n_categories, weight=None):
     """Return the share of each category, (d, C).
 
     Half an observation of each category is added.
@@ -70,10 +70,10 @@ class Levels(ShapeLikelihood):
 
     @staticmethod
     @abstractmethod
-    def logits_of(shares):
-        """Return the location plus thresholds at which levels have these shares.
+    def logits_of(fractions):
+        """Return the location plus thresholds at which levels have these fractions.
 
-        shares : (d, C). Returns (d, C - 1).
+        fractions : (d, C). Returns (d, C - 1).
         """
 
     @staticmethod
@@ -87,16 +87,16 @@ class Levels(ShapeLikelihood):
         """Return the shape parameters of thresholds, arrays (d, C - 1); (d, C - 2)."""
 
     def start_location(self, X, weight=None):
-        """Return the locations at which levels have their shares.
+        """Return the locations at which levels have their fractions.
 
         Half an observation of each level is added.
         """
-        shares = smoothed_shares(X, self.n_categories, weight)
-        return self.split_logits(self.logits_of(shares))[0]
+        fractions = smoothed_fractions(X, self.n_categories, weight)
+        return self.split_logits(self.logits_of(fractions))[0]
 
     def start_attributes(self, X, scale, weight=None):
-        shares = smoothed_shares(X, self.n_categories, weight)
-        return {"thresholds_": self.split_logits(self.logits_of(shares))[1]}
+        fractions = smoothed_fractions(X, self.n_categories, weight)
+        return {"thresholds_": self.split_logits(self.logits_of(fractions))[1]}
 
     def from_attributes(self, fitted, scale):
         thresholds = np.asarray(fitted["thresholds_"], dtype=float)

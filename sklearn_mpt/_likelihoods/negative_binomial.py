@@ -79,8 +79,8 @@ class NegativeBinomial(DispersionLikelihood):
     def derivatives(self, X, location):
         """Return the first derivative, and minus the second."""
         size = self._size
-        share = torch.sigmoid(location - size.log())
-        return X - (X + size) * share, (X + size) * share * (1 - share)
+        fraction = torch.sigmoid(location - size.log())
+        return X - (X + size) * fraction, (X + size) * fraction * (1 - fraction)
 
     def shape_derivatives(self, X, location):
         """Return derivatives in the log dispersion; information is their squares."""

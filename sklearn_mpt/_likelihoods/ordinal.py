@@ -41,9 +41,9 @@ class Ordinal(Levels):
     kind = "ordinal"
 
     @staticmethod
-    def logits_of(shares):
+    def logits_of(fractions):
         """Return the logits of P(x >= c)."""
-        return logit(shares[:, ::-1].cumsum(1)[:, -2::-1])
+        return logit(fractions[:, ::-1].cumsum(1)[:, -2::-1])
 
     @staticmethod
     def split_logits(logits):
@@ -144,24 +144,28 @@ class Ordinal(Levels):
         code, gaps = X[..., None], self._shape_params_by_feature().exp()
         return gaps, (code > inner).to(X.dtype), (code == inner).to(X.dtype)
 
-    def shape_sums(self, X, location, share, known, z):
+    def shape_sums(self, X, location, weight, information_weight, z):
         """Use second derivatives in the gaps, where the log-probability is concave."""
         if not self.n_shape_params:
-            return super().shape_sums(X, location, share, known, z)
+            return super().shape_sums(X, location, weight, information_weight, z)
         above, beyond = self._around(X, location)
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
         gaps, is_past, is_at = self._gaps(X[:, 0])
         reaches = is_past + is_at  # shape: (n, d, q)
         slope = (
-            is_past * (share * (over - below)).sum(1)[..., None]
-            + is_at * (share * over).sum(1)[..., None]
-        ).sum(0) * gaps + (is_at * share.sum(1)[..., None]).sum(0) * _at_gap(gaps)
-        first, last = known * below * (1 - below), known * over * (1 - over)
+            is_past * (weight * (over - below)).sum(1)[..., None]
+            + is_at * (weight * over).sum(1)[..., None]
+        ).sum(0) * gaps + (is_at * weight.sum(1)[..., None]).sum(0) * _at_gap(gaps)
+        first, last = (
+            information_weight * below * (1 - below),
+            information_weight * over * (1 - over),
+        )
         blocks = _nested(is_past, first.sum(1)) + _nested(reaches, last.sum(1))
         blocks = blocks * gaps[:, :, None] * gaps[:, None]
         half = (gaps / 2).clamp(max=300)  # a larger one has an infinite sinh
         curvature = (gaps / (2 * torch.sinh(half))) ** 2
-        blocks += torch.diag_embed((is_at * known.sum(1)[..., None]).sum(0) * curvature)
+        n_at = (is_at * information_weight.sum(1)[..., None]).sum(0)
+        blocks += torch.diag_embed(n_at * curvature)
         cross = -gaps[..., None] * (
             torch.einsum("ndq,ndk->dqk", is_past, first.mT @ z)
             + torch.einsum("ndq,ndk->dqk", reaches, last.mT @ z)

@@ -29,9 +29,9 @@ class PartialCredit(Levels):
     kind = "partial_credit"
 
     @staticmethod
-    def logits_of(shares):
+    def logits_of(fractions):
         """Return the logits of neighbouring levels."""
-        return np.diff(np.log(shares))
+        return np.diff(np.log(fractions))
 
     @staticmethod
     def split_logits(logits):
@@ -99,16 +99,16 @@ class PartialCredit(Levels):
         is_level = (X[..., None] == inner).to(prob.dtype)
         return (is_level - prob[..., 1:-1]).flatten(-2)
 
-    def shape_sums(self, X, location, share, known, z):
+    def shape_sums(self, X, location, weight, information_weight, z):
         if not self.n_shape_params:
-            return super().shape_sums(X, location, share, known, z)
+            return super().shape_sums(X, location, weight, information_weight, z)
         prob, codes = self._log_prob(location).exp(), self._codes(location)
         deviation = codes - (prob @ codes)[..., None]
         prob, inner = prob[..., 1:-1], codes[1:-1]
         is_level = (X[:, 0, :, None] == inner).to(X.dtype)
-        taken = (is_level * share.sum(1)[..., None]).sum(0)
-        slope = taken - torch.einsum("nsd,nsdq->dq", share, prob)
-        weighted = known[..., None] * prob
+        taken = (is_level * weight.sum(1)[..., None]).sum(0)
+        slope = taken - torch.einsum("nsd,nsdq->dq", weight, prob)
+        weighted = information_weight[..., None] * prob
         by_feature = (t.movedim(2, 0).flatten(1, 2) for t in (weighted, prob))
         left, right = by_feature
         blocks = torch.diag_embed(left.sum(1)) - left.mT @ right

@@ -42,15 +42,15 @@ class CovarianceForm(ABC):
         """Return what vectors (K, g) contribute to covariances about another mean."""
 
     @abstractmethod
-    def pool(self, spread, share):
+    def pool(self, scatter, fraction):
         """Return the covariances of maximum likelihood of this form.
 
-        spread : covariances of the rows in each component. share : share of the rows in
+        scatter : covariances of the rows in each component. fraction : of all rows, in
         each component, (K,).
         """
 
     @abstractmethod
-    def widen(self, covariances, amount):
+    def add_to_variances(self, covariances, amount):
         """Add a number to the variances."""
 
     @abstractmethod
@@ -104,15 +104,15 @@ class CovarianceForm(ABC):
         loadings = covariances.new_zeros(n_components, n_features, 0)
         return loadings, covariances.new_zeros(n_components, 0)
 
-    def estimate(self, spread, counts, loadings, noise, reg_covar):
+    def estimate(self, scatter, counts, loadings, noise, reg_covar):
         """Return the covariances after an M-step, their loadings and noise variances.
 
-        spread : covariances of the rows in each component. counts : rows in each
+        scatter : covariances of the rows in each component. counts : rows in each
         component, (K,). loadings, noise : those before the step. reg_covar : added to
         the variances.
         """
-        covariances = self.pool(spread, counts / counts.sum())
-        return self.widen(covariances, reg_covar), loadings, noise
+        covariances = self.pool(scatter, counts / counts.sum())
+        return self.add_to_variances(covariances, reg_covar), loadings, noise
 
 
 class Full(CovarianceForm):
@@ -135,10 +135,10 @@ class Full(CovarianceForm):
     def outer(self, vectors):
         return vectors[:, :, None] * vectors[:, None]
 
-    def pool(self, spread, share):
-        return 0.5 * (spread + spread.mT)
+    def pool(self, scatter, fraction):
+        return 0.5 * (scatter + scatter.mT)
 
-    def widen(self, covariances, amount):
+    def add_to_variances(self, covariances, amount):
         return covariances + amount * identity(covariances.shape[1], covariances)
 
     def is_valid(self, covariances):
@@ -180,9 +180,9 @@ class Tied(Full):
     def expand(self, array, n_components, n_features):
         return np.tile(array, (n_components, 1, 1))
 
-    def pool(self, spread, share):
-        mean = (share[:, None, None] * spread).sum(0).expand_as(spread)
-        return super().pool(mean, share)
+    def pool(self, scatter, fraction):
+        mean = (fraction[:, None, None] * scatter).sum(0).expand_as(scatter)
+        return super().pool(mean, fraction)
 
     def index(self, n_components, n_features):
         return self._entries(n_features).expand(n_components, -1, -1)
@@ -211,12 +211,12 @@ class LowRank(Full):
         n_factors = min(self.n_factors, covariances.shape[1])
         return factors_of_covariances(covariances, n_factors, reg_covar)
 
-    def estimate(self, spread, counts, loadings, noise, reg_covar):
-        share = (counts / counts.sum())[:, None]
+    def estimate(self, scatter, counts, loadings, noise, reg_covar):
+        fraction = (counts / counts.sum())[:, None]
         of_component = counts[:, None] / (counts[:, None] + self.pooled_rows)
         for _ in range(self.n_steps):
-            loadings, variance = em_step(spread, loadings, noise)
-            pooled = (share * variance).sum(0)
+            loadings, variance = em_step(scatter, loadings, noise)
+            pooled = (fraction * variance).sum(0)
             noise = of_component * variance + (1 - of_component) * pooled + reg_covar
         return self.covariances_of(loadings, noise, None), loadings, noise
 
@@ -255,10 +255,10 @@ class Diagonal(CovarianceForm):
     def outer(self, vectors):
         return vectors**2
 
-    def pool(self, spread, share):
-        return spread
+    def pool(self, scatter, fraction):
+        return scatter
 
-    def widen(self, covariances, amount):
+    def add_to_variances(self, covariances, amount):
         return covariances + amount
 
     def is_valid(self, covariances):
@@ -286,8 +286,8 @@ class Spherical(Diagonal):
     def expand(self, array, n_components, n_features):
         return np.repeat(array[:, None], n_features, axis=1)
 
-    def pool(self, spread, share):
-        return spread.mean(1, keepdim=True).expand_as(spread)
+    def pool(self, scatter, fraction):
+        return scatter.mean(1, keepdim=True).expand_as(scatter)
 
     def index(self, n_components, n_features):
         return torch.arange(n_components)[:, None].expand(-1, n_features)

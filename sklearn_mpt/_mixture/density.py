@@ -269,8 +269,8 @@ class MixtureDensity(Density):
         order = order.expand(len(X), -1)
         along = along.gather(2, order[:, None].expand_as(along))
         joint = self.components.weights.log()[:, None] + along.cumsum(2)
-        share = (joint - along).log_softmax(1)
-        terms = (share + along).logsumexp(1)
+        responsibility = (joint - along).log_softmax(1)
+        terms = (responsibility + along).logsumexp(1)
         return torch.where(
             observed, torch.empty_like(terms).scatter_(1, order, terms), 0.0
         )
@@ -301,10 +301,10 @@ class MixtureDensity(Density):
 
     def _with_expected_numbers(self, X, given):
         """Return rows with the expectations of the Gaussian columns, (n, d)."""
-        share = given.log_responsibility.exp()[..., None]
+        responsibility = given.log_responsibility.exp()[..., None]
         expected = self.components.means + given.gaussian.deviation
         filled = X.clone()
-        filled[:, self.layout.gaussian] = (share * expected).sum(1)
+        filled[:, self.layout.gaussian] = (responsibility * expected).sum(1)
         return filled
 
     def log_prob_at(self, X, columns, points):
@@ -330,8 +330,8 @@ class MixtureDensity(Density):
         points = (means + std * nodes[:, None, None, None]).transpose(1, 2)
         values = means.new_tensor(function(points.flatten(0, 1).cpu().numpy()))
         values = values.reshape(points.shape)
-        share = given.log_responsibility.exp()
-        return torch.einsum("h,nk,hknc->nc", weights, share, values)
+        responsibility = given.log_responsibility.exp()
+        return torch.einsum("h,nk,hknc->nc", weights, responsibility, values)
 
     def draw(self, X, rng):
         """Draw a component for each row, then all its missing entries jointly.

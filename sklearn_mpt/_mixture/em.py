@@ -195,9 +195,9 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
     per_component = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
     shift = size * statistics.first / counts[:, None]
     kept = (keep * component_rows).view_as(per_component) * before
-    spread = (size * statistics.second + kept) / per_component - form.outer(shift)
+    scatter = (size * statistics.second + kept) / per_component - form.outer(shift)
     covariances, loadings, noise = form.estimate(
-        spread, counts, components.loadings, components.noise, params.reg_covar
+        scatter, counts, components.loadings, components.noise, params.reg_covar
     )
     if not form.is_valid(covariances):
         return None

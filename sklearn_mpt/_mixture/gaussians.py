@@ -148,17 +148,17 @@ class DenseConditioned:
             full = full.scatter_add(2, places, self._covariance.flatten(2))
         return full.unflatten(2, (n_columns, n_columns))
 
-    def moments(self, share):
+    def moments(self, weight):
         """Return first and second moments about the means, added up over rows.
 
-        share : weights of the rows, (n, K). Returns shapes (K, g) and (K, g, g).
+        weight : of the rows, (n, K). Returns shapes (K, g) and (K, g, g).
         """
-        weighted = share.T[..., None] * self._deviation
+        weighted = weight.T[..., None] * self._deviation
         scatters = weighted.mT @ self._deviation
         if self._covariance is not None:
-            pattern_weight = self.patterns.sums(share.T)[..., None, None]
-            block_sums = self.patterns.sum_of_blocks(pattern_weight * self._covariance)
-            scatters = scatters + block_sums
+            pattern_weight = self.patterns.totals(weight.T)[..., None, None]
+            covariances = self.patterns.sum_of_blocks(pattern_weight * self._covariance)
+            scatters = scatters + covariances
         return weighted.sum(1), scatters
 
     def target_moments(self, targets, error):
@@ -178,7 +178,7 @@ class DenseConditioned:
         moved = patterns.multiply(C, patterns.at_hidden(pulled))
         moved = patterns.with_hidden(torch.zeros_like(self._deviation), moved)
         cross = moved.mT @ self._deviation
-        change = patterns.sums(patterns.at_hidden(change))
+        change = patterns.totals(patterns.at_hidden(change))
         target_part = patterns.sum_of_blocks((C * change[..., None, :]) @ C)
         return moved.sum(1), cross + cross.mT + target_part
 
@@ -249,10 +249,10 @@ class DiagonalConditioned:
         unseen = (1 - self._seen)[:, None]
         return (unseen * self._gaussians.variances).clamp(min=TINY)
 
-    def moments(self, share):
+    def moments(self, weight):
         """Return sums (K, g) of first and second moments; see `DenseConditioned`."""
-        by_class = share.T[:, None]  # shape: (K, 1, n)
-        unseen = share.sum(0)[:, None] - share.T @ self._seen
+        by_class = weight.T[:, None]  # shape: (K, 1, n)
+        unseen = weight.sum(0)[:, None] - weight.T @ self._seen
         scatters = (by_class @ self._squares)[:, 0]
         scatters = scatters + unseen * self._gaussians.variances
         return (by_class @ self._residual)[:, 0], scatters

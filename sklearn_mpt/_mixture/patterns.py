@@ -118,7 +118,7 @@ class Patterns:
         places = self.hidden_of_rows.expand(len(vectors), -1, -1)
         return vectors.scatter_add(2, places, values)
 
-    def sums(self, values):
+    def totals(self, values):
         """Add up the values (K, n, ...) of the rows of each pattern, (K, u, ...)."""
         total = values.new_zeros(len(values), len(self.distinct), *values.shape[2:])
         return total.index_add(1, self.pattern_index, values)

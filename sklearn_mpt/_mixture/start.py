@@ -78,13 +78,13 @@ class Starts:
             others = self.X[:, self.layout.others.numpy()]
             location = self.layout.likelihood.start_location(others, self.weight)
         variance = torch.from_numpy(np.maximum(variance, reg_covar + TINY))
-        wide = form.with_variances(variance.repeat(n_components, 1))
+        covariances = form.with_variances(variance.repeat(n_components, 1))
         return Components(
-            wide.new_full((n_components,), 1 / n_components),
+            covariances.new_full((n_components,), 1 / n_components),
             torch.from_numpy(np.tile(mean, (n_components, 1))),
-            wide,
+            covariances,
             torch.from_numpy(np.tile(location, (n_components, 1))),
-            *form.factors(wide, reg_covar),
+            *form.factors(covariances, reg_covar),
         )
 
     @cached_property

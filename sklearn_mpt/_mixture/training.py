@@ -328,7 +328,7 @@ class AveragedMaskedEM(MaskedEM):
         A window of epochs is undone if its mean loss is so many standard errors above
         that of the window before.
     size_after_rise : float
-        Size of the steps after that, as a share of their size before.
+        Size of the steps after that, relative to their size before.
     """
 
     min_epochs, max_epochs = 10, 200
@@ -370,10 +370,10 @@ class AveragedMaskedEM(MaskedEM):
 
     def _add_to_average(self, n_epochs):
         """Average the components of all epochs; the weights of early epochs fade."""
-        share = share_of_last(n_epochs, power=1)
+        fraction = share_of_last(n_epochs, power=1)
         before = self._average or self.components
         mixed = (
-            torch.lerp(a, b, share)
+            torch.lerp(a, b, fraction)
             for a, b in zip(before, self.components, strict=True)
         )
         self._average = Components(*mixed)
