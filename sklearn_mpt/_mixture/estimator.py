@@ -522,10 +522,9 @@ class MPTMixture(TableMPT, IterativeMPT):
 
         Notes
         -----
-        Standard errors are from the observed information ("ml"), or robust ones. They
-        take the fitted mixture as known, and are too small where classes overlap much
-        or rows are few: then bootstrap all three steps. The :ref:`user guide
-        <classes>` has a table.
+        Standard errors are from the observed information ("ml"), or robust ones. The
+        errors of the probabilities of assignments are in them [3]_, unless `correction`
+        is "none": they cost those of `standard_errors`.
 
         References
         ----------
@@ -534,6 +533,9 @@ class MPTMixture(TableMPT, IterativeMPT):
         .. [2] A. Bolck, M. Croon and J. Hagenaars, "Estimating latent structure models
            with categorical variables: one-step versus three-step estimators",
            Political Analysis 12, 2004.
+        .. [3] Z. Bakk, D. L. Oberski and J. K. Vermunt, "Relating latent class
+           assignments to external variables: standard errors for correct inference",
+           Political Analysis 22, 2014.
 
         Examples
         --------
@@ -550,9 +552,9 @@ class MPTMixture(TableMPT, IterativeMPT):
         Z = check_array(
             readable_numbers(covariates), dtype=np.float64, input_name="covariates"
         )
-        assignments = self._assignments(X, sample_weight, correction)
-        check_consistent_length(assignments.classes, Z)
+        check_consistent_length(X, Z)
         with torch_modes(with_grad=True):
+            assignments = self._assignments(X, sample_weight, correction)
             return covariate_effects(assignments, Z, int(reference))
 
     def class_outcomes(
@@ -613,8 +615,7 @@ class MPTMixture(TableMPT, IterativeMPT):
         check_choice(correction, "correction", CORRECTIONS)
         outcome = column_or_1d(np.asarray(outcome))
         is_missing = missing_entries(outcome[:, None])[:, 0]
-        assignments = self._assignments(X, sample_weight, correction)
-        check_consistent_length(assignments.classes, outcome)
+        check_consistent_length(X, outcome)
         present, categories = outcome[~is_missing], None
         if present.dtype.kind in "iuf":
             present = present.astype(float)
@@ -622,13 +623,31 @@ class MPTMixture(TableMPT, IterativeMPT):
         else:
             categories, present = np.unique(present, return_inverse=True)
         with torch_modes(with_grad=True):
-            return class_outcomes(assignments.take(~is_missing), present, categories)
+            assignments = self._assignments(X, sample_weight, correction)
+            assignments = assignments.take(torch.from_numpy(~is_missing))
+            return class_outcomes(assignments, present, categories)
 
     def _assignments(self, X, sample_weight, correction):
         """Return the rows assigned to classes, with the probabilities of errors."""
-        proba = self.predict_proba(X)
-        weight = check_sample_weight(sample_weight, proba)
-        return Assignments(proba, weight, correction)
+        X = self._validate_rows(X)
+        weight = check_sample_weight(sample_weight, X)
+        X, weight = as_tensor(X, "cpu"), as_tensor(weight, "cpu")
+        layout = self._layout(X.shape[1])
+        parameters = MixtureParameters(self._components(vars(self), "cpu"), layout)
+        proba = parameters.proba(parameters.values, X)
+        assignments = Assignments(proba, weight, correction)
+        if correction != "none":
+            at_floor = self._components_at_floor(vars(self))
+            covariance = parameters.covariance(X, weight, at_floor)
+            slope = torch.autograd.functional.jacobian(
+                lambda values: assignments.probability_given(
+                    parameters.proba(values, X)
+                ),
+                parameters.values,
+            ).flatten(0, 1)
+            covariance = torch.from_numpy(np.nan_to_num(covariance))
+            assignments.covariance = slope @ covariance @ slope.T
+        return assignments
 
     def _check_reference(self, reference):
         """Refuse a `reference` that is not the number of a component."""

@@ -60,6 +60,11 @@ class MixtureParameters:
         """Return the log-density of each row, (n,)."""
         return MixtureDensity(self.components(values), self.layout).lml(X)[0]
 
+    def proba(self, values, X):
+        """Return the probabilities of the components of each row, (n, K)."""
+        density = MixtureDensity(self.components(values), self.layout)
+        return density.log_responsibility(X).exp()
+
     @cached_property
     def constraints(self):
         """Gradients of functions of the parameters that are always 0, (q, p)."""

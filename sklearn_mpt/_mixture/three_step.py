@@ -9,7 +9,8 @@ The first step fits a mixture, the second assigns each row i to its most probabl
 which the third step corrects. The method of Bolck, Croon and Hagenaars [1]_ gives row i
 the weights :math:`(D^{-1})_{w_i s}`, some of them negative, of which the mean given the
 class is 1 for this class and 0 for the others. Maximum likelihood [2]_ maximises
-:math:`\sum_i \log \sum_s P(s \mid z_i) D_{s w_i} p(y_i \mid s)`.
+:math:`\sum_i \log \sum_s P(s \mid z_i) D_{s w_i} p(y_i \mid s)`. Errors of D, which
+depends on the fitted mixture, are added to those of the third step [3]_.
 
 References
 ----------
@@ -18,8 +19,12 @@ References
    2004.
 .. [2] J. K. Vermunt, "Latent class modeling with covariates: two improved three-step
    approaches", Political Analysis 18, 2010.
+.. [3] Z. Bakk, D. L. Oberski and J. K. Vermunt, "Relating latent class assignments to
+   external variables: standard errors for correct inference", Political Analysis 22,
+   2014.
 """
 
+import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +38,9 @@ from sklearn_mpt._information.linear import information_by_hessian
 from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
+from sklearn_mpt._numbers import TINY
 
 CORRECTIONS = "bch", "ml", "none"
 
@@ -99,32 +106,44 @@ class Assignments:
 
     Parameters
     ----------
-    proba : ndarray of shape (n, K)
+    proba : Tensor of shape (n, K)
         Probabilities of the classes.
-    weight : ndarray of shape (n,)
+    weight : Tensor of shape (n,)
     correction : {"bch", "ml", "none"}
         "none" takes the assignments as if they had no errors.
 
     Attributes
     ----------
-    probability : ndarray of shape (K, K)
+    classes : Tensor of shape (n,)
+    probability : Tensor of shape (K, K)
         Probability that a row of a class (first axis) is assigned to a class.
+    covariance : Tensor of shape (K * K, K * K)
+        Of `probability`, because the mixture is an estimate.
     """
 
     def __init__(self, proba, weight, correction):
         self.weight, self.correction = weight, correction
-        self.classes = proba.argmax(axis=1)
-        n_components = proba.shape[1]
-        chosen = np.eye(n_components)[self.classes]
-        empty = np.flatnonzero(weight @ chosen == 0)
-        if len(empty):
+        self.n_components = proba.shape[1]
+        self.classes = proba.argmax(1)
+        empty = (weight @ self.chosen == 0).nonzero()[:, 0].tolist()
+        if empty:
             raise ValueError(
                 f"Component(s) {listed(empty)} are the most probable ones of no row: "
                 "classes overlap too much for an analysis in three steps. Use fewer "
                 "components."
             )
-        joint = (weight[:, None] * proba).T @ chosen
-        self.probability = joint / joint.sum(axis=1, keepdims=True)
+        self.probability = self.probability_given(proba)
+        self.covariance = proba.new_zeros((self.n_components**2,) * 2)
+
+    def probability_given(self, proba):
+        """Return P(assigned class | class), (K, K), if rows have these classes."""
+        joint = (self.weight[:, None] * proba).T @ self.chosen
+        return joint / joint.sum(1, keepdim=True)
+
+    @property
+    def chosen(self):
+        """1.0 for the class of each row, else 0.0, (n, K)."""
+        return identity(self.n_components, self.weight)[self.classes]
 
     @property
     def is_likelihood(self):
@@ -132,54 +151,51 @@ class Assignments:
 
     def take(self, rows):
         """Return the assignments of some rows, with the errors of all."""
-        part = object.__new__(type(self))
-        part.__dict__ |= vars(self)
+        part = copy.copy(self)
         part.weight, part.classes = self.weight[rows], self.classes[rows]
         return part
 
-    def class_weights(self):
+    def class_weights(self, probability):
         """Return what each row counts in each class, (n, K); some are negative."""
         if self.correction == "none":
-            return np.eye(len(self.probability))[self.classes]
-        return np.linalg.inv(self.probability)[self.classes]
+            return self.chosen
+        return torch.linalg.inv(probability)[self.classes]
 
-    def log_errors(self):
+    def log_errors(self, probability):
         """Return log P(assignment of the row | class), (n, K)."""
-        with np.errstate(divide="ignore"):
-            return torch.from_numpy(np.log(self.probability.T[self.classes]))
+        return probability.T[self.classes].clamp(min=TINY).log()
 
 
 def covariate_effects(assignments, Z, reference):
     """Return `CovariateEffects`. Z : (n, c). reference : number of a class."""
-    weight = assignments.weight
-    mean, variance, _ = column_moments(Z, weight)
+    mean, variance, _ = column_moments(Z, assignments.weight.numpy())
     scale = column_scales(mean, variance)
     Z1 = torch.from_numpy(np.insert((Z - mean) / scale, 0, 1.0, axis=1))
-    n_components, width = len(assignments.probability), Z1.shape[1]
+    n_components, width = assignments.n_components, Z1.shape[1]
     others = np.delete(np.arange(n_components), reference)
-    if assignments.is_likelihood:
-        log_errors = assignments.log_errors()
-    else:
-        class_weights = torch.from_numpy(assignments.class_weights())
 
     def log_proba(theta):
         logits = Z1.new_zeros(len(Z1), n_components)
         logits[:, others] = Z1 @ theta.view(-1, width).T
         return logits.log_softmax(1)
 
-    def log_prob(theta):
-        log_proba_ = log_proba(theta)
+    def log_prob(theta, probability):
         if assignments.is_likelihood:
-            return (log_proba_ + log_errors).logsumexp(1)
-        return (class_weights * log_proba_).sum(1)
+            return (log_proba(theta) + assignments.log_errors(probability)).logsumexp(1)
+        return (assignments.class_weights(probability) * log_proba(theta)).sum(1)
 
-    start = torch.zeros(len(others) * width, dtype=torch.float64)
-    theta, information = maximum(log_prob, start, weight)
-    covariance = covariance_of(information)
-    if not assignments.is_likelihood:
+    def scores(theta):
+        class_weights = assignments.class_weights(assignments.probability)
         residual = (class_weights - log_proba(theta).exp())[:, others]
-        scores = (residual[..., None] * Z1[:, None]).flatten(1).numpy()
-        covariance = covariance @ ((weight * scores.T) @ scores) @ covariance
+        return (residual[..., None] * Z1[:, None]).flatten(1)
+
+    start = Z1.new_zeros(len(others) * width)
+    theta, covariance = estimate(
+        log_prob,
+        start,
+        assignments,
+        scores=None if assignments.is_likelihood else scores,
+    )
     # of standardised covariates, to theirs
     units = np.diag(np.r_[1.0, 1 / scale])
     units[0, 1:] = -mean / scale
@@ -198,7 +214,7 @@ def covariate_effects(assignments, Z, reference):
     statistic, p_value = np.reshape(tests, (-1, 2)).T
     return CovariateEffects(
         coefs[:, 0], errors[:, 0], coefs[:, 1:], errors[:, 1:], joint, statistic,
-        p_value, assignments.probability,
+        p_value, assignments.probability.numpy(),
     )  # fmt: skip
 
 
@@ -211,7 +227,7 @@ def class_outcomes(assignments, outcome, categories):
     if categories is not None:
         values = (outcome[:, None] == np.arange(len(categories))).astype(float)
     if not assignments.is_likelihood:
-        estimate, covariance = _weighted_means(assignments, values)
+        estimate, covariance = _weighted_means(assignments, torch.from_numpy(values))
     elif categories is None:
         estimate, covariance = _means_by_likelihood(assignments, outcome)
     else:
@@ -226,62 +242,71 @@ def class_outcomes(assignments, outcome, categories):
     if categories is None:
         estimate, error = estimate[:, 0], error[:, 0]
     return ClassOutcomes(
-        estimate, error, covariance, *tests, categories, assignments.probability
+        estimate, error, covariance, *tests, categories, assignments.probability.numpy()
     )
 
 
 def _weighted_means(assignments, values):
     """Return means of values (n, v) by class, (K, v), and their covariance."""
-    class_weights, weight = assignments.class_weights(), assignments.weight
-    total = weight @ class_weights
-    mean = (weight[:, None] * class_weights).T @ values / total[:, None]
-    influence = class_weights[..., None] * (values[:, None] - mean) / total[:, None]
-    influence = influence.reshape(len(values), -1)
-    return mean, (weight * influence.T) @ influence
+    weight, probability = assignments.weight, assignments.probability
+
+    def means(probability):
+        weighted = weight[:, None] * assignments.class_weights(probability)
+        return weighted.T @ values / weighted.sum(0)[:, None]
+
+    mean, class_weights = means(probability), assignments.class_weights(probability)
+    total = (weight @ class_weights)[:, None]
+    influence = class_weights[..., None] * (values[:, None] - mean) / total
+    influence = influence.flatten(1)
+    slope = torch.autograd.functional.jacobian(means, probability)
+    slope = slope.view(mean.numel(), -1)
+    covariance = (weight * influence.T) @ influence
+    covariance = covariance + slope @ assignments.covariance @ slope.T
+    return mean.numpy(), covariance.numpy()
 
 
 def _means_by_likelihood(assignments, outcome):
     """Return means of normal distributions by class, (K, 1), and their covariance."""
-    y, weight = outcome[:, None], assignments.weight
-    mean, variance, _ = column_moments(y, weight)
+    y = outcome[:, None]
+    mean, variance, _ = column_moments(y, assignments.weight.numpy())
     scale = column_scales(mean, variance)
-    y, log_errors = torch.from_numpy((y - mean) / scale), assignments.log_errors()
+    y = torch.from_numpy((y - mean) / scale)
 
-    def log_prob(theta):
+    def log_prob(theta, probability):
         log_odds, means, log_variances = theta.view(3, -1)
         entries = normal_log_prob((y - means) ** 2, log_variances.exp())
-        return (log_odds.log_softmax(0) + log_errors + entries).logsumexp(1)
+        entries = entries + assignments.log_errors(probability)
+        return (log_odds.log_softmax(0) + entries).logsumexp(1)
 
-    assigned = np.eye(log_errors.shape[1])[assignments.classes]
-    counts = weight @ assigned
-    start_means = (weight[:, None] * assigned).T @ y.numpy()[:, 0] / counts
-    start = np.stack([np.log(counts), start_means, np.zeros(len(counts))])
-    theta, covariance = _maximum_and_covariance(log_prob, start, weight)
+    weighted = assignments.weight[:, None] * assignments.chosen
+    counts = weighted.sum(0)
+    start_means = (weighted.T @ y)[:, 0] / counts
+    start = torch.cat([counts.log(), start_means, torch.zeros_like(counts)])
     K = len(counts)
+    theta, covariance = estimate(
+        log_prob, start, assignments, ties=_sums_of((K,), start)
+    )
     means = theta[K : 2 * K].numpy() * scale + mean
     return means[:, None], scale**2 * covariance[K : 2 * K, K : 2 * K]
 
 
 def _proportions_by_likelihood(assignments, values):
     """Return proportions of categories by class, (K, C), and their covariance."""
-    weight, log_errors = assignments.weight, assignments.log_errors()
-    n_values, K = values.shape[1], log_errors.shape[1]
+    n_values, K = values.shape[1], assignments.n_components
     codes = torch.from_numpy(values.argmax(axis=1))
 
     def log_proportions(theta):
         return theta[K:].view(K, n_values).log_softmax(1)
 
-    def log_prob(theta):
-        entries = log_proportions(theta).T[codes]
-        return (theta[:K].log_softmax(0) + log_errors + entries).logsumexp(1)
+    def log_prob(theta, probability):
+        entries = log_proportions(theta).T[codes] + assignments.log_errors(probability)
+        return (theta[:K].log_softmax(0) + entries).logsumexp(1)
 
-    assigned = np.eye(K)[assignments.classes]
-    counts = (weight[:, None] * assigned).T @ values + 0.5
-    start = np.r_[np.log(counts.sum(axis=1)), np.log(counts).ravel()]
-    constraints = np.zeros((1 + K, K + K * n_values))
-    constraints[0, :K] = 1.0
-    constraints[1:, K:] = np.kron(np.eye(K), np.ones(n_values))
-    theta, covariance = _maximum_and_covariance(log_prob, start, weight, constraints)
+    weighted = assignments.weight[:, None] * assignments.chosen
+    counts = weighted.T @ torch.from_numpy(values) + 0.5
+    start = torch.cat([counts.sum(1).log(), counts.log().flatten()])
+    ties = _sums_of((K, *[n_values] * K), start)
+    theta, covariance = estimate(log_prob, start, assignments, ties=ties)
     slope = torch.autograd.functional.jacobian(
         lambda theta: log_proportions(theta).exp().flatten(), theta
     ).numpy()
@@ -289,39 +314,72 @@ def _proportions_by_likelihood(assignments, values):
     return proportions, slope @ covariance @ slope.T
 
 
-def _maximum_and_covariance(log_prob, start, weight, constraints=None):
-    if constraints is None:  # log-odds are determined up to a constant
-        constraints = np.zeros((1, start.size))
-        constraints[0, : start.shape[1]] = 1.0
-    theta, information = maximum(log_prob, torch.from_numpy(start.ravel()), weight)
-    return theta, covariance_of(information, constraints=constraints)
+def _sums_of(sizes, start):
+    """Return gradients of the sums of parts of parameters, which start with these.
 
-
-def maximum(log_prob, start, weight, *, tol=1e-8, max_iter=500):
-    """Maximise a weighted sum over rows; return where, and the observed information.
-
-    log_prob : from parameters, (p,), to a number for each row. tol : size of the
-    gradient of the mean over rows at which steps end. max_iter : number of steps.
+    Logits are determined up to a constant. sizes : of the parts.
     """
-    weight = torch.from_numpy(weight)
-    total = weight.sum()
+    ties, first = np.zeros((len(sizes), len(start))), 0
+    for row, size in zip(ties, sizes, strict=True):
+        row[first : first + size] = 1.0
+        first += size
+    return ties
+
+
+def estimate(log_prob, start, assignments, *, scores=None, ties=None):
+    """Maximise a sum over rows; return where, and the covariance of the estimates.
+
+    The covariance has the errors of the assignments' probabilities.
+
+    log_prob : from parameters, (p,), and the probabilities of assignments, to a number
+    for each row. scores : from parameters to gradients of rows, (n, p), for robust
+    errors; None takes the observed information. ties : as `constraints` of
+    `covariance_of`.
+    """
+    weight, probability = assignments.weight, assignments.probability
+
+    def total(theta, probability=probability):
+        return weight @ log_prob(theta, probability)
+
+    theta = maximum(total, start, float(weight.sum()))
+
+    def gradient(probability):
+        at = theta.clone().requires_grad_()
+        return torch.autograd.grad(total(at, probability), at, create_graph=True)[0]
+
+    inverse = covariance_of(
+        information_by_hessian(total, theta).numpy(), constraints=ties
+    )
+    covariance = inverse
+    if scores is not None:
+        rows = scores(theta).numpy()
+        covariance = inverse @ ((weight.numpy() * rows.T) @ rows) @ inverse
+    cross = torch.autograd.functional.jacobian(gradient, probability)
+    slope = inverse @ cross.reshape(len(theta), -1).numpy()
+    return theta, covariance + slope @ assignments.covariance.numpy() @ slope.T
+
+
+def maximum(total, start, n_rows, *, tol=1e-8, max_iter=500):
+    """Return where a function of parameters, (p,), is largest, by Newton's steps.
+
+    n_rows : by which the function is divided. tol : size of the gradient at which steps
+    end. max_iter : number of steps.
+    """
 
     def value_and_gradient(theta):
         theta = torch.from_numpy(theta).requires_grad_()
-        loss = -(weight @ log_prob(theta)) / total
+        loss = -total(theta) / n_rows
         (gradient,) = torch.autograd.grad(loss, theta)
         return loss.item(), gradient.numpy()
 
-    def information(theta):
-        return information_by_hessian(
-            lambda theta: weight @ log_prob(theta), torch.as_tensor(theta)
-        ).numpy()
+    def curvature(theta):
+        return information_by_hessian(total, torch.from_numpy(theta)).numpy() / n_rows
 
     found = minimize(
         value_and_gradient,
         start.numpy(),
         jac=True,
-        hess=lambda theta: information(theta) / float(total),
+        hess=curvature,
         method="trust-exact",
         options={"gtol": tol, "maxiter": max_iter},
     )
@@ -331,7 +389,7 @@ def maximum(log_prob, start, weight, *, tol=1e-8, max_iter=500):
             "an outcome may separate the classes.",
             ConvergenceWarning,
         )
-    return torch.from_numpy(found.x), information(found.x)
+    return torch.from_numpy(found.x)
 
 
 def _wald(effect, covariance):

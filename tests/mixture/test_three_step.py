@@ -1,11 +1,12 @@
 """Covariates and outcomes of classes, against SciPy's maxima and simulated truths."""
 
+import copy
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp
-from scipy.stats import norm
 
 from sklearn_mpt import MPTMixture
 from sklearn_mpt._information.differences import STEP
@@ -42,16 +43,16 @@ def model():
     return model
 
 
-def assigned(model):
+def assigned(model, rows=X):
     """Assignments, and the probabilities of their errors."""
-    proba = model.predict_proba(X)
+    proba = model.predict_proba(rows)
     chosen = proba.argmax(axis=1)
     joint = proba.T @ np.eye(3)[chosen]
     return chosen, joint / joint.sum(axis=1, keepdims=True)
 
 
-def class_weights(model, correction):
-    chosen, errors = assigned(model)
+def class_weights(model, correction, rows=X):
+    chosen, errors = assigned(model, rows)
     return np.linalg.inv(errors if correction == "bch" else np.eye(3))[chosen]
 
 
@@ -73,22 +74,26 @@ def test_effects_are_where_scipy_finds_the_maximum(model, correction):
     found = model.covariate_effects(X, Z, correction=correction)
     chosen, errors = assigned(model)
     design = np.insert(UNITS, 0, 1.0, axis=1)
+    log_errors = np.log(errors[:, chosen].T)
+    weights = class_weights(model, correction)
 
     def minus_log_likelihood(theta):
         logits = design @ np.vstack([np.zeros(3), theta[:3], theta[3:]]).T
         log_proba = log_softmax(logits, axis=1)
         if correction == "ml":
-            return -logsumexp(log_proba + np.log(errors[:, chosen].T), axis=1).sum()
-        return -(class_weights(model, correction) * log_proba).sum()
+            return -logsumexp(log_proba + log_errors, axis=1).sum()
+        return -(weights * log_proba).sum()
 
     best = minimize(minus_log_likelihood, np.zeros(6)).x
     coef = np.c_[found.intercept, found.coef * [1.0, 2.0]]
     assert_allclose(coef[1:].ravel(), best, atol=1e-3)
     assert not coef[0].any()
-    if correction == "ml":
-        variance = inverse_hessian(minus_log_likelihood, best).diagonal()
-        expected = np.sqrt(variance).reshape(2, 3)[:, 1:] / [1.0, 2.0]
-        assert_allclose(found.coef_std_error[1:], expected, rtol=1e-3)
+    variance = inverse_hessian(minus_log_likelihood, best).diagonal()
+    third_step = np.sqrt(variance).reshape(2, 3)[:, 1:] / [1.0, 2.0]
+    if correction == "ml":  # errors of the assignments' probabilities are small here
+        ratio = found.coef_std_error[1:] / third_step
+        assert (ratio > 1).all()
+        assert ratio.max() < 1.3
 
 
 def test_effects_are_those_simulated_but_for_no_correction(model):
@@ -110,17 +115,16 @@ def test_the_reference_changes_the_comparison_alone(model):
     assert_allclose(last.coef_std_error[0], first.coef_std_error[2], rtol=1e-4)
 
 
-@pytest.mark.parametrize("correction", ["bch", "none"])
-@pytest.mark.parametrize("outcome", [Y, WORDS], ids=["numbers", "words"])
-def test_errors_are_those_of_rows_drawn_again(model, outcome, correction):
-    found = model.class_outcomes(X, outcome, correction=correction)
-    rng, again = np.random.default_rng(2), []
-    for _ in range(30):
+def test_errors_are_those_of_all_steps_with_rows_drawn_again(model):
+    found = model.class_outcomes(X, Y)
+    rng, drawn = np.random.default_rng(2), []
+    for _ in range(15):
         rows = rng.integers(len(X), size=len(X))
-        drawn = model.class_outcomes(X[rows], outcome[rows], correction=correction)
-        again.append(drawn.estimate)
-    ratio = np.std(again, axis=0) / found.std_error
-    assert 0.8 < np.mean(ratio) < 1.25
+        again = copy.deepcopy(model).set_params(warm_start=True)  # keeps the order
+        weights = class_weights(again.fit(X[rows]), "bch", X[rows])
+        drawn.append((weights.T @ Y[rows]) / weights.sum(axis=0))
+    ratio = found.std_error / np.std(drawn, axis=0, ddof=1)
+    assert 0.7 < np.exp(np.log(ratio).mean()) < 1.4
 
 
 @pytest.mark.parametrize("correction", ["ml", "bch"])
@@ -139,16 +143,20 @@ def test_outcomes_are_those_simulated(model, correction):
 def test_means_of_normals_are_where_scipy_finds_the_maximum(model):
     found = model.class_outcomes(X, Y, correction="ml")
     chosen, errors = assigned(model)
+    log_errors = np.log(errors[:, chosen].T)
 
     def minus_log_likelihood(theta):
-        log_proba = np.log(errors[:, chosen].T) + log_softmax([0.0, *theta[6:]])
-        entries = norm(theta[:3], np.exp(theta[3:6])).logpdf(Y[:, None])
+        log_proba = log_errors + log_softmax([0.0, *theta[6:]])
+        residuals = (Y[:, None] - theta[:3]) / np.exp(theta[3:6])
+        entries = -0.5 * residuals**2 - theta[3:6]
         return -logsumexp(log_proba + entries, axis=1).sum()
 
     best = minimize(minus_log_likelihood, [0.0, 1.0, 3.0, *np.zeros(5)]).x
     assert_allclose(found.estimate, best[:3], atol=1e-3)
     variance = inverse_hessian(minus_log_likelihood, best).diagonal()
-    assert_allclose(found.std_error, np.sqrt(variance[:3]), rtol=1e-3)
+    ratio = found.std_error / np.sqrt(variance[:3])
+    assert (ratio > 1).all()
+    assert ratio.max() < 2
 
 
 def test_probabilities_by_both_corrections_agree(model):
