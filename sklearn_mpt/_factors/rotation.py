@@ -1,15 +1,19 @@
 r"""Rotation of factors to simple structure, by gradient projection [1]_.
 
 A (d, k) are the slopes for standard normal z. The rotated slopes are A inv(T)', for
-factors with the correlations T' T; T is orthogonal for "varimax" and "quartimax". The
-criterion of item slopes is computed from the standardised loadings
-:math:`A_j / \sqrt{1.702^2 + |A_j|^2}`, as in factor analysis.
+factors T' z with the correlations T' T; T is orthogonal for "varimax" and "quartimax".
+The criterion is computed from the standardised loadings
+:math:`A_j / \sqrt{u_j + |A_j|^2}`, with the unique variance u of each response, which
+is :math:`1.702^2` for logits of items. "promax" [2]_ comes from "varimax": the loadings
+that are nearest to the fourth powers of the rotated ones, with their signs.
 
 References
 ----------
 .. [1] C. A. Bernaards and R. I. Jennrich, "Gradient projection algorithms and software
    for arbitrary rotation criteria in factor analysis", Educational and Psychological
    Measurement 65, 2005.
+.. [2] A. E. Hendrickson and P. O. White, "Promax: a quick method for rotation to
+   oblique simple structure", British Journal of Statistical Psychology 17, 1964.
 """
 
 import functools
@@ -18,10 +22,12 @@ import numpy as np
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._fitting.line_search import backtrack
+from sklearn_mpt._numbers import TINY
 
 SCALE = 1.702  # ratio of logits to normal deviates
 ORTHOGONAL = ("varimax", "quartimax")
-ROTATIONS = (*ORTHOGONAL, "oblimin")
+ROTATIONS = (*ORTHOGONAL, "oblimin", "promax")
+PROMAX_POWER = 4  # of the authors, and of R
 
 
 def principal_axes(components):
@@ -34,46 +40,84 @@ def principal_axes(components):
 
 
 def simple_axes(components, rotation):
-    """Rotate components to the principal axes, then by "varimax" or "quartimax"."""
-    components = principal_axes(components)
-    length = np.linalg.norm(components)
-    if rotation is None or len(components) == 1 or length == 0:
-        return components
-    _, transform = _project(components.T / length, np.eye(len(components)), rotation)
-    return transform.T @ components
+    """Return components on the principal axes, or rotated by "varimax" or "quartimax".
+
+    components : of features in the same unit, (k, d).
+    """
+    if rotation is None:
+        return principal_axes(components)
+    return rotation_of(components.T, rotation, unique_variance=None).T @ components
 
 
-def loadings_of(slopes):
-    """Return correlations of the factors with each item's latent response; (d, k)."""
-    length = np.sqrt(SCALE**2 + (slopes**2).sum(axis=1, keepdims=True))
+def loadings_of(slopes, unique_variance=SCALE**2):
+    """Return correlations of uncorrelated factors with each response; (d, k).
+
+    unique_variance : number or (d, 1); None for slopes in the same unit, which are
+    divided by their length.
+    """
+    if unique_variance is None:
+        return slopes / max(np.linalg.norm(slopes), TINY)
+    length = np.sqrt(unique_variance + (slopes**2).sum(axis=1, keepdims=True))
     return slopes / length
 
 
 def rotated(slopes, method, start=None):
-    """Return rotated slopes (d, k), and correlations of the factors (k, k).
+    """Return rotated slopes of items (d, k), and correlations of the factors (k, k).
+
+    start : as in `rotation_of`.
+    """
+    transform = rotation_of(slopes, method, start)
+    return slopes @ np.linalg.inv(transform).T, transform.T @ transform
+
+
+def rotation_of(slopes, method, start=None, unique_variance=SCALE**2):
+    """Return T, (k, k), of which the rotated slopes are A inv(T)'.
 
     Columns with a negative sum change their sign. The longest comes first: several
     orders of the columns have the same criterion.
 
-    start : T at which the search starts, whose order is kept; None starts from several.
+    method : of `ROTATIONS`, or None for the principal axes. start : T at which the
+    search starts, whose order is kept; None starts from several. unique_variance : as
+    in `loadings_of`.
     """
     k = slopes.shape[1]
-    if start is None or method is None:
-        slopes = principal_axes(slopes.T).T
     transform = np.eye(k)
+    if start is None or method is None:
+        transform = np.linalg.svd(slopes.T, full_matrices=len(slopes) < k)[0]
     if method is not None and k > 1:
-        loadings = loadings_of(slopes)
-        if start is None:
-            transform = _best(loadings, method)
-        else:
-            transform = _project(loadings, start, method)[1]
+        loadings = loadings_of(slopes @ transform, unique_variance)
+        transform = transform @ _search(loadings, method, start)
     rotated_slopes = slopes @ np.linalg.inv(transform).T
     if start is None:
         order = (rotated_slopes**2).sum(axis=0).argsort()[::-1]
         rotated_slopes, transform = rotated_slopes[:, order], transform[:, order]
-    sign = np.where(rotated_slopes.sum(axis=0) < 0, -1.0, 1.0)
-    rotated_slopes, transform = rotated_slopes * sign, transform * sign
-    return rotated_slopes, transform.T @ transform
+    return transform * np.where(rotated_slopes.sum(axis=0) < 0, -1.0, 1.0)
+
+
+def _search(loadings, method, start):
+    """Return T of the loadings for standard normal z."""
+    criterion = "varimax" if method == "promax" else method
+    if start is None:
+        transform = _best(loadings, criterion)
+    else:
+        if criterion in ORTHOGONAL:
+            start = _nearest_orthogonal(start)
+        transform = _project(loadings, start, criterion)[1]
+    return _promax(loadings, transform) if method == "promax" else transform
+
+
+def _promax(loadings, transform):
+    """Return T of "promax", given that of "varimax"."""
+    simple = loadings @ transform
+    target = simple * np.abs(simple) ** (PROMAX_POWER - 1)
+    U = np.linalg.lstsq(simple, target)[0]
+    U = U * np.sqrt(np.linalg.inv(U.T @ U).diagonal())  # factors have variance 1
+    return transform @ np.linalg.inv(U).T
+
+
+def _nearest_orthogonal(matrix):
+    u, _, vt = np.linalg.svd(matrix)
+    return u @ vt
 
 
 def _best(loadings, method, n_starts=8):
@@ -118,8 +162,7 @@ def _project(loadings, transform, method, *, max_iter=1000, tol=1e-10, max_tries
 
     def onto(T):
         if is_orthogonal:
-            u, _, vt = np.linalg.svd(T)
-            return u @ vt
+            return _nearest_orthogonal(T)
         return T / np.linalg.norm(T, axis=0)
 
     def move(T, along, value, size):

@@ -69,9 +69,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         Number of abilities. More than one is allowed only if all slopes are free and
         no item is nominal; `MPTLinearVAE` has no such limits. Integrals over more than
         3 abilities are by importance sampling.
-    rotation : {"varimax", "quartimax", "oblimin"}, default=None
+    rotation : {"varimax", "quartimax", "oblimin", "promax"}, default=None
         Rotation of several abilities to simple structure of the standardised loadings.
-        "oblimin" allows correlated abilities. None keeps the principal axes.
+        "oblimin" and "promax" allow correlated abilities. None is the principal axes.
     slope_prior : float, default=None
         Standard deviation of a normal prior of the slopes. None is no prior, but if a
         slope exceeds 10, the excess has one of standard deviation 1, and `fit` warns.

@@ -761,7 +761,7 @@ def test_several_abilities_and_their_rotations():
 def test_rotation_finds_simple_structure():
     simple = np.array([[1.5, 0], [1, 0], [0.5, 0], [0, 1], [0, 0.8], [0, 1.2]])
     angle = np.array([[np.cos(0.6), -np.sin(0.6)], [np.sin(0.6), np.cos(0.6)]])
-    for method in ("varimax", "quartimax", "oblimin"):
+    for method in ("varimax", "quartimax", "oblimin", "promax"):
         found, correlation = rotated(simple @ angle, method)
         order = np.argsort(-found[0])
         assert_allclose(found[:, order], simple, atol=1e-4)
@@ -797,7 +797,7 @@ def test_several_abilities_of_a_wide_population_have_a_wide_grid():
     assert_allclose(wide.score_samples(rows), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["varimax", "quartimax", "oblimin"])
+@pytest.mark.parametrize("method", ["varimax", "quartimax", "oblimin", "promax"])
 def test_the_longest_rotated_column_comes_first(method):
     rng = np.random.default_rng(0)
     slopes = rng.uniform(0.5, 2, size=(8, 2))
@@ -1059,7 +1059,7 @@ def test_what_is_not_valid_is_refused(lsat7):
     [
         ("model", ["4pl", 1, None, np.nan, ["2pl"] * 4, ["2pl"] * 4 + [1], {"2pl"}]),
         ("n_components", [0, 6, 1.5, True, None]),
-        ("rotation", ["promax", 1, True]),
+        ("rotation", ["equamax", 1, True]),
         ("slope_prior", [0, -1.0, "1", np.inf, True]),
         ("guessing_prior", [1, "ab", (1,), (0, 0), ("a", 1), (np.nan, 1), (0, None)]),
         ("objective", ["elbo", None]),
