@@ -8,6 +8,7 @@ from sklearn_mpt._version import __version__ as __version__
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
+    from sklearn_mpt._factors.covariance_rows import rows_from_covariance
     from sklearn_mpt._imputation.display import ImputationDisplay
     from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
@@ -94,6 +95,7 @@ _MODULES = {
     "order_log_prob": "_measure.orders",
     "order_spread": "_measure.orders",
     "pool_estimates": "_imputation.pooling",
+    "rows_from_covariance": "_factors.covariance_rows",
 }
 
 __all__ = [
@@ -139,6 +141,7 @@ __all__ = [
     "order_log_prob",
     "order_spread",
     "pool_estimates",
+    "rows_from_covariance",
 ]
 
 

@@ -220,6 +220,15 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
         best = best_of_points(objective, points, STARTS.n_steps)
         return best.coefs.numpy()[:, :-1].T.copy()
 
+    def _n_parameters(self):
+        """Return the number of free parameters; rotations change nothing."""
+        likelihood = self._likelihood().from_attributes(vars(self), self._scale)
+        n_dims, n_locations = self.components_.shape
+        eye = torch.eye(n_locations, dtype=torch.float64)
+        n_free = int(torch.linalg.matrix_rank(likelihood.centre(eye)))
+        n_coefs = n_free * (n_dims + 1) - n_dims * (n_dims - 1) // 2
+        return n_coefs + likelihood.shape_params.numel()
+
     def _density_of(self, fitted, device):
         joint = self._joint_of(fitted, device)
         units = Units.from_attributes(fitted, device)

@@ -208,6 +208,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     def _has_priors(self, n_features):
         return self.slope_prior is not None
 
+    def _n_parameters(self):
+        return self._kind._n_parameters(self)
+
     def _start(self, X, rng, weight):
         return self._kind._start(self, X, rng, weight)
 

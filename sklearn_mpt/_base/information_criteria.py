@@ -1,0 +1,63 @@
+"""Information criteria of models that know the number of their parameters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from sklearn_mpt._checks import check_sample_weight
+from sklearn_mpt._measure.information_criteria import akaike, bayesian
+
+
+class InformationCriteriaMixin:
+    """Mixin that adds `aic` and `bic` to models with `score_samples`."""
+
+    score_samples: Callable[..., Any]
+
+    @abstractmethod
+    def _n_parameters(self) -> int:
+        """Return the number of free parameters."""
+
+    def aic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Compute the Akaike information criterion on X; lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        aic : float
+            -2 times the log-likelihood (nats), plus 2 for each free parameter.
+            Rotations of components are not free: they change nothing.
+        """
+        log_prob = self.score_samples(X)
+        weight = check_sample_weight(sample_weight, log_prob)
+        return akaike(weight @ log_prob, self._n_parameters())
+
+    def bic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """Compute the Bayesian information criterion on X; lower is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        bic : float
+            -2 times the log-likelihood (nats), plus for each free parameter the
+            logarithm of the number of rows, or of the sum of their weights. Rotations
+            of components are not free: they change nothing.
+        """
+        log_prob = self.score_samples(X)
+        weight = check_sample_weight(sample_weight, log_prob)
+        return bayesian(weight @ log_prob, self._n_parameters(), weight.sum())
