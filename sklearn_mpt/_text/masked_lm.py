@@ -80,7 +80,8 @@ class MaskedLM:
     def model(self):
         """The model; it is loaded when it is first needed."""
         if self.loaded is None:
-            self.loaded = _load_once(self.checkpoint)
+            with LOADED:
+                self.loaded = _load(self.checkpoint)
         return self.loaded
 
     @property
@@ -166,14 +167,9 @@ def _linear(input, weight, bias=None):
     return product
 
 
-def _load_once(checkpoint):
-    """Load the model once in a worker process, which scores many blocks with it."""
-    with LOADED:
-        return _load(checkpoint)
-
-
 @lru_cache(maxsize=1)
 def _load(checkpoint):
+    """Load the model once in a worker process, which scores many blocks with it."""
     return checkpoint()
 
 
