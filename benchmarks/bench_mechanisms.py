@@ -164,7 +164,7 @@ def weights(case, seed, is_with):
             MPTScorer(model, tokenizer, design="chain", random_state=group)
             .fit()
             .score_samples(texts)
-            for group in range(8)
+            for group in range(6)
         ]
     return {"minus log variance": -np.log(np.var(scores, axis=0, ddof=1)).mean()}
 
@@ -184,7 +184,7 @@ TEXT_MODELS = {
 @lru_cache
 def text_model(case):
     write, rate = TEXT_MODELS[case]
-    return *bench_scorer.train(write, rate, 300), write
+    return *bench_scorer.train(write, rate, 200), write
 
 
 def codes(case, seed, is_with):
