@@ -14,6 +14,7 @@ from sklearn.utils import Bunch, check_array, check_consistent_length, column_or
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
+from sklearn_mpt._base.information_criteria import InformationCriteriaMixin
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
@@ -32,7 +33,6 @@ from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._frames import readable_numbers
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
-from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
@@ -72,7 +72,7 @@ MIN_FRACTION_TOLD = 0.01
 N_ROWS_TOLD = 2000  # rows from which this is estimated, so that it costs no epoch
 
 
-class MPTMixture(TableMPT, IterativeMPT):
+class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     r"""Mixture of Gaussians, latent classes or latent profiles, with missing values.
 
     Each row belongs to one of `n_components` components, to component k with
@@ -356,45 +356,6 @@ class MPTMixture(TableMPT, IterativeMPT):
         return self._map_rows(
             density, lambda x: density.log_responsibility(x).exp(), X, dtype=dtype
         )
-
-    def bic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Compute the Bayesian information criterion on X; lower is better.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row; None is 1.
-
-        Returns
-        -------
-        bic : float
-            -2 times the log-likelihood, plus for each parameter the logarithm of the
-            number of rows, or of the sum of their weights.
-        """
-        log_prob = self.score_samples(X)
-        weight = check_sample_weight(sample_weight, log_prob)
-        return bayesian(weight @ log_prob, self._n_parameters(), weight.sum())
-
-    def aic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Compute the Akaike information criterion on X; lower is better.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weight of each row; None is 1.
-
-        Returns
-        -------
-        aic : float
-            -2 times the log-likelihood, plus 2 for each parameter.
-        """
-        log_prob = self.score_samples(X)
-        weight = check_sample_weight(sample_weight, log_prob)
-        return akaike(weight @ log_prob, self._n_parameters())
 
     def standard_errors(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
