@@ -7,6 +7,7 @@ averaged and added up.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,6 +47,11 @@ class MaskDraw:
     block_size: int = 1
     mask_blocks: str | None = None
     moderation: Moderation | None = None
+
+    @classmethod
+    def of_all_tokens(cls, seed):
+        """Hide all tokens of a window at once, and score each of them."""
+        return cls("ordered", seed, 1, order="block", block_size=sys.maxsize)
 
     @property
     def is_antithetic(self):
@@ -93,10 +99,18 @@ class MaskDraw:
             return np.arange(1, n_units + 1)
         return np.unique([mask_size(rate, n_units) for rate in self.rates])
 
+    @property
+    def n_at_once(self):
+        """Number of tokens that become visible at a time, for "ordered"."""
+        return self.block_size if self.order == "block" else 1
+
     def n_rows(self, window):
         """Return an upper bound of the number of rows of a window."""
+        n_units = self.n_units(window)
+        if self.method == "ordered":
+            return -(-n_units // self.n_at_once)
         n_masks = self.n_masks if self._method.is_random else 1
-        return n_masks * len(self.sizes(self.n_units(window)))
+        return n_masks * len(self.sizes(n_units))
 
     def plan(self, window):
         """Yield the rows of a window: (hidden, target), bool of shape (n_tokens,)."""
@@ -238,10 +252,9 @@ def plan_words(window, draw):
 
 def plan_blocks(window, draw):
     """Go from left to right: hide all later tokens, and score the next block."""
-    size = draw.block_size if draw.order == "block" else 1
-    for start in range(0, len(window.places), size):
+    for start in range(0, len(window.places), draw.n_at_once):
         later = window.places[start:]
-        yield _only(window, later), _only(window, later[:size])
+        yield _only(window, later), _only(window, later[: draw.n_at_once])
 
 
 def lay_out_singles(n_places, draw):

@@ -429,13 +429,11 @@ class TextScoresMixin:
             replace(window, places=window.places[text_mask])
             for window, text_mask in zip(windows, masks, strict=True)
         ]
-        # hides all places of a window
-        draw = MaskDraw("mpt", self._seed, 1, np.ones(1))
+        draw = MaskDraw.of_all_tokens(self._seed)
         scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
         log_prob = [np.zeros(len(text_mask)) for text_mask in masks]
         for values, text_mask, score in zip(log_prob, masks, scores, strict=True):
-            # score.tokens adds up to the mean
-            values[text_mask] = score.tokens * text_mask.sum()
+            values[text_mask] = score.tokens
         return log_prob
 
     def _token_contributions(self, X, n_orders, random_state, n_jobs):

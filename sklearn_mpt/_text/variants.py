@@ -337,7 +337,7 @@ class VariantsMixin:
             ratios = MARGINALS[method](language_model, protein, variants)
             return np.stack([ratios, np.zeros(len(ratios))])
         if method == "masked-marginal":
-            draw = MaskDraw("mpt", self._seed, 1, np.ones(1))  # all sites of a window
+            draw = MaskDraw.of_all_tokens(self._seed)
         else:
             draw = MaskDraw("chain", self._seed, n_orders)
         windows, owners = [], []
@@ -353,9 +353,7 @@ class VariantsMixin:
         ratios = np.zeros((2, len(variants)))
         for i, score, of_wild in zip(owners, scores[::2], scores[1::2], strict=True):
             ratio = difference(score, of_wild)
-            # the score of a masked marginal is the mean over tokens
-            n_tokens = len(ratio.tokens) if method == "masked-marginal" else 1
-            ratios[0, i] += ratio.tokens.sum() * n_tokens
+            ratios[0, i] += ratio.tokens.sum()
             ratios[1, i] = np.hypot(ratios[1, i], std_error([ratio], [1]))
         return ratios
 
