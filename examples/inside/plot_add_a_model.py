@@ -3,10 +3,11 @@
 Writing a model and a kind of feature
 =====================================
 
-This example has two complete extensions. A mixture of Gaussians needs one method,
-``conditional_log_prob``, to be measured by this package; no subclass is needed. Counts
-need one class with the distribution of a count, and then the linear model of this
-package can be trained on them.
+This example has three complete extensions. A mixture of Gaussians needs one method,
+``conditional_log_prob``, to be measured by this package; no subclass is needed. A
+predictor of scikit-learn's kind needs a mean and a standard deviation to become a model
+of all columns. Counts need one class with the distribution of a count, and then the
+linear model of this package can be trained on them.
 """
 
 import math
@@ -16,13 +17,15 @@ import numpy as np
 import torch
 from scipy.special import logsumexp, softmax
 from scipy.stats import nbinom, norm
-from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.base import BaseEstimator, DensityMixin, RegressorMixin
 from sklearn.datasets import load_wine
+from sklearn.metrics.pairwise import nan_euclidean_distances
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import scale
 
 from sklearn_mpt import (
     MPTCurveDisplay,
+    MPTDependencyNetwork,
     MPTProbabilisticPCA,
     check_masked_model,
     compare_lml,
@@ -117,6 +120,41 @@ oddest = mixture.score_samples(test).argmin()
 print(f"The oddest wine: {parts[oddest].sum():.2f} nats, of which", end=" ")
 worst = parts[oddest].argmin()
 print(f"{parts[oddest, worst]:.2f} for {wine.feature_names[worst]}")
+
+# %%
+# A predictor
+# -----------
+#
+# :class:`~sklearn_mpt.MPTDependencyNetwork` fits a predictor for each column. A hidden
+# number is normal, with the mean and the standard deviation that ``predict`` returns.
+# This one says by its tag that it takes NaN; others get indicators of what is visible.
+
+
+class NearestRows(RegressorMixin, BaseEstimator):
+    """Mean and spread of the nearest rows, by the columns that both have."""
+
+    def __init__(self, n_neighbors=10):
+        self.n_neighbors = n_neighbors
+
+    def fit(self, X, y):
+        self.X_, self.y_ = X, y
+        return self
+
+    def predict(self, X, return_std=False):
+        distance = np.nan_to_num(nan_euclidean_distances(X, self.X_))
+        nearest = distance.argsort(axis=1)[:, : self.n_neighbors]
+        values = self.y_[nearest]
+        mean = values.mean(axis=1)
+        return (mean, values.std(axis=1)) if return_std else mean
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+network = MPTDependencyNetwork(regressor=NearestRows(), random_state=0).fit(train)
+print(compare_lml({"nearest rows": network, "PPCA": ppca}, test))
 
 # %%
 # A kind of feature
