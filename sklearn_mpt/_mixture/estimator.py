@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import entr
-from sklearn.utils import Bunch, check_array, check_consistent_length, column_or_1d
+from sklearn.utils import Bunch, check_array, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
@@ -22,7 +22,6 @@ from sklearn_mpt._checks import (
     POSITIVE_OR_0,
     check_choice,
     check_device,
-    check_finite,
     check_fitted_components,
     check_int,
     check_sample_weight,
@@ -33,7 +32,6 @@ from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._frames import readable_numbers
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
-from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
@@ -47,6 +45,7 @@ from sklearn_mpt._mixture.three_step import (
     CovariateEffects,
     class_outcomes,
     covariate_effects,
+    read_outcome,
 )
 from sklearn_mpt._mixture.training import (
     EM,
@@ -477,7 +476,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         Warns
         -----
         ConvergenceWarning
-            If a combination of covariates separates some classes.
+            If steps do not end. Where covariates separate classes, effects and their
+            errors are large.
         UserWarning
             If the rows do not determine some effects.
 
@@ -510,6 +510,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         """
         check_choice(correction, "correction", CORRECTIONS)
         self._check_reference(reference)
+        if len(self.weights_) == 1:
+            raise ValueError("n_components=1 has no classes to tell from each other.")
         Z = check_array(
             readable_numbers(covariates), dtype=np.float64, input_name="covariates"
         )
@@ -558,7 +560,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         Raises
         ------
         ValueError
-            If no row is assigned to some class.
+            If no row is assigned to some class, or all outcomes are the same.
 
         See Also
         --------
@@ -574,15 +576,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         (2,)
         """
         check_choice(correction, "correction", CORRECTIONS)
-        outcome = column_or_1d(np.asarray(outcome))
-        is_missing = missing_entries(outcome[:, None])[:, 0]
-        check_consistent_length(X, outcome)
-        present, categories = outcome[~is_missing], None
-        if present.dtype.kind in "iuf":
-            present = present.astype(float)
-            check_finite(present, "outcome")
-        else:
-            categories, present = np.unique(present, return_inverse=True)
+        present, categories, is_missing = read_outcome(outcome)
+        check_consistent_length(X, is_missing)
         with torch_modes(with_grad=True):
             assignments = self._assignments(X, sample_weight, correction)
             assignments = assignments.take(torch.from_numpy(~is_missing))

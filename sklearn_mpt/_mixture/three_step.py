@@ -32,13 +32,15 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import column_or_1d
 
-from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._checks import check_finite, warn_caller
 from sklearn_mpt._information.linear import information_by_hessian
 from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._matrices import identity
+from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 
@@ -164,6 +166,35 @@ class Assignments:
     def log_errors(self, probability):
         """Return log P(assignment of the row | class), (n, K)."""
         return probability.T[self.classes].clamp(min=TINY).log()
+
+
+def read_outcome(outcome):
+    """Return the outcomes that are present, and where they are missing.
+
+    Returns numbers, or codes of categories, (m,); the categories, None for numbers; and
+    bool, (n,).
+    """
+    outcome = column_or_1d(np.asarray(outcome))
+    is_missing = missing_entries(outcome[:, None])[:, 0]
+    present, categories = outcome[~is_missing], None
+    if present.dtype.kind == "O" and {type(v) for v in present} <= {int, float}:
+        present = present.astype(float)  # integers of pandas with gaps
+    if present.dtype.kind in "iuf":
+        present = present.astype(float)
+        check_finite(present, "outcome")
+    elif present.dtype.kind in "bOUS":
+        categories, present = np.unique(present, return_inverse=True)
+    else:
+        raise ValueError(
+            "outcome must have numbers, strings or booleans, got dtype "
+            f"{present.dtype}."
+        )
+    if len(np.unique(present)) < 2:
+        raise ValueError(
+            "outcome must have at least two different values, got "
+            f"{len(np.unique(present))}."
+        )
+    return present, categories, is_missing
 
 
 def covariate_effects(assignments, Z, reference):

@@ -30,6 +30,7 @@ def simulated(n=1000):
 
 X, Z, Y, WORDS = simulated()
 UNITS = Z / [1.0, 2.0]
+DATES = np.arange(len(X)).astype("datetime64[D]")
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +193,45 @@ def test_rows_without_an_outcome_are_left_out(model):
         (lambda m: m.class_outcomes(X, Z), "should be a 1d array"),
         (lambda m: m.class_outcomes(X, Y[1:]), "inconsistent numbers of samples"),
         (lambda m: m.class_outcomes(X, Y / 0.0), "outcome must be finite"),
+        (lambda m: m.class_outcomes(X, 0 * Y), "two different values, got 1"),
+        (lambda m: m.class_outcomes(X, ["a"] * len(X)), "two different values, got 1"),
+        (lambda m: m.class_outcomes(X, np.nan * Y), "two different values, got 0"),
+        (lambda m: m.class_outcomes(X, DATES), "got dtype datetime64"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero")
 def test_what_cannot_be_analysed_is_refused(model, call, message):
     with pytest.raises(ValueError, match=message):
         call(model)
+
+
+def test_one_class_depends_on_nothing(model):
+    one = MPTMixture(1, likelihood="bernoulli", random_state=0).fit(X)
+    with pytest.raises(ValueError, match="n_components=1 has no classes"):
+        one.covariate_effects(X, Z)
+    found = one.class_outcomes(X, Y)
+    assert_allclose(found.estimate, Y.mean())
+    assert_allclose(found.std_error, Y.std() / np.sqrt(len(Y)))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_outcomes_of_tables(model, library):
+    frames = pytest.importorskip(library)
+    some = [None, *WORDS[1:].tolist()]
+    expected = model.class_outcomes(X, np.array(some, dtype=object))
+    assert_allclose(
+        model.class_outcomes(X, frames.Series(some)).estimate, expected.estimate
+    )
+    frame = frames.DataFrame({"a": Z[:, 0], "b": Z[:, 1]})
+    assert_allclose(
+        model.covariate_effects(X, frame).coef, model.covariate_effects(X, Z).coef
+    )
+    gaps = frames.Series(
+        [None, *range(1, len(X))], dtype={"pandas": "Int64"}.get(library)
+    )
+    counted = model.class_outcomes(X, gaps)
+    numbers = np.r_[np.nan, 1.0 : len(X)]
+    assert_allclose(counted.estimate, model.class_outcomes(X, numbers).estimate)
 
 
 def test_classes_of_no_row_are_named(model):
