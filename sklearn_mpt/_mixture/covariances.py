@@ -74,7 +74,8 @@ class CovarianceForm(ABC):
 
     def n_parameters(self, n_components, n_features):
         """Return the number of free parameters."""
-        return len(self.index(n_components, n_features).unique())
+        index = self.index(n_components, n_features)
+        return int(index.max()) + 1 if index.numel() else 0
 
     def n_rotations(self, n_features):
         """Return how many directions of `free` change nothing in a component."""

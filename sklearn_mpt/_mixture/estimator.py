@@ -837,10 +837,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         values = layout.likelihood.values_of_each(layout.n_features)
         if values is None:
             return
-        n_cells, n_parameters = (
-            math.prod(map(len, values)),
-            self._n_parameters_of(fitted),
-        )
+        n_cells = math.prod(map(len, values))
+        n_parameters = self._n_parameters_of(fitted)
         if n_parameters >= n_cells:
             warn_caller(
                 f"{self.n_components} components have {n_parameters} parameters, but "

@@ -237,4 +237,4 @@ def test_outcomes_of_tables(model, library):
 def test_classes_of_no_row_are_named(model):
     rows = np.ones((5, 6))
     with pytest.raises(ValueError, match=r"are the most probable ones of no row"):
-        model.class_outcomes(rows, np.zeros(5))
+        model.class_outcomes(rows, np.arange(5))
