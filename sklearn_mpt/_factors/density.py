@@ -187,8 +187,8 @@ class LinearGaussian(LatentDensity):
         z = self._solve(root, residual @ self.components.T / self.noise_variance)
         if self.signal > MAX_RATIO:
             error = residual - (z @ self.components) * observed
-            pull = error @ self.components.T / self.noise_variance - z
-            z = z + self._solve(root, pull)
+            gradient = error @ self.components.T / self.noise_variance - z
+            z = z + self._solve(root, gradient)
         return z, root
 
     def _solve(self, root, vectors):

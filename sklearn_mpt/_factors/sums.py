@@ -81,14 +81,14 @@ def moments_of(X, weight=None, mean=None):
         block = block - mean
         return block.nan_to_num_() if has_gaps else block
 
-    share = weight[:, None] / len(X)
+    fraction = weight[:, None] / len(X)
     if 2 * len(X) < X.shape[1]:
-        factor = share.sqrt() * centred(X)
+        factor = fraction.sqrt() * centred(X)
         return Moments(mean, (factor**2).sum(0), (factor.T, factor))
     covariance = 0.0
     for part in chunk_slices(*X.shape, CACHE_ENTRIES):
         block = centred(X[part])
-        covariance = covariance + block.T @ (share[part] * block)
+        covariance = covariance + block.T @ (fraction[part] * block)
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 
@@ -130,8 +130,8 @@ class SymmetricMatrices:
 
     def ratio(self, covariance, visible, scaled):
         """Return conditional variances over the noise; where visible, the inverse."""
-        share = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
-        return (1 + (1 - 2 * visible) * share).clamp_(min=MIN_VARIANCE_RATIO)
+        explained = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
+        return (1 + (1 - 2 * visible) * explained).clamp_(min=MIN_VARIANCE_RATIO)
 
 
 @functools.lru_cache(maxsize=32)
@@ -161,8 +161,8 @@ def _posterior(residual, visible, m, symmetric):
     residual : rows less the mean, any number where not visible, (n, d).
     """
     C = symmetric.covariance(visible, m.scaled)
-    fit_change = (residual * visible / m.noise) @ m.W
-    return C, (C @ fit_change[..., None])[..., 0]
+    projected = (residual * visible / m.noise) @ m.W
+    return C, (C @ projected[..., None])[..., 0]
 
 
 def conditional_moments(X, visible, point, symmetric):
@@ -206,7 +206,7 @@ def masked_sums(
     residual = (X - m.mean) * present
     C, z = _posterior(residual, visible, m, symmetric)
     ratio = symmetric.ratio(C, visible, m.scaled)
-    target = _resolved(target, visible, ratio, max_ratio)
+    target = resolved_targets(target, visible, ratio, max_ratio)
     error, sign = residual - z @ m.W.T, 1 - 2 * visible
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
@@ -215,22 +215,26 @@ def masked_sums(
     v = (C @ (a @ m.W)[..., None])[..., 0]
     G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
     direct = a - visible * (v @ m.W.T) / m.noise
-    slope = direct.T @ z + (visible * error / m.noise).T @ v
-    slope -= _variance_slope(C, G, b, visible, m, symmetric)
-    target_slope = -0.5 * (target - a * error)
+    loading_gradient = direct.T @ z + (visible * error / m.noise).T @ v
+    loading_gradient -= _variance_gradient(C, G, b, visible, m, symmetric)
+    target_gradient = -0.5 * (target - a * error)
     fit_change = error * (v @ m.W.T)
-    noise_slope = _noise_slope(
-        target_slope, b, ratio, visible, G, fit_change, (v * z).sum(), m, symmetric
+    noise_gradient = _noise_gradient(
+        target_gradient, b, ratio, visible, G, fit_change, (v * z).sum(), m, symmetric
     )
-    gradient = Point(torch.cat([slope, direct.sum(0)[:, None]], 1), noise_slope)
-    share = present * weight[:, None]
-    information = _information(C, z, share, m, symmetric) if with_information else None
+    gradient = Point(
+        torch.cat([loading_gradient, direct.sum(0)[:, None]], 1), noise_gradient
+    )
+    entry_weight = present * weight[:, None]
+    information = (
+        _information(C, z, entry_weight, m, symmetric) if with_information else None
+    )
     v_z = v.T @ z
     rescaling = latent_rescaling(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
-def _resolved(target, visible, ratio, max_ratio=MAX_RATIO):
+def resolved_targets(target, visible, ratio, max_ratio=MAX_RATIO):
     """Score targets with a variance much larger than the noise only where hidden.
 
     Given r of d features, a target is hidden in d - r of d + 1 masks.
@@ -241,31 +245,35 @@ def _resolved(target, visible, ratio, max_ratio=MAX_RATIO):
         return target
     n_targets = (target > 0).sum(1, keepdim=True)
     n_hidden = ((target > 0) & (visible == 0)).sum(1, keepdim=True)
-    share = (n_targets + 1) / n_hidden.clamp(min=1)
-    hidden_only = torch.where(visible > 0, 0.0, target * share)
+    factor = (n_targets + 1) / n_hidden.clamp(min=1)
+    hidden_only = torch.where(visible > 0, 0.0, target * factor)
     return torch.where(is_excessive, hidden_only, target)
 
 
-def _variance_slope(C, G, b, visible, m, symmetric):
+def _variance_gradient(C, G, b, visible, m, symmetric):
     """Return the derivative in the weights through the variances of the targets."""
     packed = b.T @ symmetric.pack(C) - visible.T @ symmetric.pack(G)
     curved = (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
     return 2 / m.noise[:, None] * curved
 
 
-def _noise_slope(target_slope, b, ratio, visible, G, fit_change, z_term, m, symmetric):
+def _noise_gradient(
+    target_gradient, b, ratio, visible, G, fit_change, z_term, m, symmetric
+):
     """Return the derivative in the shared log noise, or in that of each feature.
 
-    target_slope : derivative in the noise of the targets. b, G : derivatives in the
+    target_gradient : derivative in the noise of the targets. b, G : derivatives in the
     ratios and in the precisions of z. fit_change : effect of a visible entry on its own
     fit through z. z_term : sum of the changes divided by the noise, computed without
     cancellation.
     """
     if m.is_shared:
-        return target_slope.sum() + G.diagonal(dim1=1, dim2=2).sum() - z_term
-    share = (1 - 2 * visible) * (ratio - 1)
+        return target_gradient.sum() + G.diagonal(dim1=1, dim2=2).sum() - z_term
+    explained = (1 - 2 * visible) * (ratio - 1)
     others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
-    return (target_slope + b * share - visible * (others + fit_change / m.noise)).sum(0)
+    return (
+        target_gradient + b * explained - visible * (others + fit_change / m.noise)
+    ).sum(0)
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
@@ -276,38 +284,38 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     m = LinearGaussianParts(point)
     weight = X.new_ones(len(X)) if weight is None else weight
     is_complete = len(present) < len(X)
-    share = weight[:, None] if is_complete else present * weight[:, None]
+    entry_weight = weight[:, None] if is_complete else present * weight[:, None]
     residual = (X - m.mean) * present
     C, z = _posterior(residual, present, m, symmetric)
     error = (residual - z @ m.W.T) * present
     packed = symmetric.pack(C).expand(len(X), -1)
-    covered = symmetric.unpack(share.T @ packed)
-    spread = (covered @ m.W[..., None])[..., 0]
+    covered = symmetric.unpack(entry_weight.T @ packed)
+    uncertain = (covered @ m.W[..., None])[..., 0]
     distance = (error**2 / m.noise).sum(1) + (z**2).sum(1)
     log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
     value = -0.5 * (log_scale + distance)
-    squares = (share * error**2).sum(0) + (spread * m.W).sum(1)
-    noise_slope = m.noise_derivative(0.5 * (squares / m.noise - share.sum(0)))
-    error = share * error
-    slope = torch.cat([error.T @ z - spread, error.sum(0)[:, None]], 1)
-    gradient = Point(slope / m.noise[:, None], noise_slope)
-    information = _information(C, z, share, m, symmetric)
+    squares = (entry_weight * error**2).sum(0) + (uncertain * m.W).sum(1)
+    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - entry_weight.sum(0)))
+    error = entry_weight * error
+    loading_gradient = torch.cat([error.T @ z - uncertain, error.sum(0)[:, None]], 1)
+    gradient = Point(loading_gradient / m.noise[:, None], noise_gradient)
+    information = _information(C, z, entry_weight, m, symmetric)
     second = symmetric.unpack((weight @ packed)[None])[0] + (weight[:, None] * z).T @ z
     eye = identity(len(second), second)
-    spread = 0.5 * (second - weight.sum() * eye)
-    rescaling = latent_rescaling(spread, (weight[:, None] * z).sum(0))
+    scale = 0.5 * (second - weight.sum() * eye)
+    rescaling = latent_rescaling(scale, (weight[:, None] * z).sum(0))
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
-def _information(C, z, share, m, symmetric):
+def _information(C, z, entry_weight, m, symmetric):
     """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry.
 
-    share : weights of rows where the entry is present, else 0, (n, d); or those of
-    complete rows, (n, 1).
+    entry_weight : weights of rows where the entry is present, else 0, (n, d); or those
+    of complete rows, (n, 1).
     """
-    second = share.T @ (symmetric.pack(C) + symmetric.outer(z))
-    full = _bordered(symmetric.unpack(second), share.T @ z, share.sum(0))
-    count = (share.sum(0) / 2).expand(len(m.noise))
+    second = entry_weight.T @ (symmetric.pack(C) + symmetric.outer(z))
+    full = _bordered(symmetric.unpack(second), entry_weight.T @ z, entry_weight.sum(0))
+    count = (entry_weight.sum(0) / 2).expand(len(m.noise))
     return Curvature(full / m.noise[:, None, None], m.noise_derivative(count))
 
 
@@ -327,7 +335,7 @@ def moment_sums(product, variance, visible, target, point, symmetric):
     m = LinearGaussianParts(point)
     C = symmetric.covariance(visible, m.scaled)
     ratio, sign = symmetric.ratio(C, visible, m.scaled), 1 - 2 * visible
-    target = _resolved(target, visible, ratio)
+    target = resolved_targets(target, visible, ratio)
     weight = target / (m.noise * ratio)
     V, U = (C @ m.W.T) * (visible / m.noise)[:, None], m.W.T * weight[:, None]
     z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
@@ -341,14 +349,14 @@ def moment_sums(product, variance, visible, target, point, symmetric):
     v_z = C @ (U @ z_e.mT)
     v_e = C @ (u_x - U @ z_x.mT @ m.W.T - U @ m.W @ z_e)
     through_z = (v_e - v_z.mT @ m.W.T) * (visible / m.noise)[:, None]
-    slope = (weight[:, None] * z_e + through_z).sum(0).T
-    slope -= _variance_slope(C, G, b, visible, m, symmetric)
-    target_slope, fit_change = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
+    loading_gradient = (weight[:, None] * z_e + through_z).sum(0).T
+    loading_gradient -= _variance_gradient(C, G, b, visible, m, symmetric)
+    target_gradient, fit_change = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
     z_term = v_z.diagonal(dim1=1, dim2=2).sum()
-    noise_slope = _noise_slope(
-        target_slope, b, ratio, visible, G, fit_change, z_term, m, symmetric
+    noise_gradient = _noise_gradient(
+        target_gradient, b, ratio, visible, G, fit_change, z_term, m, symmetric
     )
-    gradient = Point(torch.nn.functional.pad(slope, (0, 1)), noise_slope)
+    gradient = Point(torch.nn.functional.pad(loading_gradient, (0, 1)), noise_gradient)
     information = _moment_information(C + z_z, len(variance), m)
     total, square = v_z.sum(0), (value**2).sum()
     rescaling = latent_rescaling(
@@ -369,11 +377,11 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     log_scale = d * LOG_2PI + m.log_noise.sum() - torch.linalg.slogdet(C)[1]
     value = -0.5 * n_rows * (log_scale + (e_x / m.noise).sum())
     second = C + z_z
-    slope = (z_x - second @ m.W.T).T / m.noise[:, None]
+    loading_gradient = (z_x - second @ m.W.T).T / m.noise[:, None]
     squares = variance - 2 * explained + ((m.W @ second) * m.W).sum(1)
-    noise_slope = m.noise_derivative(0.5 * (squares / m.noise - 1))
-    slope = torch.nn.functional.pad(slope, (0, 1))
-    gradient = Point(n_rows * slope, n_rows * noise_slope)
+    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - 1))
+    loading_gradient = torch.nn.functional.pad(loading_gradient, (0, 1))
+    gradient = Point(n_rows * loading_gradient, n_rows * noise_gradient)
     information = _moment_information(second[None], d, m).times(n_rows)
     eye = identity(len(C), C)
     rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))

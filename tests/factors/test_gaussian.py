@@ -19,7 +19,6 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._factors.density import (  # noqa: E402
     LinearGaussian,
-    _precision_root_by_rows,
     moments_of,
 )
 from sklearn_mpt._factors.objective import (  # noqa: E402
@@ -29,11 +28,11 @@ from sklearn_mpt._factors.objective import (  # noqa: E402
 )
 from sklearn_mpt._factors.sums import (  # noqa: E402
     SymmetricMatrices,
-    _resolved,
     likelihood_sums,
     masked_sums,
     moment_likelihood_sums,
     moment_sums,
+    resolved_targets,
 )
 from sklearn_mpt._fitting.masks import ComplementaryMasks, DisjointMasks  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
@@ -307,7 +306,7 @@ def test_targets_far_beyond_the_noise_are_scored_while_hidden_only():
     far = others < 2
     ratio = torch.where(far, 1e9, 2.0)
     ratio = torch.where(seen > 0, 1 / ratio, ratio)
-    resolved = _resolved(target, seen, ratio)
+    resolved = resolved_targets(target, seen, ratio)
     assert not (resolved * seen * far).any()
     value = torch.from_numpy(np.random.default_rng(0).normal(size=(d, 2**d)))
     rest = (seen[:, None] * (1 - torch.eye(d)) * 2.0 ** torch.arange(d)).sum(2).long()
@@ -319,7 +318,7 @@ def test_targets_far_beyond_the_noise_are_scored_while_hidden_only():
 
 def test_targets_near_the_noise_stay_as_they_are(point, X, hidden):
     _, _, seen, target = entries(X, hidden)
-    assert _resolved(target, seen, torch.full_like(seen, 2.0)) is target
+    assert resolved_targets(target, seen, torch.full_like(seen, 2.0)) is target
 
 
 def test_gradient_of_likelihood_sums_is_that_of_the_density(
@@ -794,17 +793,6 @@ def test_as_many_components_as_features_have_the_chains_of_any_number():
     X = torch.tensor(rng.normal(size=(10, 4)))
     scores = model.mean_chain_scores(X, torch.tensor([[2, 0, 3, 1]]))
     assert_allclose(scores[1].sum(), model.lml(X)[0].mean())
-
-
-def test_precisions_by_rows_are_those_of_products(model):
-    rng = np.random.default_rng(1)
-    observed = torch.tensor((rng.random((5, N_FEATURES)) < 0.5).astype(float))
-    W = model.components
-    root = _precision_root_by_rows(observed, W)
-    expected = torch.eye(N_DIMS) + (W * observed[:, None]) @ W.T
-    assert_allclose(root @ root.mT, expected)
-    assert (root.diagonal(dim1=1, dim2=2) > 0).all()
-    assert_array_equal(root, root.tril())
 
 
 @pytest.mark.parametrize("size", [1e154, 1e200, 1e308])
