@@ -1,4 +1,5 @@
 import copy
+import functools
 import math
 import pickle
 import subprocess
@@ -47,9 +48,15 @@ def joint_scorer(log_joint, **kwargs):
     return MPTScorer(model, make_letter_tokenizer(), **settings)
 
 
+@functools.cache
+def fit_once():
+    return make_scorer(n_masks=2, mask_rates=[0.15, 0.5, 1.0]).fit(TEXTS)
+
+
 @pytest.fixture
 def scorer():
-    return make_scorer(n_masks=2, mask_rates=[0.15, 0.5, 1.0]).fit(TEXTS)
+    """A fitted scorer, whose parameters a test may change."""
+    return copy.copy(fit_once())
 
 
 # Against an explicit joint distribution
@@ -214,6 +221,7 @@ def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
 
 def test_repeated_texts_are_scored_once(scorer, monkeypatch):
     n_rows = []
+    scorer.fit(TEXTS)
     language_model = scorer._opened[0]
     log_prob = language_model.log_prob
     monkeypatch.setattr(
@@ -730,10 +738,19 @@ METHODS_OF_TEXTS = {
 }
 
 
+@functools.cache
+def fit_without_texts():
+    return copy.copy(fit_once()).fit()
+
+
+@functools.cache
+def results_without_texts():
+    return {key: call(fit_without_texts()) for key, call in METHODS_OF_TEXTS.items()}
+
+
 @pytest.mark.parametrize("name", LATER)
-def test_parameters_changed_after_fit_are_refused_or_change_nothing(name, scorer):
-    fitted = copy.copy(scorer.fit())
-    before = {key: call(fitted) for key, call in METHODS_OF_TEXTS.items()}
+def test_parameters_changed_after_fit_are_refused_or_change_nothing(name):
+    fitted, before = copy.copy(fit_without_texts()), results_without_texts()
     fitted.set_params(**{name: LATER[name]})
     for key, call in METHODS_OF_TEXTS.items():
         try:
