@@ -70,6 +70,8 @@ CHANGED = {
     "slope_prior": 0.1,
     "guessing_prior": (-1.0, 0.5),
     "reference_group": "b",
+    "fixed": {0: {"intercept": 0.0}},
+    "population": "free",
     "model": "rasch",
     "mask_rate": 0.4,
     "n_masks": 7,

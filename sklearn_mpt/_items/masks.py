@@ -48,12 +48,14 @@ class MaskedItemSolver(NoisySteps):
         Largest change of a parameter in a step, in logits. Directions are noisy, so
         that it is less than without masks.
     resolution : float
-        Averages end when they lose a smaller share of what sampling rows loses, which
+        Averages end when they would gain a smaller share of what sampling loses, which
         is (number of parameters) / (2 n_rows).
+    patience : int
+        Number of more epochs whose gain that is.
     """
 
     max_step = 0.5
-    resolution = 0.01
+    resolution, patience = 0.01, 20
 
     def __init__(self, objective, point, *, mask_rate, n_masks, tol, **params):
         lost_by_sampling = len(point) / (2 * objective.answers.total)
@@ -61,6 +63,7 @@ class MaskedItemSolver(NoisySteps):
             point,
             is_followed=ends_without_masks(mask_rate, n_masks),
             tol=self.resolution * lost_by_sampling,
+            n_iter_no_change=self.patience,
             **params,
         )
         self.objective, self.mask_rate = objective, mask_rate

@@ -220,6 +220,7 @@ def test_importance_sampling_agrees_with_quadrature(many_components):
     assert_allclose(importance.transform(X)[:, :2], quadrature.transform(X), atol=0.1)
 
 
+@pytest.mark.filterwarnings("ignore:The likelihood has no finite maximum")
 def test_many_components_train(many_components):
     components, intercept, X = many_components
     X = binary_rows(100, components, intercept, seed=2)
