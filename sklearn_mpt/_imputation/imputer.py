@@ -188,7 +188,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     small tables up to four times, until 200 entries have been hidden.
     The smallest model of each kind comes first, then the next ones. A larger model of a
     kind is tried if the one before it predicted the hidden entries better than the one
-    before that, by more than a standard error and more than 0.01 nats per entry, in
+    before that, by more than a standard error and more than 0.003 nats per entry, in
     log-probability or in squared errors. A model that cannot be fitted to the table is
     left out. The models are mixed, with weights for each column: those
     of conditionals maximise the log-probability of the hidden entries [2]_ [4]_, those

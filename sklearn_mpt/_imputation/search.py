@@ -14,7 +14,7 @@ from sklearn_mpt._imputation.kinds_of_models import (
     kinds_of_models,
     nets,
 )
-from sklearn_mpt._imputation.weights import MIN_GAIN, kept_models
+from sklearn_mpt._imputation.weights import MIN_GAIN, kept_models, log_prob_weights
 from sklearn_mpt._seeds import seed_from
 
 EMPTY = np.empty(0)
@@ -153,7 +153,8 @@ class _Trials:
             self.all.append(trial)
             return trial
         hidden = self.table.hidden([*self.fitted, trial])
-        value_before, self.value = self.value, hidden.value(hidden.weights())[0]
+        value_before = self.value
+        self.value = hidden.mean_log_prob(log_prob_weights(hidden))
         trial = trial._replace(
             gain=self.value - value_before,
             seconds=time.process_time() - start,

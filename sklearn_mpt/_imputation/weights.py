@@ -32,7 +32,7 @@ from sklearn_mpt._fitting.mixture_weights import (
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 50.0
 # Gain, in nats per hidden entry, that is worth the time of a model: below it, no larger
 # one of its kind is tried, none is added to the mixture, and no limit is warned of.
-MIN_GAIN = 0.01
+MIN_GAIN = 3e-3
 
 
 class ModelWeights(NamedTuple):
@@ -89,10 +89,14 @@ class HiddenEntries(NamedTuple):
         normal distributions whose variances are the squared errors of its expectations
         in the columns of numbers.
         """
-        log_prob = self.mean(mixed(self.log_prob, weights.log_prob[:, self.columns]))
+        log_prob = self.mean_log_prob(weights.log_prob)
         error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
         fraction = np.where(self.is_number, self.count, 0) / self.count.sum()
         return log_prob, -0.5 * fraction @ np.log(self.mean_squares(error))
+
+    def mean_log_prob(self, weights):
+        """Return the mean log-probability of the mixture; weights : (n_models, d)."""
+        return self.mean(mixed(self.log_prob, weights[:, self.columns]))
 
     def mean_squares(self, error):
         """Return the mean squared error of each column, beside those of all; (d,)."""
