@@ -41,8 +41,8 @@ MAX_DENSE_COLUMNS = 100
 MIN_FACTOR_COLUMNS = 30
 # Numbers of components of mixtures, each tried where the one before gained.
 MIXTURE_SIZES = 2, 4, 8, 16
-# Most epochs of mixtures and of factors, and the gain at which they end, in nats per row
-# and column. The chosen models are trained on, on all entries.
+# Most epochs of mixtures and of factors, and the gain at which they end, in nats per
+# row and column. The chosen models are trained on, on all entries.
 EM_EPOCHS, FACTOR_EPOCHS = 8, 60
 TOL = 5e-4
 # Forests are not calibrated: that takes time, and means of numbers stay as they are.

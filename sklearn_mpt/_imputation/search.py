@@ -18,6 +18,8 @@ from sklearn_mpt._imputation.weights import MIN_GAIN, kept_models, log_prob_weig
 from sklearn_mpt._seeds import seed_from
 
 EMPTY = np.empty(0)
+# A limit is worth a warning if the last model gained more, in nats per hidden entry.
+LARGE_GAIN = 0.01
 # With which a model cannot be fitted to a table; ARPACK's are errors at runtime.
 NUMERICAL_ERRORS = ValueError, ArithmeticError, RuntimeError, np.linalg.LinAlgError
 
@@ -133,7 +135,7 @@ class _Trials:
     def warn_if_ended(self):
         """Warn if a limit ended the search though larger models still gained."""
         last = self.all[-1]
-        if self.ended_by and self.is_larger and last.gain > MIN_GAIN:
+        if self.ended_by and self.is_larger and last.gain > LARGE_GAIN:
             warn_caller(
                 f"MPTImputer ended the choice of models by {self.ended_by}, though the "
                 f"last one, {last.name}, gained {last.gain:.2g} nats per hidden entry. "

@@ -23,6 +23,7 @@ from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.search import SearchLimits, search
 from sklearn_mpt._imputation.truncation import Conditionals, draw_within, expect_within
 from sklearn_mpt._imputation.weights import ModelWeights, mixed
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
@@ -274,8 +275,13 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
         is_bound : entries whose limits a user set, bool, (n, m).
         """
+        filled = numbers.copy()
         weights = ModelWeights(self.weights_, self.mean_weights_)
-        filled = expected(self.estimators_, weights, CodedRows(numbers, self._coding))
+        n_outputs = np.maximum(self._coding.layout.n_categories, 1).sum()
+        row_entries = len(self.estimators_) * int(n_outputs)
+        for chunk in chunk_slices(len(numbers), row_entries, CHUNK_ENTRIES):
+            rows = CodedRows(numbers[chunk], self._coding)
+            filled[chunk] = expected(self.estimators_, weights, rows)
         model = self._conditionals()
         return limits.clip(expect_within(model, numbers, filled, limits, is_bound))
 

@@ -31,7 +31,7 @@ from sklearn_mpt._fitting.mixture_weights import (
 # ``benchmarks/bench_imputation_rules.py`` prints what other numbers cost.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 50.0
 # Gain, in nats per hidden entry, that is worth the time of a model: below it, no larger
-# one of its kind is tried, none is added to the mixture, and no limit is warned of.
+# one of its kind is tried, and none is added to the mixture.
 MIN_GAIN = 3e-3
 
 

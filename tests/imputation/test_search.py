@@ -10,6 +10,7 @@ from sklearn.impute import KNNImputer
 from sklearn.preprocessing import scale
 
 from sklearn_mpt import MPTImputer
+from sklearn_mpt._imputation import stacking
 from sklearn_mpt._imputation.bayes_rule import FactorIndicators
 from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
@@ -114,6 +115,15 @@ def test_categories_given_factors_follow_from_bayes_rule():
         found = model.conditional_log_prob(coded, np.arange(3) == j)[:, j]
         code = rows[:, j].astype(int)
         assert_allclose(found, expected[np.arange(200), code], atol=1e-8)
+
+
+def test_long_tables_are_filled_in_by_chunks(monkeypatch):
+    _, X, rng = of_factors(80, 4)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    imputer = MPTImputer(max_models=2, random_state=0).fit(X)
+    whole = imputer.transform(X)
+    monkeypatch.setattr(stacking, "CHUNK_ENTRIES", 50)
+    assert_allclose(imputer.transform(X), whole, rtol=1e-9)
 
 
 class Failing(IndependentColumns):
