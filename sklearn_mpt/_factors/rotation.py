@@ -144,11 +144,11 @@ def _criterion(loadings, method):
     return 0.25 * (square * others).sum(), loadings * others
 
 
-def _project(loadings, transform, method, *, max_iter=1000, tol=1e-10, max_tries=30):
+def _project(loadings, transform, method, *, max_iter=1000, tol=1e-8, max_tries=30):
     """Search for the minimum of a criterion; return its value and T there.
 
-    tol : length of the gradient below which the search ends. max_tries : number of
-    sizes of a step that are tried.
+    tol : length of the gradient below which the search ends: shorter ones change the
+    value by less than rounding. max_tries : number of sizes of a step that are tried.
     """
     is_orthogonal = method in ORTHOGONAL
     size = 1.0
