@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any
 
 from numpy.typing import ArrayLike
 
+from sklearn_mpt._base.fitted_density import FittedDensityMixin
 from sklearn_mpt._checks import check_sample_weight
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 
 
-class InformationCriteriaMixin:
-    """Mixin that adds `aic` and `bic` to models with `score_samples`."""
-
-    score_samples: Callable[..., Any]
+class InformationCriteriaMixin(FittedDensityMixin):
+    """Mixin that adds `aic` and `bic` to models of rows."""
 
     @abstractmethod
     def _n_parameters(self) -> int:
