@@ -225,7 +225,7 @@ class MaskedTable(TakesSigns, MPTMaskedAutoencoder):
 def failures_expected_of(estimator):
     if isinstance(estimator, MPTDeepVAE | MPTMaskedAutoencoder):
         reason = "minibatches are drawn of rows, not of their copies"
-    elif isinstance(estimator, MPTDependencyNetwork):
+    elif isinstance(estimator, MPTDependencyNetwork | SignsVAE):
         reason = "masks are drawn for rows, not for their copies"
     elif isinstance(estimator, MPTMixture) and estimator.objective == "mpt":
         reason = "masks are drawn for rows, not for their copies"
@@ -237,7 +237,7 @@ def failures_expected_of(estimator):
 KEEPS_PROTOCOL = [
     MPTProbabilisticPCA(max_iter=5),
     MPTLinearVAE(max_iter=5),
-    SignsVAE(1, likelihood="bernoulli", max_iter=3),
+    SignsVAE(likelihood="bernoulli", max_iter=3),
     LinearTable(likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=3),
     MPTDeepVAE(hidden_layer_sizes=(8,), n_importance_samples=16, max_iter=2),
     MaskedTable(
