@@ -5,6 +5,7 @@ does not take, it skips: MADE is for 0 and 1, GaussianMixture for numbers::
 
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py             # minutes
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --small     # one minute
+    OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --fits      # default fits
 """
 
 import argparse
@@ -14,7 +15,13 @@ import warnings
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_digits,
+    load_iris,
+    load_wine,
+)
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import scale
@@ -41,6 +48,53 @@ def ring(n_samples=2000):
     angle = rng.uniform(0, 2 * np.pi, n_samples)
     points = np.column_stack([np.cos(angle), np.sin(angle)])
     return points + 0.1 * rng.normal(size=points.shape)
+
+
+def numbers(n_samples=1400, n_columns=20, n_factors=5):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n_samples, n_factors))
+    X = np.tanh(z @ rng.normal(size=(n_factors, n_columns)))
+    return X + 0.2 * rng.normal(size=X.shape)
+
+
+def mixed(n_samples=900):
+    """Four curved numbers, four columns of 0 and 1, two of three categories."""
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(n_samples, 2))
+    waves = np.sin(1.5 * z @ rng.normal(size=(2, 4)))
+    waves += 0.3 * rng.normal(size=waves.shape)
+    logits = 2 * z @ rng.normal(size=(2, 4)) + rng.logistic(size=waves.shape)
+    location = z @ rng.normal(size=(2, 2)) + rng.normal(size=(n_samples, 2))
+    X = np.column_stack([waves, logits > 0, np.digitize(location, [-1, 1])])
+    return X.astype(float)
+
+
+def tables_of_fits():
+    """Names, kinds, rows, and how many of them are held out."""
+    yield "numbers", "gaussian", numbers(), 400
+    yield "cancer", "gaussian", scale(load_breast_cancer().data), 0.25
+    yield "wine", "gaussian", scale(load_wine().data), 0.25
+    yield "diabetes", "gaussian", scale(load_diabetes().data), 0.25
+    yield "iris", "gaussian", scale(load_iris().data), 0.25
+    yield "ring", "gaussian", ring(1400), 400
+    yield "digits", "bernoulli", (load_digits().data[:, ::2] > 7).astype(float), 400
+    kinds = ["gaussian"] * 4 + ["bernoulli"] * 4 + ["categorical"] * 2
+    yield "mixed", kinds, mixed(), 0.25
+    yield "sites", "bernoulli", chain(900, 20), 0.25
+
+
+def print_fits(seed=0):
+    """Print held-out nats, seconds and epochs of default fits to 1000 rows at most."""
+    for name, kind, X, n_test in tables_of_fits():
+        train, test = train_test_split(X, test_size=n_test, random_state=seed)
+        started = time.process_time()
+        model = MPTMaskedAutoencoder(likelihood=kind, random_state=seed)
+        model.fit(train[:1000])
+        seconds = time.process_time() - started
+        print(
+            f"{name:10s}{model.score(test):9.3f} {seconds:5.1f} s {model.n_iter_:5d}",
+            flush=True,
+        )
 
 
 def tables(small):
@@ -156,7 +210,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--small", action="store_true", help="two tables, 6 seconds")
     parser.add_argument("--seconds", type=float, help="for each model and table")
+    parser.add_argument("--fits", action="store_true", help="default fits alone")
     arguments = parser.parse_args()
+    if arguments.fits:
+        print_fits()
+        return
     seconds = arguments.seconds or (6 if arguments.small else 12)
     print(f"Held-out nats per row after {seconds:g} processor seconds each")
     print(f"{'':26s}" + "".join(f"{name:>17s}" for name in MODELS))

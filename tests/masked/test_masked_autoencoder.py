@@ -424,6 +424,20 @@ def _of_rows(model, rows, X):
     return clone(model).fit(rows).score_samples(X[:5])
 
 
+def test_the_last_epochs_train_on_validation_rows():
+    """They are a fifth of those before, and not for fits that go on later."""
+    settings = SMALL | {"max_iter": 400, "n_iter_no_change": 3}
+    model = MPTMaskedAutoencoder(likelihood="bernoulli", **settings)
+    X = binary_rows(2)
+    apart, joined = (
+        clone(model).set_params(warm_start=w).fit(X) for w in (True, False)
+    )
+    n_epochs = apart.n_iter_
+    assert joined.n_iter_ == int(1.2 * n_epochs) > n_epochs
+    assert joined.loss_curve_[:n_epochs] == apart.loss_curve_
+    assert (joined.score_samples(X[:5]) != apart.score_samples(X[:5])).any()
+
+
 def test_partial_fit_and_warm_start_go_on(case):
     model, X = case
     straight, pickled = clone(model), clone(model)
