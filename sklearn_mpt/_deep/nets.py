@@ -105,10 +105,10 @@ class UserDecoder(UserModuleWrapper):
             value = self(z)
             # the Jacobian is the derivative in u of the gradient of u' value in z
             u = torch.zeros_like(value, requires_grad=True)
-            (pull,) = torch.autograd.grad(value, z, u, create_graph=True)
+            (product,) = torch.autograd.grad(value, z, u, create_graph=True)
             slopes = [
                 torch.autograd.grad(component.sum(), u, retain_graph=True)[0]
-                for component in pull.unbind(1)
+                for component in product.unbind(1)
             ]
         return value.detach(), torch.stack(slopes, 1)
 

@@ -113,11 +113,11 @@ def shared_scores(module, X, mask, noise, prior_samples):
     locations, kind = module.decoder.locations(samples.z), module.likelihood
     visible, all_rows = _complete_as_one_row(observed)
     log_likelihood = kind.shared_log_prob(rows[0], visible, locations)
-    share = (samples.log_weight + log_likelihood).log_softmax(1)
+    log_weight = (samples.log_weight + log_likelihood).log_softmax(1)
     with torch.no_grad():
         _, all_weight = samples.bounds(module, locations, (rows[1], all_rows))
-        weights = torch.stack([share.exp(), all_weight])
-    log_prob = _expected_log_prob(kind, rows[1], share, locations.product)
+        weights = torch.stack([log_weight.exp(), all_weight])
+    log_prob = _expected_log_prob(kind, rows[1], log_weight, locations.product)
     log_prob = torch.where(mask & present, log_prob, 0.0)
     coefs, constant = densities
     expected = weights.double() @ samples.moments
@@ -136,23 +136,23 @@ def _complete_as_one_row(observed):
     return [rows[:1] if has_all else rows for rows, has_all in pairs]
 
 
-def _expected_log_prob(likelihood, X, share, location):
+def _expected_log_prob(likelihood, X, log_weight, location):
     """Log of the mean probability of each entry over shared locations; (n, d).
 
-    share : logarithms of the weights of the locations, (n, m). location : (m, l).
+    log_weight : logarithms of the weights of the locations, (n, m). location : (m, l).
     """
     if likelihood.values is not None:
-        prob = likelihood.expected_prob(X, share.exp(), location)
+        prob = likelihood.expected_prob(X, log_weight.exp(), location)
         return prob.clamp(min=torch.finfo(prob.dtype).tiny).log()
 
-    def block_log_prob(X, share):
+    def block_log_prob(X, log_weight):
         entries = likelihood.entry_log_prob(X[:, None], location)
-        return torch.logsumexp(share[..., None] + entries, 1)
+        return torch.logsumexp(log_weight[..., None] + entries, 1)
 
     size = max(1, CHUNK_ENTRIES // (len(location) * location.shape[1]))
     if len(X) <= size:
-        return block_log_prob(X, share)
-    parts = zip(X.split(size), share.split(size), strict=True)
+        return block_log_prob(X, log_weight)
+    parts = zip(X.split(size), log_weight.split(size), strict=True)
     # what the gradient needs of a block is computed again, not kept
     return torch.cat(
         [checkpoint(block_log_prob, *p, use_reentrant=False) for p in parts]
@@ -201,11 +201,11 @@ class SharedSamples(NamedTuple):
         coefs, constant = (parameters[:n_used] for parameters in densities)
         density, _ = total_and_shares(torch.addmm(constant, z_moments, coefs.T))
         log_prior = standard_normal_log_prob(z)
-        share = len(drawn) / len(z)
+        fraction = len(drawn) / len(z)
         log_mixture = (density - math.log(n_used)).to(z.dtype)
-        if share < 1:
+        if fraction < 1:
             log_mixture = torch.logaddexp(
-                log_mixture + math.log(share), log_prior + math.log1p(-share)
+                log_mixture + math.log(fraction), log_prior + math.log1p(-fraction)
             )
         return cls(z, z_moments, log_prior - log_mixture)
 

@@ -24,17 +24,17 @@ class StartScales:
     max_total_variance : float
         Largest total variance of the locations, of each of which it is at most 1. A
         larger one would fit some rows at every z, and no z would be free for others.
-    noise_share : float
-        Noise for each feature, as a share of the variances of the rows. With more,
+    noise_fraction : float
+        Noise for each feature, as a fraction of the variances of the rows. With more,
         posteriors of z are nearly the prior, and the decoder stays linear.
-    min_noise_share : float
-        Smallest noise of all features together, as the same share.
+    min_noise_fraction : float
+        Smallest noise of all features together, as the same fraction.
     """
 
     n_rows: int = 512
     max_total_variance: float = 20
-    noise_share: float = 0.05
-    min_noise_share: float = 0.1
+    noise_fraction: float = 0.05
+    min_noise_fraction: float = 0.1
 
 
 SCALES = StartScales()
@@ -101,8 +101,10 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     fitted = units | {"activation_": recipe.activation}
     fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
-        share = np.clip(SCALES.noise_share * X.shape[1], SCALES.min_noise_share, 1)
-        fitted["noise_variance_"] = share * fitted["noise_variance_"]
+        fraction = np.clip(
+            SCALES.noise_fraction * X.shape[1], SCALES.min_noise_fraction, 1
+        )
+        fitted["noise_variance_"] = fraction * fitted["noise_variance_"]
     fitted |= _encoder_start(recipe, n_components, likelihood, rows, rng)
     if kind.is_linear:
         fitted |= linear_part(likelihood, fitted, rows, location, layers, *hidden)
@@ -187,12 +189,12 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     square, covariance = rows.total(centred**2), rows.total(centred * slope)
     varies = square > count * (ROUNDING * centre) ** 2  # by more than rounding errors
     factor = np.where(varies, covariance, 0.0) / np.maximum(square, TINY)
-    pull = np.concatenate([factor, level - factor * centre])[:, None]
+    information = np.concatenate([factor, level - factor * centre])[:, None]
     noise_attributes = {}
     if "noise_variance_" in fitted:
         noise_attributes = {"noise_variance_": noise * fitted["noise_variance_"]}
     W = W / root
     return noise_attributes | {
-        "encoder_information_": pull / noise * np.concatenate([W.T, W.T]),
+        "encoder_information_": information / noise * np.concatenate([W.T, W.T]),
         "encoder_precision_": W * (root / np.sqrt(noise)),
     }

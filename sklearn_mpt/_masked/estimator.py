@@ -44,8 +44,8 @@ from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
-# Share of the entries of a column with the least width that causes a warning.
-MIN_FLOOR_SHARE = 0.1
+# Fraction of the entries of a column with the least width that causes a warning.
+MIN_FLOOR_FRACTION = 0.1
 
 
 class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
@@ -80,7 +80,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         Number of random orders of the columns whose mixture is the density, at most as
         many as exist. Every second order is the reverse of the one before.
     dropout : float or "auto", default="auto"
-        Share of hidden units, in [0, 1), that are set to 0 in each step of training.
+        Fraction of hidden units, in [0, 1), that are set to 0 in each step of training.
         "auto" grows with the number of columns per row. Not used with a `net`.
     mask_rate : "uniform", float or int, default="uniform"
         How many columns each mask hides. "uniform" draws the number from 1 to that of
@@ -115,7 +115,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         Whether validation rows decide on the end of training and the parameters that
         are kept. In the last epochs they are trained on, too.
     validation_fraction : float, default=0.1
-        Share of the rows that are validation rows.
+        Fraction of the rows that are validation rows.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
@@ -131,8 +131,8 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     Attributes
     ----------
     hidden_layer_sizes_, dropout_ : list of int, float
-        Widths of the residual blocks, and share of hidden units that were set to 0 in
-        training. Only without a `net`.
+        Widths of the residual blocks, and fraction of hidden units that were set to 0
+        in training. Only without a `net`.
     n_mixtures_ : int
         Number of Gaussians for each column of numbers.
     orders_ : ndarray of shape (n_orders, n_features)
@@ -399,7 +399,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     def _trained_attributes(self, module, fitted):
         return {
             "_net": arrays_of(module.net),
-            "_at_floor": module.share_at_floor(),
+            "_at_floor": module.fraction_at_floor(),
         }
 
     def _warn_of_limits(self, fitted, n_samples):
@@ -408,14 +408,14 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             return
         constant, at_floor = fitted["_constant"], fitted["_at_floor"]
         warn_constant(constant, fitted)
-        often = np.flatnonzero(at_floor > MIN_FLOOR_SHARE)
+        often = np.flatnonzero(at_floor > MIN_FLOOR_FRACTION)
         often = np.setdiff1d(often, constant)
         if len(often):
             names = fitted.get("feature_names_in_", np.arange(len(at_floor)))
             warn_caller(
                 f"Column(s) {listed(names[often])} of X have conditionals of the "
                 f"least width, {MIN_WIDTH} standard deviations, for more than "
-                f"{MIN_FLOOR_SHARE:.0%} of their entries: they hold few distinct "
+                f"{MIN_FLOOR_FRACTION:.0%} of their entries: they hold few distinct "
                 "values, or are functions of other columns, and their densities have "
                 "no upper bound. Values that are few may be 'categorical'."
             )

@@ -115,11 +115,11 @@ def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):
     for _ in range(n_steps):
         square = (x[:, None] - centres) ** 2
         log_each = np.log(counts) - 0.5 * np.log(variances) - 0.5 * square / variances
-        share = softmax(log_each, axis=1) * weight[:, None]
-        counts = share.sum(0) + TINY  # a component without numbers stays where it is
-        centres = (share.T @ x + TINY * centres) / counts
+        weights = softmax(log_each, axis=1) * weight[:, None]
+        counts = weights.sum(0) + TINY  # a component without numbers stays where it is
+        centres = (weights.T @ x + TINY * centres) / counts
         square = (x[:, None] - centres) ** 2
-        variances = ((share * square).sum(0) + 0.1 * variance) / (counts + 0.1)
+        variances = ((weights * square).sum(0) + 0.1 * variance) / (counts + 0.1)
         variances = np.maximum(variances, min_width**2)
     counts = np.maximum(counts, 1e-3 * total)
     return np.log(counts / counts.sum()), centres, 0.5 * np.log(variances)

@@ -65,7 +65,7 @@ class MaskedModule(torch.nn.Module):
         self.n_inputs = n_read + self.n_features
         self.n_outputs = self._ends[-1]
         self.net: torch.nn.Module = torch.nn.Identity()
-        # share of the hidden entries of each column in the last check in training
+        # fraction of the hidden entries of each column in the last check in training
         self.at_floor: np.ndarray | None = None
 
     def _place(self, places):
@@ -81,8 +81,8 @@ class MaskedModule(torch.nn.Module):
         ):
             self.register_buffer(name, torch.from_numpy(array))
 
-    def share_at_floor(self):
-        """Return the share of entries with conditionals of the least width; (d,)."""
+    def fraction_at_floor(self):
+        """Return the fraction of entries with conditionals of the least width; (d,)."""
         if self.at_floor is None:
             return np.zeros(self.n_features)
         return self.at_floor

@@ -27,7 +27,7 @@ class ResidualNet(torch.nn.Module):
     widths : sequence of int
         Widths of the blocks; empty for a linear map.
     dropout : float
-        Share of the hidden values of a block that are set to 0 in a step of training.
+        Fraction of the hidden values of a block that a step of training sets to 0.
     """
 
     def __init__(self, n_inputs, n_outputs, widths, dropout=0.0):
@@ -113,10 +113,10 @@ class ResidualNet(torch.nn.Module):
 
 
 def _dropout_scale(h, dropout, generator):
-    """Return 0 for values of h that are dropped, and the inverse of the share kept.
+    """Return 0 for values of h that are dropped, and the inverse of the fraction kept.
 
     The dropout of torch takes no generator. Here four values share 64 random bits, so
-    the share is a multiple of 2 ** -16.
+    the fraction is a multiple of 2 ** -16.
     """
     n_dropped = min(round(dropout * 2**16), 2**16 - 1)
     bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64, device=h.device)

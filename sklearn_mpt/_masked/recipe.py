@@ -9,7 +9,7 @@ class NetRecipe(NamedTuple):
     """Sizes of a net, its dropout, and the steps of its training.
 
     widths : widths of the residual blocks.
-    dropout : share of hidden values that are set to 0 in a step.
+    dropout : fraction of hidden values that are set to 0 in a step.
     batch_size : number of rows in a step.
     learning_rate : step size of Adam.
     """

@@ -198,5 +198,5 @@ class MaskedSolver(NetSolver):
         is_target = hidden & present
         conditionals = self.module(X, present & ~hidden)
         at_floor = conditionals.is_at_floor(X) & is_target
-        weight = at_floor.sum(0) / is_target.sum(0).clamp(min=1)
-        self.module.at_floor = weight.double().cpu().numpy()
+        fraction = at_floor.sum(0) / is_target.sum(0).clamp(min=1)
+        self.module.at_floor = fraction.double().cpu().numpy()

@@ -122,16 +122,16 @@ def test_a_curled_start_is_further_from_linear():
     z = np.random.default_rng(1).normal(size=(500, 2))
     linear = np.column_stack([z, np.ones(500)])
 
-    def share_unexplained(kind):
+    def fraction_unexplained(kind):
         model = started(kind, X, activation="tanh")
         locations = model.inverse_transform(z)
-        delay = np.linalg.lstsq(linear, locations, rcond=None)[1].sum()
-        return delay / ((locations - locations.mean(0)) ** 2).sum()
+        residual = np.linalg.lstsq(linear, locations, rcond=None)[1].sum()
+        return residual / ((locations - locations.mean(0)) ** 2).sum()
 
-    linear_share, smooth, curled = map(
-        share_unexplained, (LINEAR, StartKind(1.5), StartKind(4.0))
+    linear_fraction, smooth, curled = map(
+        fraction_unexplained, (LINEAR, StartKind(1.5), StartKind(4.0))
     )
-    assert linear_share < 0.01 < smooth < curled
+    assert linear_fraction < 0.01 < smooth < curled
 
 
 @pytest.mark.parametrize("n_features", [5, 784])

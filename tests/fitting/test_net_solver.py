@@ -137,11 +137,11 @@ class ValidationParabola:
 
     def __init__(self, best=3.0, spread=0.0):
         self.best = best
-        self.to_locations = np.random.default_rng(1).normal(size=50) * spread
+        self.slopes = np.random.default_rng(1).normal(size=50) * spread
 
     def losses(self, module):
         x = module.x.item()
-        return (x - self.best) ** 2 + self.to_locations * x
+        return (x - self.best) ** 2 + self.slopes * x
 
     def after_epoch(self, module):
         return self.losses(module)
