@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from sklearn_mpt._factors.saddles import with_missing_components
 from sklearn_mpt._factors.sums import (
     LinearGaussianParts,
     likelihood_sums,
     masked_sums,
+    mean_slopes,
     moment_likelihood_sums,
     moment_sums,
     packing_of,
@@ -21,8 +23,8 @@ from sklearn_mpt._fitting.masks import MaskedBatch
 from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._matrices import explained_shares, identity
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._matrices import explained_shares, identity, inverse_product
+from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 from sklearn_mpt._seeds import N_TORCH_SEEDS
 
 
@@ -37,6 +39,9 @@ class GaussianObjective(Objective):
     ----------
     max_joint_noises : int
         Largest number of noise variances whose information is inverted as a matrix.
+    trial : tuple of (float, int)
+        Least gain of a direction that is tried, as a share of the loss by removing the
+        component, and number of epochs.
     stop_gain_after_masks : float
         Share of `tol` below which a step gains when training ends, for the objective
         that follows masks: near the maximum, gains fall fast.
@@ -44,6 +49,8 @@ class GaussianObjective(Objective):
 
     max_joint_noises = 500
     stop_gain_after_masks = 0.1
+    trial = 0.25, 16
+    has_gaps = False
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
     def __init__(self, masks, n_dims, floor, device, exact_follows):
@@ -134,6 +141,28 @@ class GaussianObjective(Objective):
     def _without_masks(self):
         """Return the log marginal likelihood of the same rows."""
 
+    def escapes(self, point, min_gain):
+        """Yield points with directions that explain more than weak components.
+
+        With gaps, gains are approximate, and two directions that explain about as much
+        can each be part of a local maximum: a direction that may explain less is tried
+        for some epochs.
+        """
+        slopes = self.slopes(point)
+        trials = ((1.0, 0), self.trial) if self.has_gaps else ((1.0, 0),)
+        for share, n_epochs in trials:
+            candidate = with_missing_components(point, *slopes, min_gain, share)
+            if candidate is not None:
+                yield candidate, n_epochs
+
+    @abstractmethod
+    def slopes(self, point):
+        """Return a function from V to the mean of s s' V over rows, and information.
+
+        s : posterior means of the gradient of a row in its locations; see `saddles`.
+        The information is that of the locations.
+        """
+
 
 class GaussianRows(GaussianObjective):
     """Objective of rows, NaN where missing, with a mask for each row; see `ascent`.
@@ -182,6 +211,7 @@ class GaussianRows(GaussianObjective):
         row_entries = 8 * n_features + 4 * n_dims**2
         self.n_block = max(64, CHUNK_ENTRIES // row_entries)
         self.is_noisy = masks is not None or self.n_batches > 1
+        self.has_gaps = bool(torch.isnan(X.min()))
 
     def _without_masks(self):
         batch_size, weight = self.n_rows, self._sample_weight  # no noise of batches
@@ -219,6 +249,24 @@ class GaussianRows(GaussianObjective):
                 *args, with_information=batch.iteration % 2 == 0, weight=weight
             )
 
+    def slopes(self, point):
+        """Return a function from V to the mean of s s' V over rows, and information.
+
+        s : posterior means of the gradient of a row in its locations; see `saddles`.
+        The information is that of the locations. If rows are many, evenly spaced ones
+        are used.
+        """
+        n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
+        places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
+        rows = torch.from_numpy(places).to(self.X.device)
+        X, weight = self.X[rows].double(), self.weights.values[rows]
+        present = (~torch.isnan(X)).to(X.dtype)
+        rotated = point._replace(coefs=point.coefs @ axes_of(point))
+        slopes = mean_slopes(torch.nan_to_num(X), present, rotated, self.symmetric)
+        share = weight[:, None] / weight.sum()
+        information = (share * present).sum(0) / point.shape_params.exp()
+        return (lambda V: slopes.T @ (share * (slopes @ V))), information
+
 
 class GaussianMoments(GaussianObjective):
     """Objective of complete rows, computed from their second moments for each mask.
@@ -242,6 +290,20 @@ class GaussianMoments(GaussianObjective):
 
     def _without_masks(self):
         return GaussianMoments(self.moments, 1, self.n_dims, None, self.floor)
+
+    def slopes(self, point):
+        """Return the result of `GaussianRows.slopes`, computed from the moments."""
+        model = LinearGaussianParts(point)
+        size = model.noise.sqrt()[:, None]
+        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
+
+        def inverse(V):
+            """Multiply V by the inverse of the model's covariance."""
+            return inverse_product(axes, lengths, V / size) / size
+
+        return (
+            lambda V: inverse(self.moments.product(inverse(V).T).T)
+        ), 1 / model.noise
 
     def _shuffled(self, rng):
         return [None]

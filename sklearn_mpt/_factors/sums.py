@@ -307,6 +307,14 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
+def mean_slopes(X, present, point, symmetric):
+    """Return gradients of the log-density of rows in their locations; (n, d)."""
+    m = LinearGaussianParts(point)
+    residual = (X - m.mean) * present
+    _, z = _posterior(residual, present, m, symmetric)
+    return (residual - z @ m.W.T) * present / m.noise
+
+
 def _information(C, z, entry_weight, m, symmetric):
     """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry.
 

@@ -24,7 +24,7 @@ from sklearn_mpt._numbers import ROUNDING
 
 def best_of_points(objective, points, n_epochs):
     """Return the end of the best of several short runs, from points."""
-    runs = [Ascent(objective, point) for point in points]
+    runs = [Ascent(objective, point, escapes=False) for point in points]
     best = best_of_short_runs(runs, n_epochs)
     best.check()
     return best.point
@@ -45,6 +45,8 @@ class Ascent(Solver):
         Size of the first steps; 1 is a full one.
     tol : float
         Training ends when later epochs would gain less, in nats per row.
+    escapes : bool
+        Whether to go on from a better point where the end is a saddle.
 
     Attributes
     ----------
@@ -66,13 +68,13 @@ class Ascent(Solver):
     min_size = 1e-6
     corrected_step_factor = 5.0
 
-    def __init__(self, objective, point, *, learning_rate=1.0, tol=0.0):
+    def __init__(self, objective, point, *, learning_rate=1.0, tol=0.0, escapes=True):
         self.objective = objective
         self.point = point
         self.learning_rate = learning_rate
         self.loss_curve: list[float] = []
         self.converged = False
-        self._tol = tol
+        self._tol, self._escapes = tol, escapes
         self._n_idle_steps = 0
         self._last = None  # point, move and size of the last step
         self._step_share = 1.0
@@ -149,6 +151,21 @@ class Ascent(Solver):
             value = move.value
             self._go_on(move)
         self.loss_curve.append(-value)
+        if self.converged and self._escapes:
+            self._escape(value)
+
+    def _escape(self, value):
+        """Go on from a better point, if this one is a saddle."""
+        end = self.point, self._last
+        for candidate, n_epochs in self.objective.escapes(self.point, self._tol):
+            if n_epochs:
+                candidate = best_of_points(self.objective, [candidate], n_epochs)
+            self.point, self._last = candidate, None
+            if self._move().value > value + self._tol:
+                self._memory, self.converged = QuasiNewton(), False
+                self._n_idle_steps = 0
+                return
+            self.point, self._last = end
 
     def _move(self):
         (batch,) = self.objective.batches(self._rng)

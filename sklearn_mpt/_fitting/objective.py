@@ -64,6 +64,10 @@ class Objective(ABC):
     def sums(self, point, batch):
         """Return the `Sums` of a batch at a point."""
 
+    def escapes(self, point, min_gain):
+        """Yield better points if this one is a saddle, and epochs to try them for."""
+        return ()
+
     def exact_objective(self):
         """Return the same objective with smaller errors, or None.
 

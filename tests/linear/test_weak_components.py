@@ -13,8 +13,13 @@ from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA
 
 @pytest.mark.parametrize(
     ("X", "n_components"),
-    [(load_iris().data, 3), (load_wine().data, 8), (load_diabetes().data, 9)],
-    ids=["iris", "wine", "diabetes"],
+    [
+        (load_iris().data, 3),
+        (load_wine().data, 8),
+        (load_wine().data, 12),
+        (load_diabetes().data, 9),
+    ],
+    ids=["iris", "wine", "nearly all of wine", "diabetes"],
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_weak_components_are_found_from_a_random_start(X, n_components, seed):
