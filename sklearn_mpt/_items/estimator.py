@@ -474,6 +474,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         masked = MaskedItemSolver(
             objective,
             point,
+            len(data.X),
             rng=data.rng,
             mask_rate=self.mask_rate,
             n_masks=self.n_masks,

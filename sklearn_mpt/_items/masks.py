@@ -35,6 +35,8 @@ class MaskedItemSolver(NoisySteps):
     objective : ItemObjective
     point : Tensor of shape (p,)
         Parameters at the start.
+    n_rows : int
+        Number of people.
     mask_rate : "uniform", float or int
     n_masks : int or "auto"
     tol : float
@@ -57,8 +59,8 @@ class MaskedItemSolver(NoisySteps):
     max_step = 0.5
     resolution, patience = 0.01, 20
 
-    def __init__(self, objective, point, *, mask_rate, n_masks, tol, **params):
-        lost_by_sampling = len(point) / (2 * objective.answers.total)
+    def __init__(self, objective, point, n_rows, *, mask_rate, n_masks, tol, **params):
+        lost_by_sampling = len(point) / (2 * n_rows)
         super().__init__(
             point,
             is_followed=ends_without_masks(mask_rate, n_masks),
