@@ -73,7 +73,10 @@ MODELS = {
     "ppca, masks": (MPTProbabilisticPCA(1, max_iter=3, random_state=0), numbers()),
     "factor analysis": (MPTLinearVAE(1, noise="per_feature", **LML), numbers()),
     "linear, binary": (MPTLinearVAE(1, likelihood="bernoulli", **LML), answers()),
-    "linear, table": (MPTLinearVAE(1, likelihood="from_dtype", **LML), table()),
+    "linear, table": (
+        MPTLinearVAE(1, likelihood="from_dtype", init="pca", **LML),
+        table(),
+    ),
     "mixture": (MPTMixture(2, max_iter=200, **LML), numbers()),
     **{
         f"mixture, {form}": (
@@ -89,7 +92,7 @@ MODELS = {
     "classes": (MPTMixture(2, likelihood="bernoulli", **LML), answers()),
     "items": (MPTItemResponse(slope_prior=2.0, **LML), answers()),
     "items, masks": (
-        MPTItemResponse(objective="mpt", max_iter=3, random_state=0),
+        MPTItemResponse(objective="mpt", max_iter=30, random_state=0),
         answers(),
     ),
     "deep": (MPTDeepVAE(1, early_stopping=False, **NET), numbers()),
