@@ -163,7 +163,7 @@ class Ascent(Solver):
             self.point, self._last = candidate, None
             if self._move().value > value + self._tol:
                 self._memory, self.converged = QuasiNewton(), False
-                self._n_idle_steps = 0
+                self._step_share, self._n_idle_steps = 1.0, 0
                 return
             self.point, self._last = end
 

@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_diabetes, load_iris, load_wine
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_iris,
+    load_wine,
+)
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
 
@@ -18,8 +23,9 @@ from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA
         (load_wine().data, 8),
         (load_wine().data, 12),
         (load_diabetes().data, 9),
+        (load_breast_cancer().data, 12),
     ],
-    ids=["iris", "wine", "nearly all of wine", "diabetes"],
+    ids=["iris", "wine", "nearly all of wine", "diabetes", "cancer"],
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_weak_components_are_found_from_a_random_start(X, n_components, seed):
