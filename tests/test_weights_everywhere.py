@@ -254,6 +254,7 @@ TAKE_WEIGHTS = [
     if not method.startswith(("_", "fit", "partial_fit", "set_"))
     and callable(function := getattr(type(MODELS[name][0]), method))
     and "sample_weight" in inspect.signature(function).parameters
+    and (name, method) != ("linear, table", "factor_loadings")  # of numbers only
 ]
 
 
