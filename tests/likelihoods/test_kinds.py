@@ -485,6 +485,7 @@ def test_fitted_attributes_are_initial_arrays():
 
 
 @pytest.mark.parametrize("kind", ["ordinal", "partial_credit", "zero_lognormal"])
+@pytest.mark.filterwarnings("ignore:Maximum iterations")
 def test_nets_take_all_kinds(kind):
     kinds = [kind, "gamma", "lognormal", "negative_binomial"]
     X, _ = some_rows(kinds, 80)
