@@ -1,6 +1,7 @@
 """Base class of linear models with any likelihood, integrated over z numerically."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form, slopes_at
 from sklearn_mpt._factors.sums import moments_of
+from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import (
@@ -50,6 +52,7 @@ from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.integrated_sums import RowContext, point_of, varies_in_rows
 from sklearn_mpt._linear.integrated_training import (
+    LikelihoodRows,
     ObjectiveParams,
     objective_of,
 )
@@ -76,9 +79,35 @@ CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 CONDITIONAL_RULES = 4
 
 
-# Of random starts: largest number of rows by which components are estimated, and
-# standard deviation of the noise that is added.
-START_ROWS, START_NOISE = 5000, 0.1
+@dataclass(frozen=True)
+class RandomStarts:
+    """Short runs of which the best is a random start.
+
+    Attributes
+    ----------
+    n_runs : int
+        Number of runs, from components of resampled rows.
+    n_steps : int
+        Number of steps of a run. Longer runs cost more than they save.
+    max_rows : int
+        Largest number of rows of a run.
+    max_entries : int
+        Largest number of entries of a run with more than n_components + 1 rows.
+    component_rows : int
+        Largest number of rows by which the first components are estimated.
+    noise : float
+        Standard deviation of the random part of the first components.
+    """
+
+    n_runs: int = 3
+    n_steps: int = 8
+    max_rows: int = 500
+    max_entries: int = 50_000
+    component_rows: int = 5000
+    noise: float = 0.1
+
+
+STARTS = RandomStarts()
 
 
 class IntegratedLinear(LatentMixin, IterativeMPT):
@@ -136,9 +165,10 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
             components = start_components(X, intercept, K, likelihood, weight)
         elif self.max_iter == 0:
             shape = K, len(intercept)
-            components = START_NOISE * rng.normal(size=shape) * _varies(X, likelihood)
+            components = STARTS.noise * rng.normal(size=shape)
+            components *= _varies(X, likelihood)
         else:
-            components = self._random_start(X, intercept, likelihood, rng, weight)
+            components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
         return (
             fitted
             | shape_attributes
@@ -165,13 +195,30 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
         likelihood.check_attributes(arrays)
         return arrays
 
-    def _random_start(self, X, intercept, likelihood, rng, weight):
-        """Return the components of resampled rows, plus noise."""
-        drawn = rng.choice(len(X), min(len(X), START_ROWS))
-        start_args = intercept, self.n_components, likelihood, _taken(weight, drawn)
-        components = start_components(X[drawn], *start_args)
-        noise = START_NOISE * rng.normal(size=components.shape)
-        return components + noise * _varies(X, likelihood)
+    def _best_of_short_runs(self, X, intercept, likelihood, rng, weight):
+        """Return the components after the best of several short runs.
+
+        The likelihood has local maxima.
+        """
+        K = self.n_components
+        n_rows = min(STARTS.max_rows, max(K + 1, STARTS.max_entries // X.shape[1]))
+        sample = rng.permutation(len(X))[:n_rows]
+        given = RowContext(weight=_taken(weight, sample))
+        rows = torch.from_numpy(np.array(X[sample], float))
+        points = []
+        for k in range(STARTS.n_runs):
+            drawn = rng.choice(
+                len(X), min(len(X), STARTS.component_rows), replace=k > 0
+            )
+            start_args = intercept, K, likelihood, _taken(weight, drawn)
+            start = start_components(X[drawn], *start_args)
+            noise = k * STARTS.noise * rng.normal(size=start.shape)
+            start += noise * _varies(X, likelihood)
+            arrays = torch.from_numpy(start), torch.from_numpy(intercept)
+            points.append(point_of(*arrays, likelihood.shape_params))
+        objective = LikelihoodRows(rows, likelihood, self._objective_params, K, given)
+        best = best_of_points(objective, points, STARTS.n_steps)
+        return best.coefs.numpy()[:, :-1].T.copy()
 
     def _n_parameters(self):
         """Return the number of free parameters; rotations change nothing."""

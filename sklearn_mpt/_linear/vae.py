@@ -60,11 +60,10 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"
-        Starting values: components of resampled rows plus noise, or of Gaussian
-        features the best of several short runs; principal components; or a dict of
-        arrays, the fitted attributes without the underscore: `components`, `intercept`,
-        and as far as the likelihood has them `mean`, `noise_variance`, `dispersion` and
-        `thresholds`.
+        Starting values: random components, or the best of several short runs;
+        principal components; or a dict of arrays, the fitted attributes without the
+        underscore: `components`, `intercept`, and as far as the likelihood has them
+        `mean`, `noise_variance`, `dispersion` and `thresholds`.
     max_iter : int, default=1000
         Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
