@@ -131,6 +131,8 @@ MODELS |= {
         "slope_prior": [*(v for v in NO_REAL if v is not None), 0, 0.0, -1.0],
         "guessing_prior": ["a", 1.0, [1.0], [0.0, 0.0], [np.nan, 1.0], [0.0, -1.0]],
         "objective": NO_NAME,
+        "fixed": ["a", 1, [1], {"a": {}}, {0: 1}, {0: {"slope": 1.0}}],
+        "population": ["magic", *NO_NAME[1:], "free"],
         "reference_group": ["a", 1, [1]],
     },
     MPTMaskedAutoencoder: EVERY_MODEL
@@ -198,7 +200,7 @@ OTHERS = {
         "mask_rate": [value for value in RATE if value is not None],
         "random_state": RANDOM_STATE,
         "pad_to_multiple_of": [value for value in COUNT if value is not None],
-        "mask_blocks": ["word", 1, True, np.nan, [0, 1]],
+        "mask_blocks": ["words", 1, True, np.nan, [0, 1]],
     },
     LMLTrainerCallback: {
         "texts": [None, 1, "a", [], [1], [["a"]]],

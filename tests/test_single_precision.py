@@ -19,7 +19,7 @@ SETTINGS = {"random_state": 0, "max_iter": 20}
 MODELS = {
     "ppca": MPTProbabilisticPCA(2, **SETTINGS),
     "closed form": MPTProbabilisticPCA(2, objective="lml", **SETTINGS),
-    "factor analysis": MPTLinearVAE(2, noise="per_feature", **SETTINGS),
+    "factor analysis": MPTLinearVAE(1, noise="per_feature", **SETTINGS),
     "binary": MPTLinearVAE(2, likelihood="bernoulli", **SETTINGS),
     "table": MPTLinearVAE(
         1, likelihood=["bernoulli"] + ["gaussian"] * 5, random_state=0, max_iter=3

@@ -64,10 +64,9 @@ class MixtureLayout(NamedTuple):
         They are in the order of the locations; `Likelihood.mean` returns them kind by
         kind.
         """
-        order = self.likelihood.to_means(torch.arange(len(self.others))).argsort(
-            stable=True
-        )
-        return self.likelihood.mean(locations)[:, order.to(locations.device)]
+        numbers = torch.arange(len(self.others), device=locations.device)
+        order = self.likelihood.to_means(numbers).argsort(stable=True)
+        return self.likelihood.mean(locations)[:, order]
 
 
 class GivenObserved(NamedTuple):

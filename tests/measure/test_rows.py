@@ -254,7 +254,7 @@ def test_a_table_model_that_reads_hidden_values_is_found(make_frame, known_table
 
     def cheats(rows, mask):
         entries = rows["height"].to_list()
-        heights = np.array([0.0 if v in (None, pd.NA) else v for v in entries])
+        heights = np.array([0.0 if pd.isna(v) else v for v in entries])
         heights = np.nan_to_num(heights)
         log_prob = model.conditional_log_prob(rows, mask)
         return np.where(log_prob != 0, log_prob + heights[:, None] * mask[0], 0.0)
