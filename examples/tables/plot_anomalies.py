@@ -34,7 +34,7 @@ benign, malignant = data.data[data.target == 1], data.data[data.target == 0]
 
 
 def fit(rows):
-    model = MPTLinearVAE(n_components=3, noise="per_feature", random_state=0)
+    model = MPTLinearVAE(n_components=2, noise="per_feature", random_state=0)
     return make_pipeline(StandardScaler(), model).fit(rows)
 
 
