@@ -442,7 +442,7 @@ def readable_numbers(X, of_strings=ADVICE):
     X = with_distinct_names(X)
     others = names_of_others(X)
     if len(others) > 1:
-        raise ValueError(f"Columns {joined(others)} do not hold numbers. {ADVICE}")
+        raise ValueError(f"{message_of_others(X)}. {ADVICE}")
     converted = [
         column._replace(stored=None).series_of(
             column.numbers(of_strings).tolist(),
@@ -457,6 +457,14 @@ def names_of_others(X):
     """Return the names of the columns of a DataFrame that do not hold numbers."""
     columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
     return [column.name for column in columns if no_numbers(column.present)]
+
+
+def message_of_others(X):
+    """Say what the columns of a DataFrame that do not hold numbers hold."""
+    columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
+    words = set().union(*(words_for(column.present) for column in columns))
+    names = joined(names_of_others(X))
+    return f"Columns {names} hold {' and '.join(sorted(words))}, not numbers"
 
 
 def with_columns(X, series):

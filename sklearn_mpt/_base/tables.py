@@ -17,13 +17,13 @@ from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._frames import (
     column_names,
+    message_of_others,
     names_of_others,
     with_distinct_names,
     with_strings,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.rows import missing_entries
-from sklearn_mpt._messages import joined
 from sklearn_mpt._tables.kinds import FROM_DTYPE, ColumnErrors, kinds_of
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
@@ -124,9 +124,7 @@ class TableMPT(BaseMPT):
             return super()._read_rows(X, reset, min_samples)
         others = names_of_others(X)
         if reset and len(others) > 1:
-            raise ValueError(
-                f"Columns {joined(others)} do not hold numbers{self._advice_on(X)}"
-            )
+            raise ValueError(f"{message_of_others(X)}{self._advice_on(X)}")
         check_no_categories(X, self._advice_on_categories)
         return super()._read_rows(X, reset, min_samples)
 

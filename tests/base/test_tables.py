@@ -329,7 +329,7 @@ def test_all_problems_of_columns_are_named_with_the_call_that_is_taken(
 
 def test_all_columns_that_are_no_numbers_are_named():
     with pytest.raises(
-        ValueError, match="'name', 'sex', 'day', 'ship', 'mixed' do not"
+        ValueError, match="'name', 'sex', 'day', 'ship', 'mixed' hold dates and str"
     ):
         MPTProbabilisticPCA(1).fit(passengers())
 
