@@ -455,16 +455,21 @@ def readable_numbers(X, of_strings=ADVICE):
 
 def names_of_others(X):
     """Return the names of the columns of a DataFrame that do not hold numbers."""
-    columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
-    return [column.name for column in columns if no_numbers(column.present)]
+    return list(_words_of_others(X))
 
 
 def message_of_others(X):
     """Say what the columns of a DataFrame that do not hold numbers hold."""
+    found = _words_of_others(X)
+    words = " and ".join(sorted(set().union(*found.values())))
+    return f"Columns {joined(list(found))} hold {words}, not numbers"
+
+
+def _words_of_others(X):
+    """Return the words for what each column holds that does not hold numbers."""
     columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
-    words = set().union(*(words_for(column.present) for column in columns))
-    names = joined(names_of_others(X))
-    return f"Columns {names} hold {' and '.join(sorted(words))}, not numbers"
+    found = {column.name: words_for(column.present) for column in columns}
+    return {name: words for name, words in found.items() if words}
 
 
 def with_columns(X, series):
