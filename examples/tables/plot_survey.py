@@ -90,7 +90,9 @@ for ax, (name, title) in zip(axes, titles.items(), strict=True):
     ax.stackplot(z, share.T, labels=known, colors=colors, edgecolor="white", lw=0.3)
     ax.set(title=title, xlabel="Component z", xlim=(z[0], z[-1]), ylim=(0, 1))
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "ncols": len(known)}
-    ax.legend(**below, fontsize="x-small", handlelength=0.8, columnspacing=0.8)
+    legend = ax.legend(**below, fontsize="x-small", handlelength=0.8, columnspacing=0.8)
+    for patch in legend.get_patches():
+        patch.set_edgecolor("0.5")  # the middle colour is nearly white
 axes[0].set_ylabel("Probability of each answer")
 plt.show()
 

@@ -154,6 +154,8 @@ class MPTCurveDisplay(Display):
         display : MPTCurveDisplay
             The display, with its axes and figure.
         """
+        from matplotlib.ticker import MaxNLocator
+
         ax = self._axes(ax)
         curve = self.curve
         label = self._label(self.name if name is None else name)
@@ -169,6 +171,9 @@ class MPTCurveDisplay(Display):
             xlabel=sizes,
             ylabel=f"Masked score $S(m)$ (nats per {unit})",
         )
+        locator = ax.xaxis.get_major_locator()
+        if isinstance(locator, MaxNLocator):  # not where the user chose another
+            locator.set_params(integer=True)
         ax.legend()
         return self
 

@@ -44,6 +44,16 @@ def test_plots_on_given_axes_without_fill(known):
     assert display.line_.get_label().startswith("mine")
 
 
+def test_ticks_are_whole_numbers_of_features_unless_the_user_sets_them():
+    curve = MPTCurve(np.arange(1, 6), np.zeros(5), np.zeros(5), n_features=5)
+    ax = MPTCurveDisplay(curve).plot().ax_
+    assert np.all(ax.get_xticks() % 1 == 0)
+    _, ax = plt.subplots()
+    ax.set_xticks([1, 2.5])
+    MPTCurveDisplay(curve).plot(ax=ax)
+    assert ax.get_xticks().tolist() == [1, 2.5]
+
+
 def test_bars_of_a_partial_curve_still_add_up():
     curve = MPTCurve(
         mask_sizes=np.array([2, 4]),
