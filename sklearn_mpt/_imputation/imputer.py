@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -478,7 +478,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if parts or hints:
             warn_caller(" ".join([*parts, *hints]))
 
-    def transform(self, X: ArrayLike) -> ArrayLike:
+    def transform(self, X: ArrayLike) -> Any:
         """Fill the gaps of X in.
 
         Parameters

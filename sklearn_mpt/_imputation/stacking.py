@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -224,7 +224,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         method: str = "mean",
         random_state: RandomState = None,
         bounds: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> ArrayLike:
+    ) -> Any:
         """Fill in the gaps of rows.
 
         Parameters
