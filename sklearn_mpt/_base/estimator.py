@@ -54,7 +54,8 @@ class TrainingData(NamedTuple):
     X : rows, NaN where missing. fitted : the attributes to start from. is_all : whether
     X has all rows, and is not a part of a stream. is_new : whether the model has not
     been trained before. weight : the sample weights, (n,); None is 1. is_refit :
-    whether a model that is fitted already is lost if training is interrupted.
+    whether a model that is fitted already is lost if training is interrupted. groups :
+    those of the rows, of models that tell groups apart.
     """
 
     X: np.ndarray
@@ -65,6 +66,7 @@ class TrainingData(NamedTuple):
     rng: np.random.Generator
     weight: np.ndarray | None
     is_refit: bool = False
+    groups: Any = None
 
 
 class BaseMPT(
@@ -221,6 +223,14 @@ class BaseMPT(
         UserWarning
             If priors count as rows, and the weights add up to fewer than ten rows.
         """
+        return self._fit(X, sample_weight)
+
+    def _fit(self, X, sample_weight, **groups):
+        """Fit the model, as `fit` does.
+
+        groups : the argument `groups` of `_start` and `TrainingData`, if the model has
+        groups.
+        """
         was_fitted, is_warm_start = self.__sklearn_is_fitted__(), self._is_warm_start
         with all_or_nothing(self), torch_modes(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
@@ -238,7 +248,7 @@ class BaseMPT(
             if is_warm_start:
                 fitted = vars(self) | fitted
             else:
-                fitted |= self._start(X, rng, weight)
+                fitted |= self._start(X, rng, weight, **groups)
             device = check_device(self.device)
             is_refit = was_fitted and not is_warm_start
             self.__dict__.update(
@@ -252,6 +262,7 @@ class BaseMPT(
                         rng=rng,
                         weight=weight,
                         is_refit=is_refit,
+                        **groups,
                     ),
                     context,
                 )

@@ -7,7 +7,7 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 
 import torch
 
-from sklearn_mpt._base.density import LatentDensity
+from sklearn_mpt._base.density import LatentDensity, torch_modes
 from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, PriorGrid
 from sklearn_mpt._integration.quadrature import mean_and_covariance, moments
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
@@ -145,6 +145,13 @@ class ItemDensity(LatentDensity):
             self.items.max_categories, dtype=prob.dtype, device=prob.device
         )
         return torch.einsum("dcs,c->sd", prob, codes)
+
+    def prob_of_abilities(self, theta):
+        """Return probabilities of all answers, given abilities; an array (n, d, c)."""
+        with torch_modes():
+            z = self.z_of_abilities(theta)
+            prob = self.items.prob(self.items.log_prob(self.point, z))
+            return prob.permute(2, 0, 1).cpu().numpy()
 
     def z_of_abilities(self, theta):
         """Return the z that belong to abilities; (n, k)."""

@@ -5,26 +5,44 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_array
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted
 
+from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.iterative import IterativeMPT
+from sklearn_mpt._base.latent import LatentMixin
+from sklearn_mpt._base.tables import TableMPT
+from sklearn_mpt._callbacks import in_callback_context
 from sklearn_mpt._checks import (
     POSITIVE,
+    check_bool,
+    check_choice,
+    check_device,
+    check_floats,
+    check_int,
     check_real,
+    check_sample_weight,
+    rows_that_count,
     warn_caller,
 )
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.phases import Phases
 from sklearn_mpt._fitting.priors import LONG_SLOPE
+from sklearn_mpt._frames import column_names, columns_of
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
+from sklearn_mpt._items import item_statistics as statistics
+from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import MAX_CATEGORIES, merged_answers
-from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
+from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
+from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
 from sklearn_mpt._items.fixed_parameters import FixedParameters
 from sklearn_mpt._items.given_parameters import (
     given_items,
@@ -32,20 +50,55 @@ from sklearn_mpt._items.given_parameters import (
     given_slopes,
     given_thresholds,
 )
-from sklearn_mpt._items.items import ItemsMixin
-from sklearn_mpt._items.levels import KINDS
+from sklearn_mpt._items.groups import Groups, codes_among, codes_of
+from sklearn_mpt._items.items import (
+    TestInformation,
+    anchor_items,
+    as_frame_of,
+    errors_of,
+    fits_memory,
+    information_about,
+    item_parameters,
+    s_x2,
+)
+from sklearn_mpt._items.levels import (
+    KINDS,
+    answers_of,
+    check_two_answers,
+    expected_answers,
+    has_ordered_columns,
+    kind_of_answers,
+)
+from sklearn_mpt._items.limited_information import ModelFit
 from sklearn_mpt._items.masks import MaskedItemSolver
-from sklearn_mpt._items.model import attributes_of, reshape_attributes
-from sklearn_mpt._items.model_fit import ModelFitMixin
-from sklearn_mpt._items.people import PeopleMixin
+from sklearn_mpt._items.model import ItemModel, attributes_of, reshape_attributes
+from sklearn_mpt._items.model_fit import (
+    LikelihoodRatio,
+    model_fit,
+    refuse_priors,
+    warn_of_bounds,
+)
+from sklearn_mpt._items.objective import Priors
+from sklearn_mpt._items.people import (
+    METHODS,
+    MODES,
+    Reliability,
+    modal_abilities,
+    plausible_values,
+    posterior_abilities,
+    reliability,
+)
 from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
+from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._messages import listed
+from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._tables.reader import TableReader
 
 
-class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
+class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     """Item response models, for answers that may be missing.
 
     Each person has one ability z, or several, with a normal distribution over the
@@ -188,6 +241,27 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
     (2, 1)
     """
 
+    _advice_on_strings = (
+        "Items of the models 'graded', 'partial_credit' and 'gpcm' take ordered "
+        "categories, and 'nominal' ones strings."
+    )
+    _advice_on_categories = (
+        "items that are 'nominal' take them, and 'graded', 'partial_credit' and 'gpcm' "
+        "ones if they are ordered."
+    )
+    _takes_codes: bool  # whether answers are codes 0, 1, 2, ... already
+
+    discrimination_: np.ndarray
+    intercept_: np.ndarray
+    difficulty_: np.ndarray
+    guessing_: np.ndarray
+    category_scores_: np.ndarray
+    n_categories_: np.ndarray
+    latent_mean_: np.ndarray
+    latent_variance_: np.ndarray
+    factor_correlation_: np.ndarray
+    groups_: np.ndarray
+
     n_iter_no_change = 1
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "fixed": [dict, None],
@@ -196,7 +270,6 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         "rotation": [StrOptions({*ROTATIONS}), None],
         "slope_prior": [POSITIVE, None],
     }
-    _group_codes: np.ndarray | None = None  # groups of the rows that `fit` trains on
 
     def __init__(
         self,
@@ -243,6 +316,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
 
     # Training
 
+    @in_callback_context
     def fit(
         self,
         X: ArrayLike,
@@ -288,14 +362,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             If `max_iter` was reached; if a slope has no finite maximum likelihood; or
             if nobody gave one of the answers.
         """
-        labels, codes = self._coded_rows_that_count(groups, X, sample_weight)
-        self._group_codes, self._group_labels = codes, labels
-        try:
-            super().fit(X, y, sample_weight)
-        finally:
-            for name in ("_group_codes", "_group_labels"):
-                self.__dict__.pop(name, None)
-        return self
+        if groups is not None:
+            groups = Groups.that_count(groups, X, sample_weight)
+        return self._fit(X, sample_weight, groups=groups)
 
     def _check_parameters(self, n_features):
         names = self._names(n_features)
@@ -311,23 +380,24 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                     f"n_components must be 1 where items are {fixed[0]!r}, got "
                     f"{self.n_components}."
                 )
-            if self._group_codes is not None:
-                raise ValueError(
-                    "groups are for one ability: n_components must be 1, got "
-                    f"{self.n_components}."
-                )
         if self.guessing_prior is not None:
             self._check_guessing_prior()
-        if self.reference_group is not None:
-            self._check_reference_group()
 
-    def _check_reference_group(self):
-        if self._group_codes is None:
+    def _check_groups(self, groups):
+        """Refuse groups, or None, that do not suit the parameters."""
+        if groups is not None and self.n_components > 1:
+            raise ValueError(
+                "groups are for one ability: n_components must be 1, got "
+                f"{self.n_components}."
+            )
+        if self.reference_group is None:
+            return
+        if groups is None:
             raise ValueError(
                 f"reference_group={self.reference_group!r} is for fits with groups, "
                 "but the parameter groups was not given."
             )
-        labels = self._group_labels.tolist()
+        labels = groups.labels.tolist()
         if self.reference_group not in labels:
             raise ValueError(
                 f"reference_group must be one of the groups, {listed(labels)}, got "
@@ -370,7 +440,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                 f"0..{int(limits[j]) - 1}, or NaN where missing, got {X[i, j]}."
             )
 
-    def _start(self, X, rng, weight):
+    def _start(self, X, rng, weight, groups=None):
+        self._check_groups(groups)
         names = self._names(X.shape[1])
         counts = [
             2 if answers is None else len(answers) for answers in self.categories_
@@ -383,26 +454,22 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         fixed, point = self._fixed_parameters(items), items.start(proportions, slopes)
         if fixed is not None:
             point = items.point(**_without_difficulty(fixed.of(items.describe(point))))
-        n_groups = 1 if self._group_codes is None else len(self._group_labels)
-        codes = (
-            np.zeros(len(X), int) if self._group_codes is None else self._group_codes
-        )
+        if groups is None:
+            groups = Groups(np.array(["all"]), np.zeros(len(X), int))
         is_signed = fixed is not None
         args = items, point, self.rotation
         item_attributes, _ = attributes_of(*args, is_signed=is_signed)
-        counted = np.bincount(codes, weight, n_groups)
-        shape = n_groups, self.n_components
-        labels = getattr(self, "_group_labels", np.array(["all"]))
-        label = 0
-        if self.reference_group is not None:
-            label = labels.tolist().index(self.reference_group)
+        labels = groups.labels.tolist()
+        shape = len(labels), self.n_components
+        counted = np.bincount(groups.codes, weight, len(labels))
+        reference = self.reference_group
         return item_attributes | {
             "lml_method_": _lml_method(self.n_components),
             "n_categories_": np.array(counts),
             "latent_mean_": np.zeros(shape),
             "latent_variance_": np.ones(shape),
-            "groups_": labels,
-            "reference_group_": labels.tolist()[label],
+            "groups_": groups.labels,
+            "reference_group_": labels[0] if reference is None else reference,
             "_group_share": counted / counted.sum(),
             "_is_fixed": None if fixed is None else fixed.is_fixed,
             "_has_free_population": self.population == "free",
@@ -447,19 +514,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
 
     def _solver(self, data):
         model = self._model_of(data.fitted)
-        codes = self._group_codes
-        if len(model.mean) > 1:
-            if codes is None:
-                raise ValueError(
-                    f"The model has {len(model.mean)} groups, but the parameter groups "
-                    "was not given: fit it with groups."
-                )
-            known = data.fitted["groups_"]
-            if not np.array_equal(known, self._group_labels):
-                raise ValueError(
-                    f"groups must be those of the fitted model, {listed(known)}, got "
-                    f"{listed(self._group_labels)}."
-                )
+        codes = self._codes_in_training(data)
         answers = merged_answers(
             data.X, model.items.max_categories, data.weight, codes, data.device
         )
@@ -482,6 +537,18 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             tol=self.tol,
         )
         return Phases(masked)
+
+    def _codes_in_training(self, data):
+        """Return the codes of the groups of training rows; None without groups."""
+        known, groups = data.fitted["groups_"], data.groups
+        if groups is None:
+            return codes_of(None, data.X, known)
+        if not np.array_equal(known, groups.labels):
+            raise ValueError(
+                f"groups must be those of the fitted model, {listed(known)}, got "
+                f"{listed(groups.labels)}."
+            )
+        return groups.codes
 
     def _trained_attributes(self, result, fitted):
         model = self._model_of(fitted)
@@ -517,6 +584,86 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                     "slopes.",
                     ConvergenceWarning,
                 )
+
+    @property
+    def _n_features_out(self):
+        return self.factor_correlation_.shape[0]
+
+    @property
+    def _priors(self):
+        prior = self.guessing_prior
+        return Priors(self.slope_prior, None if prior is None else tuple(prior))
+
+    def _names(self, n_items):
+        """The name of the model of each item, checked."""
+        if isinstance(self.model, str):
+            check_choice(self.model, "model", MODELS)
+            return [self.model] * n_items
+        if not isinstance(self.model, list | tuple | np.ndarray):
+            raise ValueError(
+                f"model must be one of {', '.join(map(repr, MODELS))}, or a list of "
+                f"them, one for each item, got {self.model!r}."
+            )
+        names = list(self.model)
+        if len(names) != n_items:
+            raise ValueError(
+                f"model must have one name for each of the {n_items} items, got "
+                f"{len(names)}."
+            )
+        for name in names:
+            check_choice(name, "Each name in model", MODELS)
+        return [str(name) for name in names]
+
+    # Answers
+
+    @property
+    def _is_of_numbers(self):
+        return self._takes_codes
+
+    @property
+    def _kinds(self):
+        return self.likelihoods_
+
+    def _read_rows(self, X, reset=False, min_samples=1):
+        if reset:
+            is_binary = all(name in BINARY for name in np.ravel(self.model).tolist())
+            self._takes_codes = is_binary and not has_ordered_columns(X)
+        return super()._read_rows(X, reset, min_samples)
+
+    def _advice_on(self, X):
+        return f". {self._advice_on_strings}"
+
+    def _learn_columns(self, X):
+        names = self._names(np.shape(X)[1])
+        if self._takes_codes:
+            reader = TableReader(["bernoulli"] * len(names), [None] * len(names), [])
+        else:
+            kinds = list(map(kind_of_answers, names, columns_of(X)))
+            reader = TableReader.from_table(X, kinds, answers_of)
+            labels = column_names(X)
+            for args in zip(names, labels, reader.categories, strict=True):
+                check_two_answers(*args)
+        self.likelihoods_, self.categories_, self._storage = reader
+
+    def _decoded(self, density, Z):
+        """Return expected answers as numbers; medians and modes of others."""
+        if self._is_of_numbers:
+            return super()._decoded(density, Z)
+        prob = density.prob_of_abilities(self._tensor(Z))
+        columns = [
+            expected_answers(prob[:, j], known, kind)
+            for j, (known, kind) in enumerate(
+                zip(self.categories_, self.likelihoods_, strict=True)
+            )
+        ]
+        if all(column.dtype.kind == "f" for column in columns):
+            return np.column_stack(columns).astype(Z.dtype)
+        return np.column_stack([column.astype(object) for column in columns])
+
+    def _model_of(self, fitted):
+        return ItemModel.from_attributes(
+            fitted, self._names(len(fitted["n_categories_"]))
+        )
 
     # Fixed items
 
@@ -622,6 +769,632 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         }
         made.__dict__.update(made._new_state() | fitted)
         return made
+
+    # People
+
+    def abilities(
+        self,
+        X: ArrayLike,
+        method: str = "eap",
+        *,
+        groups: ArrayLike | None = None,
+        n_draws: int = 1,
+        random_state: RandomState = None,
+    ) -> Abilities:
+        """Estimate abilities of people, with standard errors.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        method : {"eap", "map", "ml", "plausible"}, default="eap"
+            "eap": mean of the posterior. "map": mode of the posterior. "ml": mode of
+            the likelihood, which is infinite if the likelihood has no maximum, as for
+            people with all answers right, and NaN for people without answers.
+            "plausible": draws from the posterior (plausible values).
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; the prior of z has the mean and variance of that
+            group. With None the prior is that of all groups together.
+        n_draws : int, default=1
+            Number of plausible values of each person.
+        random_state : int, RandomState instance or None, default=None
+            Determines plausible values. None takes the `random_state` of the estimator.
+
+        Returns
+        -------
+        abilities : named tuple
+            `theta`, of shape (n_samples, n_components), or (n_draws, n_samples,
+            n_components) for several draws; and `std_error`, the standard deviation of
+            the posterior for "eap" and "plausible", and otherwise computed from the
+            second derivatives at the mode.
+        """
+        check_choice(method, "method", METHODS)
+        check_int(n_draws, "n_draws")
+        self._check_is_fitted()
+        codes = None if groups is None else codes_among(groups, X, self.groups_)
+        args = self._density(), self._validate_rows(X), codes, self._map_rows
+        if method in MODES:
+            return modal_abilities(*args, MODES[method])
+        estimates = posterior_abilities(*args)
+        if method == "eap":
+            return estimates
+        rng = self._generator_for(random_state)
+        return estimates._replace(theta=plausible_values(*args, n_draws, rng))
+
+    def person_fit(
+        self, X: ArrayLike, theta: ArrayLike | None = None
+    ) -> statistics.PersonFit:
+        r"""Compute statistics of the fit of each person.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones, which are left out.
+        theta : array-like of shape (n_samples, n_components), default=None
+            Abilities. None is the result of `transform`.
+
+        Returns
+        -------
+        fit : named tuple
+            `zh`, the standardised log-probability of the answers, low for unusual
+            answers; `infit` and `outfit`, weighted and unweighted mean squares of the
+            standardised residuals. Arrays of shape (n_samples,).
+
+        Notes
+        -----
+        At known abilities infit and outfit have the mean 1, and `zh` the mean 0 and the
+        standard deviation 1. Abilities that are estimated from the same answers fit
+        them better. For people who follow the model, with slopes of 1 and difficulties
+        from -2 to 2, EAP abilities from 10 and 40 items gave a mean infit of .89 and
+        .96, a mean outfit of .83 and .94, and `zh` of mean .29 and .20, standard
+        deviation .92. Cut-offs that assume known abilities are then off: 15% and 9% of
+        these people had an outfit above 1.3, and 3.4% a `zh` below -1.645. To set a
+        cut-off, draw people by `sample` and compute their statistics.
+        """
+        rows, weight = self._weighted_rows(X, None)
+        parts = self._moments(rows, weight, theta)
+        sums = [statistics.sums_of(moments, w, 1) for moments, w in parts]
+        infit, outfit, zh = statistics.fit_of(np.concatenate(sums, axis=1))
+        return statistics.PersonFit(zh, infit, outfit)
+
+    def reliability(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Reliability:
+        r"""Compute the reliability of EAP abilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        reliability : named tuple
+            `empirical`, the variance of the abilities divided by the sum of this
+            variance and the mean of their squared standard errors; and `marginal`, 1
+            less the mean of the diagonal of :math:`(I(\theta) + \Sigma^{-1})^{-1}` over
+            the population, divided by the variances of the abilities. :math:`I` is the
+            Fisher information of the test and :math:`\Sigma` the covariance of the
+            abilities. `marginal` does not depend on X.
+        """
+        estimates = self.abilities(X)
+        weight = check_sample_weight(sample_weight, estimates.theta)
+        return reliability(self._density(), estimates, weight)
+
+    def _moments(self, rows, weight, theta=None):
+        """Yield the moments of the answers of blocks of people, and their weights.
+
+        rows : codes of answers. weight : (n,). theta : abilities; None is the result of
+        `transform`.
+        """
+        density = self._density()
+        if theta is None:
+            theta = posterior_abilities(density, rows, None, self._map_rows).theta
+        theta = check_array(theta, ensure_all_finite="allow-nan")
+        if np.shape(theta) != (len(rows), self._n_features_out):
+            raise ValueError(
+                "theta must have shape (n_samples, n_components) = "
+                f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
+            )
+        n_answers = rows.shape[1] * density.items.max_categories
+        for part in chunk_slices(len(rows), n_answers, CHUNK_ENTRIES):
+            prob = density.prob_of_abilities(self._tensor(theta[part]))
+            yield statistics.moments_of(rows[part], prob), weight[part]
+
+    # Items
+
+    def information(self, theta: ArrayLike) -> TestInformation:
+        """Compute the Fisher information of the items and the test about abilities.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_theta,) or (n_theta, n_components)
+            Abilities.
+
+        Returns
+        -------
+        information : named tuple
+            Fisher information: `items`, of shape (n_theta, n_items), and `test`, its
+            sum over the items, of shape (n_theta,); with several abilities the trace.
+
+        Raises
+        ------
+        ValueError
+            If `theta` does not have n_components columns.
+        """
+        self._check_is_fitted()
+        theta = self._tensor(self._check_theta(theta))
+        return information_about(self._density(), theta)
+
+    def item_probabilities(self, theta: ArrayLike) -> np.ndarray:
+        """Compute the probability of each answer, given abilities.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_theta,) or (n_theta, n_components)
+            Abilities.
+
+        Returns
+        -------
+        prob : ndarray of shape (n_theta, n_items, n_categories)
+            0 beyond the answers of an item.
+
+        Raises
+        ------
+        ValueError
+            If `theta` does not have n_components columns.
+        """
+        self._check_is_fitted()
+        theta = self._tensor(self._check_theta(theta))
+        return self._density().prob_of_abilities(theta)
+
+    def _check_theta(self, theta):
+        """Return abilities as an array of shape (n_theta, n_components)."""
+        theta = check_floats(theta, "theta")
+        theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
+        if theta.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"theta must have n_components={self._n_features_out} columns, got "
+                f"{theta.shape[1]}."
+            )
+        return theta
+
+    def item_parameters(
+        self,
+        X: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        as_frame: bool = False,
+    ) -> Any:
+        r"""Return the parameters of the items, with standard errors.
+
+        The covariance of the estimates is the inverse of the observed information at
+        the fitted parameters, computed by Louis' identity [1]_. The curvature of
+        priors, if there are any, is part of it. Standard errors of difficulties and
+        guessing are computed by the delta method.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items), default=None
+            The training rows; NaN marks missing answers. If None, the standard errors
+            are NaN.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row, as in `fit`.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person, as in `fit`.
+        as_frame : bool, default=False
+            Whether to return a pandas DataFrame with a row for each item.
+
+        Returns
+        -------
+        parameters : named tuple or DataFrame
+            `discrimination`, `intercept`, `difficulty` and `guessing`, of the shapes of
+            the fitted attributes, `latent_mean` and `latent_variance`; each with
+            ``_std_error``, 0 where it is fixed. And `covariance`, of shape (n_items,
+            n_parameters, n_parameters): of discriminations, intercepts and guessing of
+            each item.
+
+        Warns
+        -----
+        UserWarning
+            If the rows do not determine some parameters, which have no standard errors.
+            If guessing of an item is at its bound 0, or all answers to an item are the
+            same: the errors of this item are NaN, and those of the others take what is
+            at the bound as known.
+
+        Notes
+        -----
+        With several abilities the errors are those of the rotated slopes. With more
+        than 3000 parameters the information of each item is computed separately: an
+        ability is then known from many items, and the errors of one item hardly depend
+        on the parameters of the others.
+
+        References
+        ----------
+        .. [1] T. A. Louis, "Finding the observed information matrix when using the EM
+           algorithm", Journal of the Royal Statistical Society B 44, 1982.
+        """
+        check_bool(as_frame, "as_frame")
+        self._check_is_fitted()
+        model, names = self._model_of(vars(self)), self._item_names
+        errors = None
+        if X is not None:
+            with torch_modes():
+                objective, point = self._objective_on(model, X, sample_weight, groups)
+                errors = errors_of(model, objective, point, self.rotation, names)
+        parameters = item_parameters(vars(self), errors)
+        return as_frame_of(parameters, names) if as_frame else parameters
+
+    def item_fit(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> statistics.ItemFit:
+        """Compute statistics of the fit of each item.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones. S-X2 uses complete rows only, the other
+            statistics use all rows.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        fit : named tuple
+            Arrays of shape (n_items,). `s_x2`, `df_s_x2` and `p_s_x2`: comparison of
+            the observed with the expected answers for each sum score, after collapsing
+            cells in which less than one person is expected (Orlando and Thissen; Kang
+            and Chen); NaN without degrees of freedom, which are those of the cells
+            less the parameters of the item. `infit` and `outfit`: weighted and
+            unweighted mean of the squared standardised residuals at EAP abilities.
+            `zh`: standardised log-probability (Drasgow and others).
+
+        Raises
+        ------
+        ValueError
+            If no row is complete, or there are several groups.
+        """
+        rows, weight = self._weighted_rows(X, sample_weight)
+        value, df = self._s_x2(rows, weight)
+        p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
+        parts = self._moments(rows, weight)
+        sums = sum(statistics.sums_of(moments, w, 0) for moments, w in parts)
+        infit, outfit, zh = statistics.fit_of(sums)
+        return statistics.ItemFit(value, df, p, infit, outfit, zh)
+
+    def _s_x2(self, rows, weight):
+        """S-X2 of the complete rows and its degrees of freedom, for each item."""
+        model, density = self._model_of(vars(self)), self._density()
+        if not fits_memory(density):
+            n_items = len(model.items)
+            return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
+        whole = ~np.isnan(rows).any(axis=1) & (weight > 0)
+        if not whole.any():
+            raise ValueError(
+                "item_fit needs some complete rows for S-X2, but all rows have missing "
+                "answers."
+            )
+        self._check_complete(rows[whole], "item_fit")
+        return s_x2(model, density, rows[whole], weight[whole])
+
+    def residual_correlations(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> np.ndarray:
+        """Compute correlations of residuals of pairs of items, Yen's Q3.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; each pair uses the rows that have answers to both items.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        q3 : ndarray of shape (n_items, n_items)
+            Correlations of the residuals: answers less the expected answers at EAP
+            abilities. Large values show items that depend on each other given z.
+            Without such items the values are slightly negative.
+        """
+        parts = self._moments(*self._weighted_rows(X, sample_weight))
+        sums = sum(statistics.pair_sums(moments, w) for moments, w in parts)
+        return statistics.residual_correlations(sums)
+
+    def dif(
+        self,
+        X: ArrayLike,
+        group: ArrayLike,
+        *,
+        anchors: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> DifferentialFunctioning:
+        """Test each item for differential functioning in groups, by likelihood ratio.
+
+        Groups can differ in the mean and the variance of z. For each item two models
+        are compared: in one the item has separate parameters in each group, in the
+        other it has the same parameters in all groups.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        group : array-like of shape (n_samples,)
+            Group of each person.
+        anchors : array-like of int, or of bool of shape (n_items,), default=None
+            Indices or a mask of items with the same parameters in all groups, which are
+            not tested. If given, all other items have separate parameters in each
+            group, except the tested item in the smaller model. If None, all items but
+            the tested one are anchors.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        test : named tuple
+            `statistic`, `p_value` and `df`, arrays of shape (n_items,); NaN for
+            anchors.
+
+        Notes
+        -----
+        The models are fitted starting from the items of this estimator. The estimator
+        itself does not change.
+        """
+        self._check_is_fitted()
+        rows, weight = self._weighted_rows(X, sample_weight)
+        if self._n_features_out > 1:
+            raise ValueError(
+                "dif is for one ability, but the model has "
+                f"n_components={self._n_features_out}."
+            )
+        groups = Groups.that_count(group, X, sample_weight)
+        rows, weight = rows_that_count(rows, weight)
+        if len(groups.labels) < 2:
+            raise ValueError(
+                "group must have at least two labels in rows with a weight above 0, "
+                f"got {groups.labels.tolist()}."
+            )
+        if anchors is not None:
+            anchors = anchor_items(anchors, rows.shape[1])
+        with torch_modes():
+            return dif_by_likelihood_ratio(
+                self._model_of(vars(self)),
+                rows,
+                weight,
+                groups.codes,
+                anchors,
+                self._priors,
+                check_device(self.device),
+            )
+
+    # The whole model
+
+    def model_fit(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> ModelFit:
+        """Test the model on the moments of single items and of pairs.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            The training rows, without gaps.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        fit : named tuple
+            `m2`, `df` and `p`: M2 for two answers (Maydeu-Olivares and Joe), M2* for
+            more (Cai and Hansen); `rmsea` and `rmsea_interval`, of 90%; `srmsr`, the
+            root mean square of residual correlations; and for more than two answers
+            `c2`, `df_c2`, `p_c2` and `rmsea_c2` (Cai and Monroe), NaN for two. NaN too
+            where there are no degrees of freedom.
+
+        Raises
+        ------
+        ValueError
+            If answers are missing, there are several groups, or too many pairs of items
+            for a matrix over them.
+        """
+        rows, weight = self._weighted_rows(X, sample_weight)
+        self._check_complete(rows, "model_fit")
+        return model_fit(self._model_of(vars(self)), self._density(), rows, weight)
+
+    def log_likelihood(
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> float:
+        """Compute the log marginal likelihood of all rows together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
+
+        Returns
+        -------
+        float
+            In nats.
+        """
+        self._check_is_fitted()
+        rows, density = self._validate_rows(X), self._density()
+        weight = check_sample_weight(sample_weight, rows)
+        codes = codes_of(groups, X, self.groups_)
+        if codes is None:
+            return float(weight @ self.score_samples(X))
+
+        def row_lml(part, codes):
+            log_weight = density.row_log_weight(codes)
+            return density.log_joint(part, log_weight=log_weight).logsumexp(1)
+
+        scores = self._map_rows(density, row_lml, rows, codes[:, None])
+        return float(weight @ scores)
+
+    def aic(
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> float:
+        """Compute Akaike's information criterion on X; the lower the better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
+
+        Returns
+        -------
+        aic : float
+            -2 times the log-likelihood, plus 2 for each parameter.
+        """
+        value = self.log_likelihood(X, sample_weight, groups=groups)
+        return akaike(value, self._n_parameters)
+
+    def bic(
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> float:
+        """Compute the Bayesian information criterion on X; the lower the better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
+
+        Returns
+        -------
+        bic : float
+            -2 times the log-likelihood, plus for each parameter the logarithm of the
+            number of rows, or of the sum of their weights.
+        """
+        value = self.log_likelihood(X, sample_weight, groups=groups)
+        n_rows = np.shape(X)[0] if sample_weight is None else np.sum(sample_weight)
+        return bayesian(value, self._n_parameters, n_rows)
+
+    def likelihood_ratio_test(
+        self,
+        nested: MPTItemResponse,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> LikelihoodRatio:
+        """Test a model that is a special case of this one.
+
+        Parameters
+        ----------
+        nested : MPTItemResponse
+            Fitted to the same rows, with fewer parameters: "rasch" in "2pl", for
+            instance, or fewer abilities.
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
+
+        Returns
+        -------
+        test : named tuple
+            `statistic`, twice the difference of the log-likelihoods; `df`, that of the
+            numbers of parameters; and `p_value`, by the chi-squared distribution.
+
+        Raises
+        ------
+        ValueError
+            If `nested` has no fewer parameters, or a model has a prior: it is not at
+            the maximum of the likelihood.
+
+        Warns
+        -----
+        UserWarning
+            If items of `nested` have no guessing, and those of this model have: 0 is a
+            bound of guessing, where the statistic is smaller than chi-squared. Of 6
+            items without guessing, 3PL beside 2PL had a mean statistic of 2.9 where
+            chi-squared has 6. `p_value` is then an upper bound.
+        """
+        for model, name in ((self, "this model"), (nested, "nested")):
+            model._check_is_fitted()
+            refuse_priors(model._model_of(vars(model)), model._priors, name)
+        df = self._n_parameters - nested._n_parameters
+        if df <= 0:
+            raise ValueError(
+                f"nested must have fewer parameters than {self._n_parameters}, got "
+                f"{nested._n_parameters}."
+            )
+        warn_of_bounds(self._model_of(vars(self)), nested._model_of(vars(nested)))
+        args = (X, sample_weight)
+        gain = self.log_likelihood(*args, groups=groups) - nested.log_likelihood(
+            *args, groups=groups if len(nested.groups_) > 1 else None
+        )
+        return LikelihoodRatio(2 * gain, df, float(chi2.sf(max(2 * gain, 0), df)))
+
+    @property
+    def _n_parameters(self):
+        check_is_fitted(self)
+        return self._model_of(vars(self)).n_parameters
+
+    # Fitted models
+
+    @property
+    def _item_names(self):
+        return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+
+    def _check_complete(self, rows, purpose):
+        gaps = np.isnan(rows).any(axis=1)
+        if gaps.any():
+            raise ValueError(
+                f"{purpose} needs complete rows, but {np.count_nonzero(gaps)} of "
+                f"{len(rows)} have missing answers: leave these out, or fill them in "
+                "by impute(X, method='sample')."
+            )
+        if len(self.groups_) > 1:
+            raise ValueError(
+                f"{purpose} is for models of one group, and this one has "
+                f"{len(self.groups_)}: fit each group by itself."
+            )
+
+    def _weighted_rows(self, X, sample_weight):
+        """Return codes of answers as floats, and what each row counts."""
+        rows = self._validate_rows(X).astype(float)
+        return rows, check_sample_weight(sample_weight, rows)
+
+    def _objective_on(self, model, X, sample_weight, groups):
+        """Return the objective on these rows, and the fitted flat parameters."""
+        rows = self._validate_rows(X)
+        weight = check_sample_weight(sample_weight, rows)
+        codes = codes_of(groups, X, self.groups_)
+        device = check_device(self.device)
+        answers = merged_answers(
+            rows, model.items.max_categories, weight, codes, device
+        )
+        objective = model.objective(answers, self._priors)
+        point = model.start(device)
+        objective.refine()
+        objective.place_nodes(point)
+        return objective, point
 
 
 def _without_difficulty(attributes):

@@ -74,6 +74,17 @@ class ItemModel(NamedTuple):
         variances = means | (self.items.has_fixed_scale and self.items.n_dims == 1)
         return ParameterLayout(self.items, means, variances, self.is_fixed)
 
+    @property
+    def n_parameters(self):
+        """The number of free parameters; rotations change nothing."""
+        K = self.items.n_dims
+        return self.layout.n_free - K * (K - 1) // 2
+
+    @property
+    def n_guessed(self):
+        """The number of items with a probability of guessing."""
+        return self.items.names.count("3pl")
+
     def start(self, device):
         """Return the flat vector of all free parameters."""
         layout = self.layout

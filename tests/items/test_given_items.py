@@ -48,7 +48,7 @@ def test_scores_of_nominal_items_are_kept_times_slopes():
     theta = 0.7
     logits = theta * scores * [[2.0], [0.5]] + [[0, 0.5, -0.5], [0, 0, 1.0]]
     prob = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    expected = model._prob_of(model._density(), np.array([[theta]]))[0]
+    expected = model.item_probabilities([theta])[0]
     assert_allclose(expected, prob)
 
 

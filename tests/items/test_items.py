@@ -708,6 +708,15 @@ def test_the_reference_group_sets_the_scale(answers_of_groups, name):
     assert (errors.latent_mean_std_error[:, 0] > 0).tolist() == [True, False]
 
 
+def test_a_warm_start_refuses_groups_that_the_model_does_not_have(answers_of_groups):
+    X, groups = answers_of_groups
+    model = MPTItemResponse(warm_start=True, max_iter=2)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X)
+    with pytest.raises(ValueError, match="groups must be those of the fitted model"):
+        model.fit(X, groups=groups)
+
+
 def test_reference_groups_that_are_none_are_refused(answers_of_groups):
     X, groups = answers_of_groups
     with pytest.raises(ValueError, match="reference_group must be one of the groups"):
