@@ -10,11 +10,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from sklearn_mpt._fitting.weights import distinct_rows
 from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES, chunk_slices
 
-# Equal rows are merged unless more than this share of a sample of rows is distinct:
-# merging then saves less than a fifth of a step. The sample is sorted in a millisecond.
-N_SAMPLED, MAX_DISTINCT_SHARE = 4096, 0.8
 MISSING = -1
 MAX_CATEGORIES = 101  # codes 0 to 100 are integers of 8 bits
 
@@ -143,24 +141,9 @@ def merged_answers(X, n_categories, weight=None, group=None, device="cpu"):
     X : codes, NaN where missing, (n, d). weight, group : arrays (n,); None is 1 and 0.
     """
     codes = np.where(np.isnan(X), MISSING, X).astype(np.int8)
-    weight = np.ones(len(X)) if weight is None else np.asarray(weight, float)
     group = np.zeros(len(X), int) if group is None else group
-    codes, weight, group = (
-        torch.from_numpy(part).to(device) for part in _distinct(codes, weight, group)
-    )
-    return Answers(codes, n_categories, weight, group)
-
-
-def _distinct(codes, weight, group):
-    """Return the distinct rows, their weights and groups."""
     coded_rows = np.concatenate([codes, group[:, None].astype(np.int8)], 1)
-    coded_rows = np.ascontiguousarray(coded_rows)
-    keys = coded_rows.view(np.dtype((np.void, coded_rows.shape[1])))[:, 0]
-    sample = keys[:: max(1, len(keys) // N_SAMPLED)]
-    if (
-        len(np.unique(sample)) > MAX_DISTINCT_SHARE * len(sample)
-        and len(keys) > N_SAMPLED
-    ):
-        return codes, weight, group
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    return codes[first], np.bincount(inverse.ravel(), weight, len(first)), group[first]
+    kept, weight = distinct_rows(coded_rows, weight)
+    arrays = codes[kept], weight, group[kept]
+    codes, weight, group = (torch.from_numpy(array).to(device) for array in arrays)
+    return Answers(codes, n_categories, weight, group)

@@ -262,8 +262,9 @@ class Columns(Likelihood):
         return self._with_parts(parts).to(shape_params.device)
 
     def _with_parts(self, parts):
-        other = type(self)(self.kinds, self.n_categories, self.names)
-        other.parts = torch.nn.ModuleList(parts)
+        other = copy.copy(self)  # which shares the dicts of modules and buffers
+        other._modules = {**self._modules, "parts": torch.nn.ModuleList(parts)}
+        other._buffers = {**self._buffers}
         return other
 
     @property

@@ -44,6 +44,7 @@ class RowContext(NamedTuple):
     rows, (n,). units : units of the rows, if they are not standardised. log_scale :
     mean over rows of the logarithm that the units add to the objective. is_all :
     whether these are all rows, so that a feature that is constant in them is constant.
+    n_rows : number of rows before equal ones were merged, None if they were not.
     """
 
     seed: tuple[int, ...] = (0,)
@@ -51,6 +52,7 @@ class RowContext(NamedTuple):
     units: Units | None = None
     log_scale: float = 0.0
     is_all: bool = True
+    n_rows: int | None = None
 
     def standardise(self, X):
         """Return standardised rows in double precision."""
@@ -94,15 +96,6 @@ def table_of(z, log_weight, point, likelihood):
 def indicators(X, likelihood):
     """Return 1.0 for the value that each entry has, else 0.0; (n, v, d)."""
     return torch.stack([X == value for value in likelihood.values], 1).to(X.dtype)
-
-
-def distinct(X, weight=None):
-    """Return the distinct rows, and the number or total weight of each."""
-    coded = torch.nan_to_num(X, nan=torch.inf)
-    rows, row_of = coded.unique(dim=0, return_inverse=True)
-    weight = _weight(weight, X.double())
-    count = weight.new_zeros(len(rows)).index_add_(0, row_of, weight)
-    return torch.where(rows.isinf(), torch.nan, rows), count
 
 
 def varies_in_rows(X, is_all):

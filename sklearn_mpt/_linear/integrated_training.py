@@ -17,7 +17,7 @@ from sklearn_mpt._fitting.masks import all_masks, shared_masks
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
-from sklearn_mpt._fitting.weights import SampleWeights
+from sklearn_mpt._fitting.weights import SampleWeights, distinct_rows
 from sklearn_mpt._integration.integrals import rows_of
 from sklearn_mpt._integration.prior_grid import (
     MAX_SPACING,
@@ -33,7 +33,6 @@ from sklearn_mpt._linear.integrated_sums import (
     RepresentativeValues,
     TargetWeights,
     bound_sums,
-    distinct,
     indicators,
     row_node_sums,
     shared_likelihood_sums,
@@ -156,7 +155,7 @@ class IntegratedRows(Objective):
         self.X = X
         self.is_complete = not bool(X.isnan().any())
         self.context = context
-        self.weights = SampleWeights.from_array(context.weight, X)
+        self.weights = SampleWeights.from_array(context.weight, X, context.n_rows)
         self.likelihood = likelihood
         self.floor = likelihood.shape_steps.floor.to(X.device)
         self.n_dims = n_dims
@@ -372,6 +371,7 @@ class LikelihoodRows(IntegratedRows):
     def __init__(
         self, X, likelihood, params, n_dims, context=NO_CONTEXT, is_fine=False
     ):
+        X, context = _merged(X, params, context)
         super().__init__(X, likelihood, params, n_dims, context, is_fine)
         self.is_noisy = self.n_batches > 1
         self.bounds = params.objective == "elbo"
@@ -445,14 +445,15 @@ class EnumeratedRows(IntegratedRows):
     ratio = SIZES.exact_spacing
 
     def __init__(self, X, likelihood, params, n_dims, context=NO_CONTEXT):
+        X, context = _merged(X, params, context)
         super().__init__(X, likelihood, params, n_dims, context)
         arrays = all_masks(self.mask_rate, self.n_features)
         masks, share = (torch.from_numpy(array).to(X.device) for array in arrays)
-        rows, count = distinct(context.standardise(X), self.weights.values)
+        rows, weight = context.standardise(X), self.weights.values
         self.pairs = rows_of(
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )
-        self.weight = (count[:, None] * share).flatten()
+        self.weight = (weight[:, None] * share).flatten()
         self.row_nodes = RowNodes(
             len(self.weight), n_dims, X.device, context.seed, False
         )
@@ -472,7 +473,22 @@ class EnumeratedRows(IntegratedRows):
         sums = row_node_sums(
             self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )
-        return self._completed(sums._replace(n_rows=self.n_rows), joint, point)
+        n_rows = float(self.weights.values.sum())  # not that of pairs
+        return self._completed(sums._replace(n_rows=n_rows), joint, point)
+
+
+def _merged(X, params, context):
+    """Return rows of which none are equal, and the context with their weights.
+
+    A number of rows in each step, if the user gives one, counts equal rows.
+    """
+    if params.batch_size != "auto" and params.batch_size < len(X):
+        return X, context
+    kept, weight = distinct_rows(X.numpy(force=True), context.weight)
+    if len(kept) == len(X):
+        return X, context
+    context = context._replace(weight=weight, n_rows=context.n_rows or len(X))
+    return X[torch.from_numpy(kept)], context
 
 
 def objective_of(X, likelihood, params, n_dims, context=NO_CONTEXT):
@@ -492,6 +508,6 @@ def objective_of(X, likelihood, params, n_dims, context=NO_CONTEXT):
     may_enumerate = likelihood.values is not None and n_dims <= MAX_GRID_DIMS
     if may_enumerate and X.shape[1] <= SIZES.enumerated_features:
         n_masks = len(all_masks(params.mask_rate, X.shape[1])[0])
-        if len(distinct(X)[0]) * n_masks <= SIZES.enumerated:
+        if len(_merged(X, params, context)[0]) * n_masks <= SIZES.enumerated:
             return EnumeratedRows(*arguments)
     return IntegratedRows(*arguments)

@@ -34,9 +34,9 @@ from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
 from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     RepresentativeValues,
+    RowContext,
     TargetWeights,
     bound_sums,
-    distinct,
     indicators,
     point_of,
     row_node_sums,
@@ -346,12 +346,27 @@ def test_enumerated_rows_are_the_average_over_masks(arrays, point, X, size):
     assert_allclose(value, expected.sum(), rtol=1e-3)
 
 
-def test_distinct_rows_are_counted():
-    X = torch.tensor([[0, 1.0], [torch.nan, 1], [0, 1], [torch.nan, 1], [0, 1], [1, 1]])
-    rows, count = distinct(X)
-    keys = (tuple(map(str, row.tolist())) for row in rows)
-    found = dict(zip(keys, count.tolist(), strict=True))
-    assert found == {("0.0", "1.0"): 3, ("nan", "1.0"): 2, ("1.0", "1.0"): 1}
+@pytest.mark.parametrize("kind", [EnumeratedRows, LikelihoodRows])
+def test_equal_rows_are_one_row_with_their_weight(point, X, kind):
+    rng = np.random.default_rng(0)
+    X, weight = X[rng.integers(4, size=30)], rng.uniform(0.5, 2.0, 30)
+    context = RowContext(weight=weight)
+    settings = training_of(objective="mpt" if kind is EnumeratedRows else "lml")
+    merged = kind(torch.tensor(X), BERNOULLI, settings, 2, context)
+    assert merged.n_rows == 4
+    steps = settings._replace(batch_size=29)  # counts equal rows
+    apart = kind(torch.tensor(X), BERNOULLI, steps, 2, context)
+    assert apart.n_rows == 30
+    (batch,) = merged.batches(np.random.default_rng(0))
+    expected = merged.sums(point, batch)
+    if kind is EnumeratedRows:
+        sums = apart.sums(point, None)
+    else:
+        whole = batch._replace(rows=np.arange(30))
+        sums = apart.sums(point, whole)
+    assert_allclose(sums.value, expected.value, rtol=1e-12)
+    for got, wanted in zip(sums.gradient, expected.gradient, strict=True):
+        assert_allclose(got, wanted, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("mask_rate", ["uniform", 2])
