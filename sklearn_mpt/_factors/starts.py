@@ -1,8 +1,14 @@
-"""Where factor analysis starts: principal components, of moments or of rows."""
+"""Where factor analysis starts: principal components, of moments or of rows.
+
+References
+----------
+.. [1] K. G. Joreskog, "Some contributions to maximum likelihood factor analysis",
+   Psychometrika 32, 1967.
+"""
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
+from scipy.linalg import eigh, inv
 from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._factors.rotation import principal_axes
@@ -40,16 +46,49 @@ def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
     variance of a feature that noise has at the start. With less noise, EM hardly moves.
     """
     n_features = len(moments.mean)
-    if n_features <= max(DENSE_FEATURES, 4 * n_factors):
-        components = closed_form(moments, n_factors, noise_floor)["components_"]
-    else:
-        values, axes = _leading_of_moments(moments, n_factors)
-        remaining = float(moments.variance.sum()) - values.sum()
-        noise = max(remaining / (n_features - n_factors), noise_floor)
-        components = np.zeros((n_factors, n_features))  # those beyond the rank are 0
-        components[: len(axes)] = _lengths(values, noise)[:, None] * axes
-        components = principal_axes(components)
+    values, axes, remaining = _leading_axes(moments, n_factors)
+    noise = max(remaining / max(1, n_features - n_factors), noise_floor)
+    components = np.zeros((n_factors, n_features))  # those beyond the rank are 0
+    components[: len(axes)] = _lengths(values, noise)[:, None] * axes
+    components = principal_axes(components)
     return components, np.maximum(1 - (components**2).sum(axis=0), min_noise)
+
+
+def regression_factors(moments, n_factors, ridge=1e-3):
+    """Return the same as `principal_factors`, from noise that regressions leave [1]_.
+
+    Noise variances are a little less than what regressions on all other features leave
+    of each feature. The components are the best ones, given these noise variances.
+
+    moments : Moments of features with variance 1. ridge : variance that is added to
+    that of each feature, so that regressions do not explain all of it.
+    """
+    n_features = len(moments.mean)
+    precision = _precision_diagonal(moments, ridge)
+    noise = (1 - n_factors / (2 * n_features)) / precision
+    in_noise = moments.divided(torch.from_numpy(np.sqrt(noise)))
+    values, axes, _ = _leading_axes(in_noise, n_factors)
+    components = np.zeros((n_factors, n_features))
+    components[: len(axes)] = _lengths(values, 1.0)[:, None] * axes * np.sqrt(noise)
+    return components, noise
+
+
+def _precision_diagonal(moments, ridge):
+    """Return the diagonal of the inverse of the covariance and a ridge; (d,)."""
+    left, *right = (factor.cpu().numpy() for factor in moments.covariance_factors)
+    if not right:
+        return np.diag(inv(left + ridge * np.eye(len(left))))
+    inner = inv(right[0] @ left + ridge * np.eye(len(right[0])))
+    return (1 - ((left @ inner) * left).sum(axis=1)) / ridge
+
+
+def _leading_axes(moments, n_axes):
+    """Return variances along the leading principal axes, the axes, and what is left."""
+    if len(moments.mean) > max(DENSE_FEATURES, 4 * n_axes):
+        values, axes = _leading_of_moments(moments, n_axes)
+        return values, axes, float(moments.variance.sum()) - values.sum()
+    values, axes = _axes_of_moments(moments, n_axes)
+    return values[: len(axes)], axes, values[n_axes:].sum()
 
 
 def closed_form_of_rows(X, n_components, noise_share=1e-3, noise_floor=1e-6):

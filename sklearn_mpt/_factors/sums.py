@@ -324,7 +324,7 @@ def _information(C, z, entry_weight, m, symmetric):
     second = entry_weight.T @ (symmetric.pack(C) + symmetric.outer(z))
     full = _bordered(symmetric.unpack(second), entry_weight.T @ z, entry_weight.sum(0))
     count = (entry_weight.sum(0) / 2).expand(len(m.noise))
-    return Curvature(full / m.noise[:, None, None], m.noise_derivative(count))
+    return _curvature(full, count, m)
 
 
 def _bordered(second, first, count):
@@ -399,7 +399,13 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
 def _moment_information(second, n_features, m):
     n_masks, n_dims = second.shape[:2]
     first, count = second.new_zeros(1, n_dims), second.new_full((1,), float(n_masks))
-    full = _bordered(second.sum(0)[None], first, count).expand(n_features, -1, -1)
-    return Curvature(
-        full / m.noise[:, None, None], m.noise_derivative(count.expand(n_features) / 2)
-    )
+    full = _bordered(second.sum(0)[None], first, count)
+    return _curvature(full, count.expand(n_features) / 2, m)
+
+
+def _curvature(second, count, m):
+    """Return sums of E (z, 1)(z, 1)' over the noise; one of `second` is that of all."""
+    noise_information = m.noise_derivative(count)
+    if len(second) == 1:
+        return Curvature(second, noise_information, sizes=1 / m.noise)
+    return Curvature(second / m.noise[:, None, None], noise_information)

@@ -71,20 +71,33 @@ class Curvature(NamedTuple):
 
     shape_params : the information of each shape parameter, of the shape of
     `Point.shape_params`; a matrix (g, g); or if shape parameters have blocks, as
-    `Likelihood.shape_sums` returns it.
+    `Likelihood.shape_sums` returns it. sizes : None, or factors of one matrix, which
+    complete rows share: the information of feature j is ``sizes[j] * coefs[0]``.
     """
 
-    coefs: torch.Tensor  # shape: (d, k + 1, k + 1)
+    coefs: torch.Tensor  # shape: (d, k + 1, k + 1), or (1, k + 1, k + 1) with sizes
     shape_params: torch.Tensor
     blocks: ShapeBlocks | None = None
+    sizes: torch.Tensor | None = None  # shape: (d,)
 
     def plus(self, other):
+        sizes = self.sizes
+        if sizes is None or other.sizes is None or not sizes.equal(other.sizes):
+            self, other, sizes = self.of_each(), other.of_each(), None
         coefs = self.coefs + other.coefs
         shape_params = self.shape_params + other.shape_params
-        return Curvature(coefs, shape_params, other.blocks)
+        return Curvature(coefs, shape_params, other.blocks, sizes)
+
+    def of_each(self):
+        """Return the same with a matrix for each feature."""
+        if self.sizes is None:
+            return self
+        coefs = self.sizes[:, None, None] * self.coefs
+        return self._replace(coefs=coefs, sizes=None)
 
     def times(self, factor):
-        return Curvature(factor * self.coefs, factor * self.shape_params, self.blocks)
+        coefs, shape_params = factor * self.coefs, factor * self.shape_params
+        return self._replace(coefs=coefs, shape_params=shape_params)
 
     def is_finite(self):
         return bool(self.coefs.isfinite().all() and self.shape_params.isfinite().all())
@@ -176,7 +189,7 @@ def full_step(objective, point, batch, information, share):
     sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
     if sums.information is not None:
         batch_information = sums.information.times(1 / sums.n_rows)
-        if information is not None:
+        if information is not None and share < 1:
             batch_information = mix(information, batch_information, share)
         if batch_information.is_finite():
             information = batch_information
@@ -230,7 +243,12 @@ def divide(gradient, information):
     matrices = information.coefs.clone()
     diagonal = matrices.diagonal(dim1=1, dim2=2)
     diagonal += RIDGE * diagonal.sum(1, keepdim=True)
-    solved = torch.linalg.solve_ex(matrices, gradient.coefs[..., None]).result[..., 0]
+    if information.sizes is None:
+        solved = torch.linalg.solve_ex(matrices, gradient.coefs[..., None]).result
+        solved = solved[..., 0]
+    else:
+        solved = torch.linalg.solve_ex(matrices[0], gradient.coefs.T).result.T
+        solved = solved / information.sizes[:, None]
     shape_params = gradient.shape_params
     if information.blocks is not None:
         return _divide_blocks(gradient, information, solved)

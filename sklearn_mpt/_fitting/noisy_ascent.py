@@ -85,11 +85,12 @@ class NoisyAscent(NoisySteps):
         )
 
     def state(self):
+        information = self._information
         return {
             "n_steps": self._n_steps,
             "point": as_arrays(self.point),
             "average": as_arrays(self._average),
-            "information": as_arrays(self._information or ()),
+            "information": as_arrays(information.of_each() if information else ()),
         }
 
     def load(self, state):

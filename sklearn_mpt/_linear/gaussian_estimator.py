@@ -1,6 +1,5 @@
 """Base class of linear models with Gaussian noise, which have closed-form integrals."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +22,11 @@ from sklearn_mpt._factors import loadings
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
 from sklearn_mpt._factors.rotation import ROTATIONS, simple_axes
-from sklearn_mpt._factors.starts import closed_form, principal_factors
+from sklearn_mpt._factors.starts import (
+    closed_form,
+    principal_factors,
+    regression_factors,
+)
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.fit_loop import Solver
@@ -50,34 +53,11 @@ START_NOISE = 0.1
 AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
 
 
-@dataclass(frozen=True)
-class FactorStarts:
-    """Short runs of factor analysis, of which the best is the start.
-
-    One starts near the principal components, the others at random noise variances.
-
-    Attributes
-    ----------
-    n_random_runs : int
-        Number of runs from random noise variances.
-    n_epochs : int
-        Number of epochs of a run.
-    n_rows : int
-        Largest number of rows of a run.
-    noise : float
-        Random part of the first components, in standard deviations of the features.
-    min_unexplained : float
-        Smallest random noise variance, as a share of the variance of a feature.
-    """
-
-    n_random_runs: int = 4
-    n_epochs: int = 15
-    n_rows: int = 2000
-    noise: float = 0.01
-    min_unexplained: float = 0.05
-
-
-STARTS = FactorStarts()
+# Random part of the components where factor analysis starts, in standard deviations of
+# the features, so that none is 0; epochs of a short run from each of the two starts,
+# and its largest number of rows. What they reach is in benchmarks/RESULTS.rst, "Factor
+# analysis: starts".
+START_DEVIATION, SHORT_RUN_EPOCHS, SHORT_RUN_ROWS = 0.01, 5, 2000
 
 
 class GaussianLinear(InformationCriteriaMixin, LatentMixin, IterativeMPT):
@@ -127,33 +107,30 @@ class GaussianLinear(InformationCriteriaMixin, LatentMixin, IterativeMPT):
             shapes["noise_variance"] = np.shape(scale)
             return constants | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
-        if init == "pca" or self.noise != "shared":
-            moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
-            first = self._closed_form(moments, scale)
-            if init == "pca":
-                return constants | first
-            first["components_"] = first["components_"] + STARTS.noise * noise
-            if self.max_iter == 0:
-                return constants | first
-            point, sample = _point(constants | first, "cpu"), (X, moments, weight)
-            return constants | _best_factors(*sample, point, scale, rng)
-        return constants | {
-            "components_": noise / np.sqrt(shape[0]),
-            "mean_": shift,
-            "noise_variance_": START_NOISE * scale**2,
-        }
-
-    def _closed_form(self, moments, scale):
-        n_dims, floor = self.n_components, DOUBLE_NOISE_FLOOR
+        if init == "random" and self.noise == "shared":
+            return constants | {
+                "components_": noise / np.sqrt(shape[0]),
+                "mean_": shift,
+                "noise_variance_": START_NOISE * scale**2,
+            }
+        moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
         if self.noise == "shared":
-            return closed_form(moments, n_dims, floor * scale**2)
+            floor = constants["_noise_floor"]
+            return constants | closed_form(moments, self.n_components, floor)
         standard = moments.divided(torch.from_numpy(scale))
-        components, noise = principal_factors(standard, n_dims, floor)
-        return {
-            "components_": components * scale,
-            "mean_": moments.mean.numpy().copy(),
-            "noise_variance_": noise * scale**2,
-        }
+        principal = principal_factors(standard, self.n_components, DOUBLE_NOISE_FLOOR)
+        if init == "pca":
+            return constants | _attributes(*principal, moments.mean, scale)
+        kinds = [principal]
+        if self.max_iter > 0:
+            kinds.append(regression_factors(standard, self.n_components))
+        starts = [_attributes(*kind, moments.mean, scale) for kind in kinds]
+        for start in starts:
+            start["components_"] += START_DEVIATION * noise
+        if self.max_iter == 0:
+            return constants | starts[0]
+        points = [_point(constants | start, "cpu") for start in starts]
+        return constants | _best_factors(X, moments, weight, points, scale, rng)
 
     def _density_of(self, fitted, device):
         names = ("components_", "mean_", "noise_variance_")
@@ -299,7 +276,7 @@ class GaussianLinear(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         point = _point(data.fitted, data.device)
         floor = np.log(np.asarray(data.fitted["_noise_floor"]))
         floor = as_tensor(floor, data.device)
-        by_moments, masks = is_whole and self.objective == "mpt", None
+        masks = None
         if self.objective == "mpt" and self.mask_rate == "uniform":
             masks = ComplementaryMasks()
         elif self.objective == "mpt":
@@ -307,12 +284,14 @@ class GaussianLinear(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         exact_follows = masks is not None and ends_without_masks(
             self.mask_rate, self.n_masks
         )
-        if not by_moments:
+        if not is_whole:
             params = masks, self.batch_size, floor, data.weight, exact_follows
             return GaussianRows(as_view(data.X, data.device), n_dims, *params), point
         moments = _moments(data.X, data.device, data.weight)
         n_masks = self.n_masks
-        if n_masks == "auto":
+        if masks is None:
+            n_masks = 1
+        elif n_masks == "auto":
             n_masks = MASKS_BEFORE_EXACT if exact_follows else AUTO_MASKS
         params = n_masks, n_dims, masks, floor, exact_follows
         objective = GaussianMoments(moments, *params)
@@ -391,30 +370,30 @@ def _warn_of_rounding(fitted):
         )
 
 
-def _best_factors(X, moments, weight, point, scale, rng):
-    """Return the attributes after the best of several short runs of factor analysis.
+def _attributes(components, noise_variance, mean, scale):
+    """Return fitted attributes, from components and noise of standardised features."""
+    return {
+        "components_": components * scale,
+        "mean_": mean.numpy().copy(),
+        "noise_variance_": noise_variance * scale**2,
+    }
 
-    The likelihood has local maxima. One run starts near the principal components, the
-    others at very small factors with random noise variances. Runs on rows with gaps
-    take a sample of them.
+
+def _best_factors(X, moments, weight, points, scale, rng):
+    """Return the attributes after the best of short runs of factor analysis.
+
+    The likelihood has local maxima. Runs on rows with gaps take a sample of them.
     """
-    n_features, n_dims = len(point.coefs), point.coefs.shape[1] - 1
+    n_dims = points[0].coefs.shape[1] - 1
     floor = torch.from_numpy(np.log(DOUBLE_NOISE_FLOOR * scale**2))
     if np.isnan(X).any():
-        sample = rng.permutation(len(X))[: STARTS.n_rows]
+        sample = rng.permutation(len(X))[:SHORT_RUN_ROWS]
         weight = None if weight is None else weight[sample]
         rows = torch.from_numpy(np.array(X[sample], float))
         objective = GaussianRows(rows, n_dims, None, len(rows), floor, weight)
     else:
         objective = GaussianMoments(moments, 1, n_dims, None, floor)
-    points = [point]
-    for _ in range(STARTS.n_random_runs):
-        share = rng.uniform(STARTS.min_unexplained, 1, n_features)
-        coefs = point.coefs.clone()
-        weak = STARTS.noise * scale[:, None] * rng.normal(size=(n_features, n_dims))
-        coefs[:, :-1] = torch.from_numpy(weak)
-        points.append(Point(coefs, torch.from_numpy(np.log(share * scale**2))))
-    best = best_of_points(objective, points, STARTS.n_epochs)
+    best = best_of_points(objective, points, SHORT_RUN_EPOCHS)
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),
         "mean_": best.coefs[:, -1].numpy().copy(),
