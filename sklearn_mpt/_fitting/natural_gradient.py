@@ -154,7 +154,7 @@ class NaturalStep(NamedTuple):
     """A full step, in nats per row."""
 
     value: float
-    error: float  # standard error of the value over rows
+    error: float  # standard error of the value over rows; infinite for one
     gradient: Point
     information: Curvature
     step: Point
@@ -213,7 +213,7 @@ def natural_step(sums, point, information, *, max_step=math.inf):
     variance = max(0.0, float(sums.square) / n - value**2)
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, information.blocks)
-    error = math.sqrt(variance / n)
+    error = math.sqrt(variance / (n - 1)) if n > 1 else math.inf
     return NaturalStep(value, error, gradient, information, step, rescaling, gain)
 
 

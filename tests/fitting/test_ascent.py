@@ -486,10 +486,16 @@ def test_a_move_is_in_nats_per_row():
     point, gradient = random_point(0), random_point(1).times(0.1)
     move = move_at(point, gradient)
     assert_allclose(move.value, 3.0)
-    assert_allclose(move.error, np.std([1, 2, 6]) / np.sqrt(3))
+    assert_allclose(move.error, np.std([1, 2, 6], ddof=1) / np.sqrt(3))
     assert_allclose(move.step.coefs, gradient.coefs / 3 / 2)
     assert_allclose(move.step.shape_params, gradient.shape_params / 8)
     assert_allclose(move.gain, 0.5 * move.gradient.dot(move.step))
+
+
+def test_the_error_of_a_single_value_is_not_known():
+    point, gradient = random_point(0), random_point(1).times(0.1)
+    sums = sums_at(point, gradient, [2.0])
+    assert natural_step(sums, point, sums.information).error == math.inf
 
 
 def test_division_is_by_the_information_of_each_feature():
