@@ -132,8 +132,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         Mean and standard deviation of a normal prior of the logit of guessing.
     fixed : dict, default=None
         Parameters that are given, and not estimated: a dict from items, by name or
-        index, to dicts of "discrimination", "intercept" or "difficulty", and
-        "guessing", as in the attributes. None estimates all.
+        index, to dicts of "discrimination", "intercept" or "difficulty", "guessing" and
+        "category_scores", as in the attributes. None estimates all.
     population : {"standard", "free"}, default="standard"
         "free" estimates mean and variance of z in all groups; the fixed parameters of
         items then define the scale.

@@ -9,7 +9,7 @@ from sklearn_mpt._items.curves import WITHOUT_SLOPE
 from sklearn_mpt._items.given_parameters import intercepts_of
 from sklearn_mpt._messages import listed
 
-NAMES = ("discrimination", "intercept", "difficulty", "guessing")
+NAMES = ("discrimination", "intercept", "difficulty", "guessing", "category_scores")
 
 
 class FixedParameters(NamedTuple):
@@ -34,6 +34,7 @@ class FixedParameters(NamedTuple):
             "discrimination": np.full((d, items.n_dims), np.nan),
             "intercept": np.full((d, steps), np.nan),
             "guessing": np.full(d, np.nan),
+            "category_scores": np.full((d, steps + 1), np.nan),
         }
         is_fixed = np.zeros(items.n_parameters, dtype=bool)
         places = {label: j for j, label in enumerate(labels)}
@@ -71,21 +72,21 @@ def _checked(parameters, key, items, j):
             f"fixed[{key!r}] must be a dict with keys among {', '.join(NAMES)}, got "
             f"{parameters!r}."
         )
-    allowed = set(NAMES)
-    if kind != "3pl":
-        allowed.remove("guessing")
-    if kind in WITHOUT_SLOPE or items.n_dims > 1:
-        allowed.remove("discrimination")
-    if kind == "nominal":
-        allowed = set()
-    if items.n_dims > 1:
-        allowed.remove("difficulty")
+    allowed = {"intercept"}
+    if items.n_dims == 1:
+        allowed |= {"category_scores"} if kind == "nominal" else {"difficulty"}
+        allowed |= set() if kind in WITHOUT_SLOPE else {"discrimination"}
+    if kind == "3pl":
+        allowed.add("guessing")
     not_allowed = sorted(set(parameters) - allowed)
     if not_allowed:
+        reason = ""
+        if items.n_dims > 1:
+            reason = " Slopes of several abilities are known up to a rotation only."
         raise ValueError(
             f"fixed[{key!r}] has {listed(not_allowed)}: {kind!r} items of "
-            f"{items.n_dims} abilities can have fixed "
-            f"{listed(sorted(allowed)) or 'no parameters'}."
+            f"{items.n_dims} abilities can have fixed {listed(sorted(allowed))}."
+            f"{reason}"
         )
     if "difficulty" in parameters and (
         "intercept" in parameters
@@ -95,21 +96,34 @@ def _checked(parameters, key, items, j):
             f"fixed[{key!r}] has the difficulty: give the discrimination, too, and no "
             "intercept."
         )
+    if "category_scores" in parameters and "discrimination" not in parameters:
+        raise ValueError(
+            f"fixed[{key!r}] has the category_scores: give the discrimination, too."
+        )
     count = items.n_categories[j] - 1
-    return {
-        name: _finite(value, f"fixed[{key!r}][{name!r}]", count)
+    sizes = {"intercept": count, "difficulty": count, "category_scores": count + 1}
+    arrays = {
+        name: _finite(value, f"fixed[{key!r}][{name!r}]", sizes.get(name, 1))
         for name, value in parameters.items()
     }
+    if "guessing" in arrays and not 0 <= arrays["guessing"][0] < 1:
+        raise ValueError(
+            f"fixed[{key!r}]['guessing'] must be in [0, 1), got "
+            f"{parameters['guessing']!r}."
+        )
+    scores = arrays.get("category_scores", [0, count])
+    if scores[0] != 0 or scores[-1] != count:
+        raise ValueError(
+            f"fixed[{key!r}]['category_scores'] must be 0 for the first answer and "
+            f"{count} for the last, got {parameters['category_scores']!r}."
+        )
+    return arrays
 
 
-def _finite(value, name, count):
-    is_thresholds = name.endswith(("'intercept']", "'difficulty']"))
+def _finite(value, name, size):
     array = np.atleast_1d(check_floats(value, name))
-    size = count if is_thresholds else 1
     if array.shape != (size,) or not np.isfinite(array).all():
         raise ValueError(f"{name} must be {size} finite number(s), got {value!r}.")
-    if name.endswith("'guessing']") and not 0 <= array[0] < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {value!r}.")
     return array
 
 
@@ -117,8 +131,13 @@ def _fix(values, is_fixed, items, j, parameters):
     index, count = items.parameter_index(j), items.n_categories[j] - 1
     kind = items.names[j]
     n_slopes = 0 if kind in WITHOUT_SLOPE else items.n_dims
+    if kind == "nominal":
+        n_slopes = count
     if "discrimination" in parameters:
         values["discrimination"][j] = parameters["discrimination"]
+        is_fixed[index[n_slopes - 1]] = True  # of the last answer, if nominal
+    if "category_scores" in parameters:
+        values["category_scores"][j, : count + 1] = parameters["category_scores"]
         is_fixed[index[:n_slopes]] = True
     thresholds = parameters.get("intercept")
     if "difficulty" in parameters:

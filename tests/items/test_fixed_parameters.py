@@ -121,6 +121,33 @@ def test_thresholds_of_levels_are_kept(name):
     assert_allclose(model.score(levels), first.score(levels), atol=1e-6)
 
 
+def test_parameters_of_nominal_items_are_kept():
+    rng = np.random.default_rng(1)
+    noisy = rng.normal(size=(400, 1)) + rng.logistic(size=(400, 4))
+    levels = np.digitize(noisy, [-1.0, 1.0])
+    first = MPTItemResponse("nominal").fit(levels)
+    every = {
+        "discrimination": first.discrimination_[1],
+        "intercept": first.intercept_[1],
+        "category_scores": first.category_scores_[1],
+    }
+    for names in (["intercept"], ["discrimination"], list(every)):
+        given = {name: 1.2 * every[name] for name in names}
+        if "category_scores" in given:
+            given["category_scores"] = np.array([0.0, 0.7, 2.0])
+        model = MPTItemResponse("nominal", fixed={1: given}).fit(levels)
+        for name, value in given.items():
+            assert_allclose(getattr(model, f"{name}_")[1], value, rtol=1e-10)
+        assert (model.intercept_[0] != first.intercept_[0]).all()
+        kept = {name: every[name] for name in names}
+        model = MPTItemResponse("nominal", fixed={1: kept}).fit(levels)
+        assert_allclose(model.score(levels), first.score(levels), atol=1e-6)
+        errors = model.item_parameters(levels)
+        is_kept = errors.intercept_std_error[1] == 0
+        assert is_kept.all() == ("intercept" in names)
+        assert (errors.discrimination_std_error[1] == 0) == ("discrimination" in names)
+
+
 def test_groups_can_have_fixed_items():
     groups = np.repeat(["x", "y"], len(X) // 2)
     model = MPTItemResponse(fixed=FIXED, population="free").fit(X, groups=groups)
@@ -138,6 +165,22 @@ def test_groups_can_have_fixed_items():
         ("2pl", {"fixed": {0: {"intercept": [1, 2]}}}, "must be 1 finite number"),
         ("3pl", {"fixed": {0: {"guessing": 1.0}}}, r"must be in \[0, 1\)"),
         ("rasch", {"fixed": {0: {"discrimination": 1.0}}}, "can have fixed"),
+        (
+            "nominal",
+            {"fixed": {0: {"category_scores": [0, 1]}}},
+            "category_scores: give the discrimination, too",
+        ),
+        (
+            "nominal",
+            {"fixed": {0: {"category_scores": [1, 1], "discrimination": 1}}},
+            r"must be 0 for the first answer and 1 for the last, got \[1, 1\]",
+        ),
+        ("nominal", {"fixed": {0: {"difficulty": 1.0}}}, "'nominal' items of 1"),
+        (
+            "2pl",
+            {"n_components": 2, "fixed": {0: {"discrimination": 1.0}}},
+            r"can have fixed \['intercept'\]. Slopes of several abilities are",
+        ),
         ("2pl", {"population": "free"}, "needs items whose parameters are fixed"),
         (
             "2pl",
