@@ -30,6 +30,10 @@ CODED_DTYPES = nw.Categorical | nw.Enum  # dtypes that store codes of their leve
 NEVER_NAN = {str, int, bool, type(None)}  # types of which only None is missing
 VALUE_WORDS = {word for _, word in NO_NUMBERS}
 ADVICE = "Convert them to floats (dates to days since one of them, say), or drop them."
+ADVICE_ON_INTERVALS = (
+    "MPTLinearVAE(likelihood='from_dtype') takes them, and MPTImputer takes their ends "
+    "as bounds of gaps: min_value and max_value."
+)
 KINDS_OF_ARRAYS = {
     "M": "dates",
     "m": "durations",
@@ -179,7 +183,8 @@ class Column(NamedTuple):
         """
         contents = "" if self._is_of_numbers else no_numbers(self.present)
         if contents:
-            advice = of_strings if contents == "strings" else ADVICE
+            advices = {"strings": of_strings, "intervals": ADVICE_ON_INTERVALS}
+            advice = advices.get(contents, ADVICE)
             raise ValueError(
                 f"Column {self.name!r} holds {contents}{self._dtype}, not numbers. "
                 f"{advice}"
@@ -377,8 +382,16 @@ def _word(value):
     for types, word in NO_NUMBERS:
         if isinstance(value, types):
             return word
+    if is_interval(value):
+        return "intervals"
     is_number = isinstance(value, Real | np.bool_)
     return "" if is_number else f"objects of type {type(value).__name__}"
+
+
+def is_interval(value):
+    """Return whether a value is an interval of numbers, such as those of pandas."""
+    ends = getattr(value, "left", None), getattr(value, "right", None)
+    return all(isinstance(end, Real) for end in ends)
 
 
 def is_of_numbers(dtype):

@@ -4,13 +4,13 @@ import re
 
 import numpy as np
 
-from sklearn_mpt import MPTLinearVAE
+from sklearn_mpt import MPTDeepVAE, MPTLinearVAE
 
 
-def all_kinds():
+def all_kinds(model=MPTDeepVAE):
     """Return the names that `likelihood` takes, so that tests have new kinds, too."""
     try:
-        MPTLinearVAE(likelihood="none").fit(np.eye(3))
+        model(likelihood="none").fit(np.eye(3))
     except ValueError as error:
         allowed = str(error).partition(", got ")[0]
     names = re.findall(r"'(\w+)'", allowed)
@@ -18,3 +18,4 @@ def all_kinds():
 
 
 KINDS = all_kinds()
+LINEAR_KINDS = all_kinds(MPTLinearVAE)

@@ -6,6 +6,7 @@ where missing.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -34,6 +35,7 @@ from sklearn_mpt._integration.quadrature import (
     mixture_nodes,
     moments,
 )
+from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
 from sklearn_mpt._numbers import CHUNK_BYTES, CHUNK_ENTRIES, FLOAT_BYTES, chunk_slices
 
@@ -130,6 +132,10 @@ class Density(ABC):
 
         mask : bool, of shape (1 or n, d).
         """
+
+    def is_open(self, X):
+        """Return which entries have no known value, bool (n, d)."""
+        return X.isnan()
 
     @abstractmethod
     def expect(self, X):
@@ -302,17 +308,20 @@ def unit_attributes(likelihood, X, weight=None):
 class Units(NamedTuple):
     """The shift of each column, and one scale or that of each, that standardise rows.
 
-    Tensors of shape (d,) or ().
+    shift, scale : tensors of shape (d,) or (). standardised : how a likelihood
+    standardises rows.
     """
 
     shift: torch.Tensor
     scale: torch.Tensor
+    standardised: Callable = Likelihood.standardised
 
     @classmethod
-    def from_attributes(cls, fitted, device):
+    def from_attributes(cls, fitted, device, likelihood=Likelihood):
         """Return those of `unit_attributes`."""
         arrays = (np.asarray(fitted[name]) for name in ("_shift", "_scale"))
-        return cls(*(as_tensor(array, device) for array in arrays))
+        tensors = (as_tensor(array, device) for array in arrays)
+        return cls(*tensors, likelihood.standardised)
 
     @property
     def log_scale(self):
@@ -332,7 +341,7 @@ class Units(NamedTuple):
         return float((counts * self.log_scale).sum() / weight.sum())
 
     def standardise(self, X):
-        return (X - self.shift) / self.scale
+        return self.standardised(X, self.shift, self.scale)
 
     def restore(self, X):
         return self.scale * X + self.shift
@@ -479,7 +488,31 @@ class IntegratedDensity(LatentDensity):
         kind = self.joint.likelihood
         is_needed = kind.to_means(X.isnan())
         average = self._average(self._mean, X, "Expected values", is_needed)
-        return self._fill(average)
+        return self._with_open_entries(X, self._fill(average))
+
+    def is_open(self, X):
+        return self.joint.likelihood.is_open(X)
+
+    def _with_open_entries(self, X, expected):
+        """Return expected rows, with those of open entries given what X tells of them.
+
+        These depend on X and z, and not on z alone, so that rows share no nodes.
+        """
+        is_open = self.is_open(X) & ~X.isnan()
+        index = is_open.any(1).nonzero()[:, 0]
+        if not len(index):
+            return expected
+
+        def average(rows, rule, model):
+            def mean(z):
+                return self.joint.likelihood.mean_within(rows.X[:, None], model.location(z))
+
+            return integrate_average(mean, rows, rule, model)
+
+        accuracy = self.averaging.without_shared()
+        mean = self._estimate(average, self._rows(X[index]), accuracy)[0]
+        within = expected.index_copy(0, index, self.units.restore(mean))
+        return torch.where(is_open, within, expected)
 
     def decode(self, Z):
         return self._fill(self._mean(Z))
@@ -488,10 +521,11 @@ class IntegratedDensity(LatentDensity):
         return self.units.restore(self.joint.likelihood.fill(mean))
 
     def draw(self, X, rng):
-        z = self._draw_latent(self._rows(X), rng)
+        rows = self._rows(X)
+        z = self._draw_latent(rows, rng)
         uniform = X.new_tensor(rng.random(tuple(X.shape)))
         kind, location = self.joint.likelihood, self.joint.location(z)
-        return self.units.restore(kind.draw(location, uniform))
+        return self.units.restore(kind.draw_within(rows.X, location, uniform))
 
     def _draw_latent(self, rows, rng):
         """Draw z given what is observed, by importance resampling; (n, k)."""

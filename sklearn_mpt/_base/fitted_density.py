@@ -257,7 +257,7 @@ class FittedDensityMixin(DensityMixin):
             fill = partial(density.draw, rng=self._generator_for(random_state))
 
         def filled(part):
-            return torch.where(torch.isnan(part), fill(part), part)
+            return torch.where(density.is_open(part), fill(part), part)
 
         return self._as_given(
             self._map_rows(density, filled, rows, dtype=rows.dtype), X

@@ -22,7 +22,12 @@ from sklearn_mpt._frames import (
     with_distinct_names,
     with_strings,
 )
-from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
+from sklearn_mpt._likelihoods import (
+    KINDS_OF_VALUES,
+    LIKELIHOODS,
+    Columns,
+    Likelihood,
+)
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.kinds import FROM_DTYPE, ColumnErrors, kinds_of
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
@@ -46,7 +51,7 @@ class TableMPT(BaseMPT):
     categories_: list[np.ndarray | None]
     _advice_on_strings = ADVICE_ON_STRINGS
     _advice_on_categories = "likelihood='from_dtype' takes it as categories."
-    _kinds_taken: tuple[str, ...] = tuple(LIKELIHOODS)  # of columns
+    _kinds_taken: tuple[str, ...] = KINDS_OF_VALUES  # of columns
     _storage: list[dict]  # how each column of a table was stored in `fit`
 
     def _likelihood(self):
@@ -198,7 +203,8 @@ class TableMPT(BaseMPT):
             return rows
         if not is_into_dataframe(X):
             return self._reader.decode(rows)
-        return self._reader.fill(X, rows, missing_entries(X))
+        reader = self._reader
+        return reader.fill(X, rows, missing_entries(X) | reader.is_rewritten)
 
     def _frame(self, rows, names, backend):
         if self._is_of_numbers:

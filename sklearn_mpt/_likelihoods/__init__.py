@@ -7,11 +7,17 @@ for each category. `base.Likelihood` lists the methods of a kind of feature.
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
-from sklearn_mpt._likelihoods.columns import LIKELIHOODS, Columns, likelihood_of
+from sklearn_mpt._likelihoods.columns import (
+    KINDS_OF_VALUES,
+    LIKELIHOODS,
+    Columns,
+    likelihood_of,
+)
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._likelihoods.poisson import Poisson
 
 __all__ = [
+    "KINDS_OF_VALUES",
     "LIKELIHOODS",
     "Bernoulli",
     "Categorical",

@@ -261,6 +261,13 @@ class Likelihood(torch.nn.Module, ABC):
         return shift, np.full(X.shape[1], scale)
 
     @staticmethod
+    def standardised(
+        X: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor
+    ) -> torch.Tensor:
+        """Return rows in these units; (n, d)."""
+        return (X - shift) / scale
+
+    @staticmethod
     def constant(X: np.ndarray) -> np.ndarray:
         """Return which columns are constant, so that their density is unbounded.
 
@@ -570,6 +577,26 @@ class Likelihood(torch.nn.Module, ABC):
     @abstractmethod
     def draw(self, location: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
         """Draw entries from uniform noise (..., d)."""
+
+    def is_open(self, X: torch.Tensor) -> torch.Tensor:
+        """Return which entries have no known value, bool (..., d).
+
+        They are missing, or X tells something else of them, such as an interval.
+        """
+        return X.isnan()
+
+    def mean_within(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
+        """Return the expectation of each entry given what X tells of it; (..., d).
+
+        No entry is missing.
+        """
+        return X + torch.zeros_like(location[..., :1])
+
+    def draw_within(
+        self, X: torch.Tensor, location: torch.Tensor, uniform: torch.Tensor
+    ) -> torch.Tensor:
+        """Draw entries as `draw` does, given what X tells of open ones."""
+        return self.draw(location, uniform)
 
 
 class ShapeLikelihood(Likelihood):

@@ -11,6 +11,7 @@ from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.interval import Interval
 from sklearn_mpt._likelihoods.levels import Levels
 from sklearn_mpt._likelihoods.lognormal import Lognormal
 from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
@@ -30,8 +31,11 @@ LIKELIHOODS = {
     "lognormal": Lognormal,
     "gamma": Gamma,
     "zero_lognormal": ZeroLognormal,
+    "interval": Interval,
 }
 """Kinds of features by their names."""
+KINDS_OF_VALUES = tuple(name for name in LIKELIHOODS if name != "interval")
+"""Kinds of features whose entries are values, and not intervals of them."""
 ORDERED_KINDS = tuple(
     name for name, kind in LIKELIHOODS.items() if issubclass(kind, Levels)
 )
@@ -186,6 +190,12 @@ class Columns(Likelihood):
             constants = [j for j in numbers if constant[j]]
             scale[constants] = np.exp(np.log(scale[others]).mean())
         return shift, scale
+
+    def standardised(self, X, shift, scale):
+        return self._by_feature(
+            part.standardised(X[..., columns], shift[columns], scale[columns])
+            for part, columns, _ in self._iter_part_slices()
+        )
 
     def constant(self, X):
         is_constant = np.zeros(X.shape[1], dtype=bool)
@@ -444,6 +454,26 @@ class Columns(Likelihood):
     def draw(self, location, uniform):
         return self._by_feature(
             part.draw(location[..., places], uniform[..., columns])
+            for part, columns, places in self._iter_part_slices()
+        )
+
+    def is_open(self, X):
+        return self._by_feature(
+            part.is_open(X[..., columns])
+            for part, columns, _ in self._iter_part_slices()
+        )
+
+    def mean_within(self, X, location):
+        return self._by_feature(
+            part.mean_within(X[..., columns], location[..., places])
+            for part, columns, places in self._iter_part_slices()
+        )
+
+    def draw_within(self, X, location, uniform):
+        return self._by_feature(
+            part.draw_within(
+                X[..., columns], location[..., places], uniform[..., columns]
+            )
             for part, columns, places in self._iter_part_slices()
         )
 

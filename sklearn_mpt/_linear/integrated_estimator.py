@@ -148,8 +148,8 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
             "lml_method_": "quadrature" if is_quadrature else "importance",
         }
         scale = fitted["_scale"]
-        X = X - fitted["_shift"]  # in double precision
-        X /= scale
+        units = Units.from_attributes(fitted, torch.device("cpu"), likelihood)
+        X = units.standardise(as_view(X, torch.device("cpu"))).numpy()
         shape_attributes = likelihood.start_attributes(X, scale, weight)
         likelihood = likelihood.from_attributes(shape_attributes, scale)
         intercept = likelihood.start_location(X, weight)
@@ -231,7 +231,7 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
 
     def _density_of(self, fitted, device):
         joint = self._joint_of(fitted, device)
-        units = Units.from_attributes(fitted, device)
+        units = Units.from_attributes(fitted, device, joint.likelihood)
         seed = tuple(fitted["_seed"].tolist())
         if joint.n_dims <= MAX_GRID_DIMS:
             accuracy = quadrature(joint.n_dims, device)
@@ -271,7 +271,7 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
 
     def _solver(self, data):
         joint = self._joint_of(data.fitted, data.device)
-        units = Units.from_attributes(data.fitted, data.device)
+        units = Units.from_attributes(data.fitted, data.device, joint.likelihood)
         rows, weight = as_view(data.X, data.device), data.weight
         given = RowContext(
             seed=(*data.fitted["_seed"].tolist(), 1),

@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn_mpt._base.standard_errors import StandardErrorsMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import POSITIVE
-from sklearn_mpt._likelihoods import Gaussian
+from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian
 from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
 from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
 from sklearn_mpt._seeds import RandomState
@@ -150,6 +150,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         "rotation": [StrOptions({"varimax", "quartimax"}), None],
         "slope_prior": [POSITIVE, None],
     }
+
+    _kinds_taken = tuple(LIKELIHOODS)
 
     def __init__(
         self,

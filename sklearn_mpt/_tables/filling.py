@@ -76,6 +76,14 @@ class ColumnStorage(NamedTuple):
             return storage._replace(holds=STRINGS, numbers=_numbers_among(column))
         return storage._of_objects(column)
 
+    @classmethod
+    def of_floats(cls, column):
+        """Return the storage of floats in the library of a column."""
+        if column.series is None:
+            return cls()
+        dtype = PANDAS_DTYPES[NUMBERS] if column.is_pandas else "Float64"
+        return cls(library=column.backend.__name__, dtype=dtype)
+
     def _of_objects(self, column):
         holds = kind_of_days(column)
         if not holds:

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._frames import (
     ADVICE,
+    ADVICE_ON_INTERVALS,
     VALUE_WORDS,
     array_of_objects,
     column_names,
@@ -20,10 +21,11 @@ from sklearn_mpt._frames import (
     plain,
     words_for,
 )
-from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._likelihoods import KINDS_OF_VALUES
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
 from sklearn_mpt._messages import examples_of
 from sklearn_mpt._tables.days import kind_of_days, zones_of
+from sklearn_mpt._tables.intervals import INTERVAL, holds_intervals
 from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 from sklearn_mpt._tables.looks import look_of
 
@@ -35,7 +37,7 @@ KINDS_OF_OBJECTS = {"numbers": "gaussian", "booleans": "bernoulli"}
 EMPTY, ONE_VALUE = "no values", "one value"  # why a column has no kind
 
 
-def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
+def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
     """Return the kind of each column of X for the parameter `likelihood`.
 
     allowed : kinds that the model takes.
@@ -124,6 +126,13 @@ def _kind_of_column(requested, column, allowed):
     if requested not in (FROM_DTYPE, AUTO):
         return requested
     kind = "gaussian"
+    if holds_intervals(column) and not is_of_categories(column.series.dtype):
+        if INTERVAL not in allowed:
+            raise TypeError(
+                f"Column {column.name!r} holds intervals, for which this model has no "
+                f"kind. {ADVICE_ON_INTERVALS}"
+            )
+        return INTERVAL
     if column.series is not None:
         kind = _kind_from_dtype(column, requested)
         _check_no_id(column, kind, requested)

@@ -19,7 +19,7 @@ from sklearn_mpt._frames import (
     plain,
     with_columns,
 )
-from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._likelihoods import KINDS_OF_VALUES, LIKELIHOODS
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.filling import (
     ColumnStorage,
@@ -27,6 +27,7 @@ from sklearn_mpt._tables.filling import (
     filled_array,
     filled_series,
 )
+from sklearn_mpt._tables.intervals import INTERVAL, codes_of_column
 from sklearn_mpt._tables.kinds import (
     AS_CATEGORIES,
     CATEGORIES,
@@ -71,12 +72,15 @@ class TableReader(NamedTuple):
         columns = columns_of(X)
         categories = list(map(categories_of or _categories, kinds, columns))
         storage = [
-            ColumnStorage.from_column(column)._replace(days=()) for column in columns
+            ColumnStorage.of_floats(column)
+            if kind == INTERVAL
+            else ColumnStorage.from_column(column)._replace(days=())
+            for kind, column in zip(kinds, columns, strict=True)
         ]
         return cls(list(kinds), categories, [args._asdict() for args in storage])
 
     @classmethod
-    def learn(cls, X, likelihood, allowed=tuple(LIKELIHOODS)) -> tuple[Self, dict]:
+    def learn(cls, X, likelihood, allowed=KINDS_OF_VALUES) -> tuple[Self, dict]:
         """Learn a table; columns without a kind are left out, with the reason.
 
         likelihood : parameter of the estimator; dtypes determine the kinds of columns
@@ -127,6 +131,11 @@ class TableReader(NamedTuple):
         return np.flatnonzero([kind is not None for kind in self.kinds])
 
     @property
+    def is_rewritten(self):
+        """Which columns get other values than their gaps' filled in; bool (d,)."""
+        return np.array(self.kinds) == INTERVAL
+
+    @property
     def constant(self):
         """Indices of the columns without a kind that have a constant."""
         pairs = zip(self.kinds, self.categories, strict=True)
@@ -159,7 +168,9 @@ class TableReader(NamedTuple):
             numbers = {
                 j: array
                 for j, array in numbers_of(X).items()
-                if self.categories[j] is None and not self.storage[j]["days"]
+                if self.kinds[j] != INTERVAL
+                and self.categories[j] is None
+                and not self.storage[j]["days"]
             }
             for j in places:
                 if j in numbers:
@@ -167,7 +178,9 @@ class TableReader(NamedTuple):
             places = [j for j in places if j not in numbers]
         for j, column in zip(places, columns_of(X, places=places), strict=True):
             known = self.categories[j]
-            if known is None:
+            if self.kinds[j] == INTERVAL:
+                codes[:, j] = codes_of_column(column)
+            elif known is None:
                 storage = ColumnStorage(**self.storage[j])
                 codes[:, j] = storage.encode(column, AS_CATEGORIES)
             else:

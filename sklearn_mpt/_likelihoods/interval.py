@@ -1,0 +1,266 @@
+r"""Numbers with Gaussian noise, some of which are known only to lie in an interval.
+
+With the ends :math:`a < b` of an interval in standard deviations of the noise from the
+location, its log-probability is :math:`\log(\Phi(b) - \Phi(a))`, which is concave in
+the location [1]_. An interval without lower end is a left-censored number, as in the
+Tobit model.
+
+References
+----------
+.. [1] J. W. Pratt, "Concavity of the log likelihood", JASA 76, 1981.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import ndtri_exp
+
+from sklearn_mpt._likelihoods.base import DispersionLikelihood
+from sklearn_mpt._likelihoods.gaussian import (
+    LOG_2PI,
+    SINGLE_NOISE_FLOOR,
+    Gaussian,
+    normal_log_prob,
+    normal_pairs,
+)
+from sklearn_mpt._likelihoods.interval_codes import INFINITE, codes_of, ends_of
+
+# Width in standard deviations from which the far end has a probability below the
+# rounding error of that of the interval: it is at -10 or further, and the near end
+# within 10, or the ratio of both is below exp(-200).
+WIDE = 20.0
+# Ends are rounded to so many digits. An interval, and the standard deviation of its
+# column, must be so many roundings wide: their inverse is the error of probabilities.
+DIGITS, ROUNDING_OF_CODES, MAX_ROUNDING = 7, 2.0**-23, 1e-3
+
+
+class _Ends(NamedTuple):
+    """Ends of intervals in standard deviations from the location, mirrored below it.
+
+    is_mirrored : whether signs are changed, so that ``far < 0`` and ``far + near <= 0``.
+    log_prob : of the intervals.
+    """
+
+    far: torch.Tensor
+    near: torch.Tensor
+    is_mirrored: torch.Tensor
+    log_prob: torch.Tensor
+
+    @classmethod
+    def around(cls, lower, upper, location, scatter):
+        size = scatter.sqrt()
+        a, b = (lower - location) / size, (upper - location) / size
+        is_mirrored = a + b > 0
+        far, near = torch.where(is_mirrored, -b, a), torch.where(is_mirrored, -a, b)
+        is_wide = near - far > WIDE
+        far_if_close = torch.where(is_wide, near - 1, far)  # keeps gradients finite
+        log_near = torch.special.log_ndtr(near)
+        log_ratio = torch.special.log_ndtr(far_if_close) - log_near
+        inner = torch.where(is_wide, 0.0, torch.log(-torch.expm1(log_ratio)))
+        return cls(far, near, is_mirrored, log_near + inner)
+
+    def ratios(self):
+        """Return the normal densities at the near and the far end over the probability.
+
+        The density at the far end relative to the near one is returned, too.
+        """
+        at_near = torch.exp(-0.5 * (LOG_2PI + self.near**2) - self.log_prob)
+        far_to_near = 0.5 * (self.near - self.far) * (self.near + self.far)
+        return at_near, at_near * far_to_near.exp(), far_to_near
+
+    def slope(self):
+        """Return the derivative of `log_prob` in the location, times the deviation."""
+        at_near, _, far_to_near = self.ratios()
+        pull = -at_near * torch.expm1(far_to_near)
+        return torch.where(self.is_mirrored, pull, -pull)
+
+    def spread(self):
+        """Return minus twice the derivative of `log_prob` in the log of the variance."""
+        at_near, at_far, _ = self.ratios()
+        return self.near * at_near - self.far * at_far
+
+
+class Interval(DispersionLikelihood):
+    """Numbers with Gaussian noise and intervals of them, given their means.
+
+    Parameters
+    ----------
+    noise_variance : Tensor of shape (d,)
+    log_scale : Tensor of shape (d,), default=None
+        Logarithms of the units. Densities of standardised numbers are those of numbers
+        times the unit, and probabilities of intervals are multiplied by it, too. None
+        is 0.
+    """
+
+    floor = SINGLE_NOISE_FLOOR
+    attribute = "noise_variance_"
+    has_bound = False
+
+    def __init__(self, noise_variance, log_scale=None):
+        super().__init__(noise_variance)
+        if log_scale is None:
+            log_scale = torch.zeros_like(noise_variance)
+        self.register_buffer("log_scale", log_scale)
+
+    def at(self, shape_params):
+        other = super().at(shape_params)
+        other.log_scale = self.log_scale
+        return other
+
+    @staticmethod
+    def check_rows(X):
+        """All numbers are allowed, and all intervals."""
+
+    @staticmethod
+    def standardised(X, shift, scale):
+        X = X.double()
+        is_code, *ends = ends_of(X)
+        is_finite = [end.abs() < INFINITE for end in ends]
+        known = torch.stack(
+            [torch.where(*pair, 0.0) for pair in zip(is_finite, ends, strict=True)]
+        )
+        size = torch.maximum(known.abs(), (known - shift).abs()).amax(0)
+        least = size * ROUNDING_OF_CODES / MAX_ROUNDING
+        is_narrow = is_code & ((ends[1] - ends[0] < least) | (scale < least))
+        if is_narrow.any():
+            _raise_narrow(*(end[is_narrow] for end in ends))
+        ends = [
+            torch.where(finite, (end - shift) / scale, end)
+            for finite, end in zip(is_finite, ends, strict=True)
+        ]
+        return torch.where(is_code, codes_of(*ends), (X - shift) / scale)
+
+    @staticmethod
+    def units(X, weight=None):
+        return Gaussian.units_of_each(numbers_near(X), weight)
+
+    @staticmethod
+    def constant(X):
+        return Gaussian.constant(numbers_near(X))
+
+    @staticmethod
+    def start_location(X, weight=None):
+        return Gaussian.start_location(numbers_near(X), weight)
+
+    def start_attributes(self, X, scale, weight=None):
+        return {self.attribute: scale**2}
+
+    def from_attributes(self, fitted, scale):
+        variance = torch.from_numpy(fitted[self.attribute] / scale**2)
+        return type(self)(variance, torch.from_numpy(np.log(scale)))
+
+    def shape_attributes(self, scale):
+        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.scatter.device)
+        return {self.attribute: self.scatter * unit**2}
+
+    def entry_log_prob(self, X, location):
+        is_code, lower, upper = ends_of(X)
+        log_prob = normal_log_prob(
+            (torch.where(is_code, 0.0, X) - location) ** 2, self.scatter
+        )
+        if not is_code.any():
+            return log_prob
+        lower, upper = _safe(is_code, lower, upper)
+        ends = _Ends.around(lower, upper, location, self.scatter)
+        return torch.where(is_code, ends.log_prob + self.log_scale, log_prob)
+
+    def pair_log_prob(self, X, observed, location):
+        """Compute the probability of each distinct interval once."""
+        is_code = ends_of(X)[0]
+        numbers = torch.where(is_code, 0.0, X)
+        known = observed * ~is_code
+        pairs = normal_pairs(numbers, known, location, self.scatter)
+        for j in is_code.any(0).nonzero()[:, 0].tolist():
+            rows = is_code[:, j].nonzero()[:, 0]
+            code, place = X[rows, j].unique(return_inverse=True)
+            _, lower, upper = ends_of(code[:, None])
+            ends = _Ends.around(lower, upper, location[:, j], self.scatter[..., j])
+            log_prob = ends.log_prob + self.log_scale[j]
+            pairs = pairs.index_add(0, rows, log_prob[place])
+        return pairs
+
+    def _derivatives(self, X, location):
+        """Return derivatives in standard deviations, and which entries are intervals.
+
+        They are the slope, and minus twice the derivative in the log variance.
+        """
+        is_code, lower, upper = ends_of(X)
+        residual = (torch.where(is_code, 0.0, X) - location) / self.scatter.sqrt()
+        slope, spread = residual, 1 - residual**2
+        if is_code.any():
+            lower, upper = _safe(is_code, lower, upper)
+            ends = _Ends.around(lower, upper, location, self.scatter)
+            slope = torch.where(is_code, ends.slope(), slope)
+            spread = torch.where(is_code, ends.spread(), spread)
+        return slope, spread, is_code
+
+    def derivatives(self, X, location):
+        """Return the first derivative, and minus the second."""
+        slope, spread, is_code = self._derivatives(X, location)
+        information = torch.where(is_code, (spread + slope**2).clamp(0, 1), 1.0)
+        return slope / self.scatter.sqrt(), information / self.scatter
+
+    def shape_derivatives(self, X, location):
+        """Return the derivative, and the information of a number."""
+        _, spread, _ = self._derivatives(X, location)
+        return -0.5 * spread, torch.full_like(spread, 0.5)
+
+    def mean(self, location):
+        return location
+
+    def draw(self, location, uniform):
+        return location + self.scatter.sqrt() * torch.special.ndtri(uniform)
+
+    def is_open(self, X):
+        return ends_of(X)[0] | X.isnan()
+
+    def mean_within(self, X, location):
+        slope, _, is_code = self._derivatives(X, location)
+        return torch.where(is_code, location + self.scatter.sqrt() * slope, X)
+
+    def draw_within(self, X, location, uniform):
+        is_code, lower, upper = ends_of(X)
+        lower, upper = _safe(is_code, lower, upper)
+        ends = _Ends.around(lower, upper, location, self.scatter)
+        # the level is between those of the far and the near end
+        inner = torch.log1p(-uniform * (1 - _ratio(ends)))
+        level = torch.special.log_ndtr(ends.near) + inner
+        drawn = location.new_tensor(ndtri_exp(level.cpu().numpy()))
+        drawn = torch.minimum(torch.maximum(drawn, ends.far), ends.near)
+        drawn = torch.where(ends.is_mirrored, -drawn, drawn)
+        within = (location + self.scatter.sqrt() * drawn).clamp(lower, upper)
+        return torch.where(is_code, within, self.draw(location, uniform))
+
+
+def _raise_narrow(lower, upper):
+    raise ValueError(
+        f"X has {len(lower)} intervals that are too narrow for ends of "
+        f"{DIGITS} digits, or in columns that vary too little for them, such as "
+        f"[{lower[0]:.9g}, {upper[0]:.9g}]. Give numbers for narrow intervals, and "
+        "subtract a constant from columns that are far from 0."
+    )
+
+
+def _ratio(ends):
+    """Return the level of the far end over that of the near one."""
+    log_far, log_near = map(torch.special.log_ndtr, (ends.far, ends.near))
+    return torch.exp(log_far - log_near)
+
+
+def _safe(is_code, lower, upper):
+    """Return ends; -1 and 1 for numbers, for which nothing is computed from them."""
+    return torch.where(is_code, lower, -1.0), torch.where(is_code, upper, 1.0)
+
+
+def numbers_near(X):
+    """Return an array whose intervals are replaced by numbers, from which fits start.
+
+    They are the middles of intervals, or the ends of those that have only one.
+    """
+    X = torch.from_numpy(np.asarray(X, dtype=np.float64))
+    is_code, lower, upper = ends_of(X)
+    is_finite = (lower.abs() < INFINITE), (upper.abs() < INFINITE)
+    lower = torch.where(is_finite[0], lower, upper)
+    upper = torch.where(is_finite[1], upper, lower)
+    return torch.where(is_code, (lower + upper) / 2, X).numpy()
