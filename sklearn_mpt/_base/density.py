@@ -505,7 +505,9 @@ class IntegratedDensity(LatentDensity):
 
         def average(rows, rule, model):
             def mean(z):
-                return self.joint.likelihood.mean_within(rows.X[:, None], model.location(z))
+                return self.joint.likelihood.mean_within(
+                    rows.X[:, None], model.location(z)
+                )
 
             return integrate_average(mean, rows, rule, model)
 

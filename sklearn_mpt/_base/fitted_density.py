@@ -237,6 +237,7 @@ class FittedDensityMixin(DensityMixin):
         method : {"mean", "sample"}, default="mean"
             "mean" is the conditional expectation of each missing entry, or its most
             probable category; "sample" one joint draw of all that are missing in a row.
+            Intervals are filled, too, with numbers within them.
         random_state : int, RandomState instance or None, default=None
             Determines the draws. None takes the estimator's own.
 

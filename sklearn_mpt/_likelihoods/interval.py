@@ -30,15 +30,15 @@ from sklearn_mpt._likelihoods.interval_codes import INFINITE, codes_of, ends_of
 # rounding error of that of the interval: it is at -10 or further, and the near end
 # within 10, or the ratio of both is below exp(-200).
 WIDE = 20.0
-# Ends are rounded to so many digits. An interval, and the standard deviation of its
+# Relative rounding error of ends. An interval, and the standard deviation of its
 # column, must be so many roundings wide: their inverse is the error of probabilities.
-DIGITS, ROUNDING_OF_CODES, MAX_ROUNDING = 7, 2.0**-23, 1e-3
+ROUNDING_OF_CODES, MAX_ROUNDING = 2.0**-23, 1e-3
 
 
 class _Ends(NamedTuple):
     """Ends of intervals in standard deviations from the location, mirrored below it.
 
-    is_mirrored : whether signs are changed, so that ``far < 0`` and ``far + near <= 0``.
+    is_mirrored : whether signs are changed, so that the sum of both ends is at most 0.
     log_prob : of the intervals.
     """
 
@@ -53,9 +53,10 @@ class _Ends(NamedTuple):
         a, b = (lower - location) / size, (upper - location) / size
         is_mirrored = a + b > 0
         far, near = torch.where(is_mirrored, -b, a), torch.where(is_mirrored, -a, b)
-        is_wide = near - far > WIDE
+        is_wide, log_near = near - far > WIDE, torch.special.log_ndtr(near)
+        if is_wide.all():
+            return cls(far, near, is_mirrored, log_near)
         far_if_close = torch.where(is_wide, near - 1, far)  # keeps gradients finite
-        log_near = torch.special.log_ndtr(near)
         log_ratio = torch.special.log_ndtr(far_if_close) - log_near
         inner = torch.where(is_wide, 0.0, torch.log(-torch.expm1(log_ratio)))
         return cls(far, near, is_mirrored, log_near + inner)
@@ -76,7 +77,7 @@ class _Ends(NamedTuple):
         return torch.where(self.is_mirrored, pull, -pull)
 
     def spread(self):
-        """Return minus twice the derivative of `log_prob` in the log of the variance."""
+        """Return minus twice the derivative of `log_prob` in the log variance."""
         at_near, at_far, _ = self.ratios()
         return self.near * at_near - self.far * at_far
 
@@ -236,7 +237,7 @@ class Interval(DispersionLikelihood):
 def _raise_narrow(lower, upper):
     raise ValueError(
         f"X has {len(lower)} intervals that are too narrow for ends of "
-        f"{DIGITS} digits, or in columns that vary too little for them, such as "
+        "7 digits, or in columns that vary too little for them, such as "
         f"[{lower[0]:.9g}, {upper[0]:.9g}]. Give numbers for narrow intervals, and "
         "subtract a constant from columns that are far from 0."
     )
@@ -249,8 +250,8 @@ def _ratio(ends):
 
 
 def _safe(is_code, lower, upper):
-    """Return ends; -1 and 1 for numbers, for which nothing is computed from them."""
-    return torch.where(is_code, lower, -1.0), torch.where(is_code, upper, 1.0)
+    """Return ends; for numbers those of a wide interval, of which nothing is used."""
+    return torch.where(is_code, lower, -INFINITE), torch.where(is_code, upper, 0.0)
 
 
 def numbers_near(X):

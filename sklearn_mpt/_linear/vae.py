@@ -36,7 +36,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
         booleans), "categorical", "ordinal" or "partial_credit" (levels in order),
         "poisson" or "negative_binomial" (counts), "lognormal" or "gamma" (positive
-        amounts), "zero_lognormal" (amounts that may be 0). One name for all columns; a
+        amounts), "zero_lognormal" (amounts that may be 0), "interval" (numbers known
+        only to lie in intervals: :ref:`intervals`). One name for all columns; a
         sequence of names, one for each; or a dict from columns to names, ``...`` for
         the others. "from_dtype" and "auto" choose by the dtypes of a DataFrame, or by
         the values, too: see :doc:`/tables`. Categories are codes 0, 1, 2 in arrays.
