@@ -165,7 +165,9 @@ def plan_sets(window, draw):
         rng = draw.generator(window, int(size))
         n_masks = int(min(draw.n_masks, _n_sets(n_units, size)))
         for chosen in _draw_distinct(rng, n_units, size, n_masks):
-            hidden = _only(window, window.places[np.isin(units, chosen)])
+            is_chosen = np.zeros(n_units, dtype=bool)
+            is_chosen[chosen] = True
+            hidden = _only(window, window.places[is_chosen[units]])
             yield hidden, hidden
 
 

@@ -27,9 +27,8 @@ References
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq
-from scipy.special import digamma, polygamma
+from scipy.optimize import brentq, minimize
+from scipy.special import betaln, digamma, polygamma
 
 # The posterior mean of the spread of n texts is a sum of squares over n - 3.
 MIN_TEXTS = 4
@@ -189,11 +188,23 @@ def scale_of_ratios(ratios, most_degrees):
     """
     if not ratios.any():
         return 0.0, most_degrees
-    degrees, _, scale = stats.t.fit(ratios, floc=0)
-    allowed = float(np.clip(degrees, min(MIN_DEGREES, most_degrees), most_degrees))
-    if allowed != degrees:
-        _, _, scale = stats.t.fit(ratios, fdf=allowed, floc=0)
-    return scale**2, allowed
+    squares, least_degrees = ratios**2, min(MIN_DEGREES, most_degrees)
+
+    def loss(logs):
+        """Return minus the mean log-density, without constants, and its gradient."""
+        degrees, factor = np.exp(logs)
+        q = squares / (degrees * factor)
+        mean_log, share = np.log1p(q).mean(), (q / (1 + q)).mean()
+        value = (logs.sum() + (degrees + 1) * mean_log) / 2 + betaln(degrees / 2, 0.5)
+        of_factor = (1 - (degrees + 1) * share) / 2
+        psi = digamma(degrees / 2) - digamma((degrees + 1) / 2)
+        return value, np.array([of_factor + degrees / 2 * (psi + mean_log), of_factor])
+
+    start = np.log([least_degrees, squares.mean()])
+    bounds = [np.log([least_degrees, most_degrees]), (None, None)]
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    degrees, factor = np.exp(found.x)
+    return factor, degrees
 
 
 def degrees_of_factor(n_texts, n_groups, degrees, of_estimates):
