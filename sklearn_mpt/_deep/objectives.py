@@ -71,16 +71,20 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     """
     rows, densities, samples = _draw_samples(module, X, observed, noise, prior_samples)
     locations, trains = module.decoder.locations(samples.z), torch.is_grad_enabled()
-    scored = [True] * len(rows) if scored is None else scored
+    if scored is None or all(scored):  # the sets as rows: they share one product
+        scored, rows, sets = [True], rows.flatten(0, 1)[None], [observed.flatten(0, 1)]
+    else:
+        sets = _complete_as_one_row(observed)
     bounds, expected = [], []
-    sets = _complete_as_one_row(observed)
     for X_set, observed_set, is_scored in zip(rows, sets, scored, strict=True):
         with torch.set_grad_enabled(trains and is_scored):
             bound, weight = samples.bounds(module, locations, (X_set, observed_set))
         bounds.append(bound)
         expected.append(weight.double() @ samples.moments)
     coefs, constant = densities
-    return torch.stack(bounds), constant + (coefs * torch.stack(expected)).sum(-1)
+    bounds = torch.cat(bounds).view_as(constant)
+    expected = torch.cat(expected).view_as(coefs)
+    return bounds, constant + (coefs * expected).sum(-1)
 
 
 def shared_scores(module, X, mask, noise, prior_samples):

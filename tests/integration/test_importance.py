@@ -6,6 +6,7 @@ from sklearn_mpt._integration.quadrature import (
     log_mean_exp,
     normal_points,
     pool,
+    total_and_shares,
 )
 
 torch = pytest.importorskip("torch")
@@ -24,6 +25,18 @@ def test_points_are_normal_reproducible_and_independent_between_replicates():
 def test_log_mean_exp_does_not_overflow():
     values = torch.tensor([[1000.0, 1000.0 + np.log(3)]], dtype=torch.float64)
     assert_allclose(log_mean_exp(values, 1), 1000 + np.log(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shares_near_the_smallest_number_are_zero(dtype):
+    # products of matrices with subnormal numbers are slow
+    values = torch.linspace(0, -800, 2000, dtype=dtype)[None]
+    total, share = total_and_shares(values)
+    exact = values.double().softmax(1)
+    assert_allclose(total, values.double().logsumexp(1), rtol=1e-6)
+    assert_allclose(share, exact, rtol=1e-4, atol=torch.finfo(dtype).eps ** 2)
+    assert share[share > 0].min() > torch.finfo(dtype).tiny ** 0.5
+    assert_allclose(share.sum(dtype=torch.float64), 1, rtol=1e-6)
 
 
 def test_standard_error_of_pooled_replicates_is_honest():
