@@ -40,7 +40,7 @@ from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
-from sklearn_mpt._linear import gaussian_estimator, integrated_training
+from sklearn_mpt._linear import gaussian_model, integrated_training
 from sklearn_mpt._linear.integrated_training import SIZES
 from sklearn_mpt._text import estimates, hashing
 
@@ -342,18 +342,18 @@ def regressions(case, seed, is_with):
     """
     name, n_factors = case
     X = numbers_of(name)
-    starts = gaussian_estimator.regression_factors if is_with else _no_other_start
+    starts = gaussian_model.regression_factors if is_with else _no_other_start
     model = MPTLinearVAE(
         n_factors, noise="per_feature", objective="lml", random_state=seed
     )
     start = time.process_time()
-    with patch.object(gaussian_estimator, "regression_factors", starts):
+    with patch.object(gaussian_model, "regression_factors", starts):
         model.fit(X)
     return {"LML": model.score(X), "seconds": time.process_time() - start}
 
 
 def _no_other_start(moments, n_factors):
-    return principal_factors(moments, n_factors, gaussian_estimator.DOUBLE_NOISE_FLOOR)
+    return principal_factors(moments, n_factors, gaussian_model.DOUBLE_NOISE_FLOOR)
 
 
 @lru_cache

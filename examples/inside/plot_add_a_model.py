@@ -33,7 +33,9 @@ from sklearn_mpt import (
     mpt_curve,
 )
 from sklearn_mpt._likelihoods.base import Likelihood, totals
-from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
+from sklearn_mpt._linear.estimator import LinearMPT
+from sklearn_mpt._linear.integrated_model import IntegratedModel
+from sklearn_mpt._linear.linear_model import LinearParams
 
 # %%
 # A model of its own
@@ -216,10 +218,10 @@ class OverdispersedCounts(Likelihood):
 
 
 # %%
-# The estimator lists its parameters, as in scikit-learn, and returns its likelihood.
+# The estimator lists its parameters, as in scikit-learn, and returns its model.
 
 
-class CountFactors(IntegratedLinear):
+class CountFactors(LinearMPT):
     """Linear model of log means, trained by masking."""
 
     def __init__(
@@ -257,8 +259,9 @@ class CountFactors(IntegratedLinear):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _likelihood(self):
-        return OverdispersedCounts()
+    @property
+    def _model(self):
+        return IntegratedModel(LinearParams.of(self), OverdispersedCounts())
 
 
 # %%

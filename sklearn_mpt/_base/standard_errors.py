@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +25,7 @@ class StandardErrorsMixin:
     device: Any
     _scale: Any
     _likelihood: Callable
-
-    @abstractmethod
-    def _information(self, X, weight) -> Information:
-        """Return the observed information; X and weight are tensors."""
+    _information: Callable[..., Information]
 
     def standard_errors(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None

@@ -10,17 +10,17 @@ from sklearn_mpt._fitting.phases import Phases
 ZERO_JITTER = 1e-3
 
 
-def natural_ascent(estimator, data, objective, point, unit=1.0):
+def natural_ascent(params, data, objective, point, unit=1.0):
     """Return the solver for all rows, or for a part of a stream.
 
-    unit : of the features, a float or an array (d,).
+    params : LinearParams. unit : of the features, a float or an array (d,).
     """
     point = _without_zeros(point, data.rng, unit)
-    params = {"learning_rate": estimator.learning_rate, "rng": data.rng}
+    steps = {"learning_rate": params.learning_rate, "rng": data.rng}
     if not data.is_all:
-        return NoisyAscent.of_part(objective, point, data.fitted["n_iter_"], **params)
-    params |= {"tol": estimator.tol, "n_iter_no_change": estimator.n_iter_no_change}
-    return Phases(ascent_of(objective, point, **params))
+        return NoisyAscent.of_part(objective, point, data.fitted["n_iter_"], **steps)
+    steps |= {"tol": params.tol, "n_iter_no_change": params.n_iter_no_change}
+    return Phases(ascent_of(objective, point, **steps))
 
 
 def _without_zeros(point, rng, unit):

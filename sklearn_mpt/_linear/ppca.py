@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
+from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
+from sklearn_mpt._linear.estimator import LinearMPT
+from sklearn_mpt._linear.gaussian_model import GaussianModel
+from sklearn_mpt._linear.linear_model import LinearParams
 from sklearn_mpt._seeds import RandomState
 
 
-class MPTProbabilisticPCA(GaussianLinear):
+class MPTProbabilisticPCA(LinearMPT):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
     The model is :math:`x = W z + \mu + \sigma \epsilon`, where the `n_components`
@@ -125,6 +130,9 @@ class MPTProbabilisticPCA(GaussianLinear):
     components_: np.ndarray
     mean_: np.ndarray
     noise_variance_: float
+    _parameter_constraints: ClassVar[dict] = LinearMPT._parameter_constraints | {
+        "objective": [StrOptions({"mpt", "lml"})],
+    }
 
     def __init__(
         self,
@@ -160,6 +168,10 @@ class MPTProbabilisticPCA(GaussianLinear):
         self.device = device
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    @property
+    def _model(self):
+        return GaussianModel(LinearParams.of(self))
 
     def _measures_of_columns(self):
         """Return the measure of each column; see `_measures_of_columns` in contract."""

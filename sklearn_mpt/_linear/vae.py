@@ -12,12 +12,14 @@ from sklearn_mpt._base.standard_errors import StandardErrorsMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import POSITIVE
 from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian
-from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
-from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
+from sklearn_mpt._linear.estimator import LinearMPT
+from sklearn_mpt._linear.gaussian_model import GaussianModel
+from sklearn_mpt._linear.integrated_model import IntegratedModel
+from sklearn_mpt._linear.linear_model import LinearParams
 from sklearn_mpt._seeds import RandomState
 
 
-class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLinear):
+class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     Each feature has a :term:`location` that is a linear function of the standard normal
@@ -146,7 +148,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     noise_variance_: float | np.ndarray
 
     # If all features are Gaussian, the evidence lower bound is the LML.
-    _parameter_constraints: ClassVar[dict] = IntegratedLinear._parameter_constraints | {
+    _parameter_constraints: ClassVar[dict] = LinearMPT._parameter_constraints | {
         "noise": [StrOptions({"shared", "per_feature"})],
         "rotation": [StrOptions({"varimax", "quartimax"}), None],
         "slope_prior": [POSITIVE, None],
@@ -198,36 +200,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         self.n_jobs = n_jobs
 
     @property
-    def _kind(self):
-        """The base class whose methods to call for this likelihood."""
-        is_gaussian = all(
-            k == "gaussian" or isinstance(k, Gaussian) for k in self._kinds
-        )
-        return GaussianLinear if is_gaussian else IntegratedLinear
-
-    def _check_parameters(self, n_features):
-        self._kind._check_parameters(self, n_features)
+    def _model(self):
+        params, kinds = LinearParams.of(self), self._kinds
+        if all(kind == "gaussian" or isinstance(kind, Gaussian) for kind in kinds):
+            return GaussianModel(params, self.noise)
+        return IntegratedModel(params, self._likelihood())
 
     def _has_priors(self, n_features):
         return self.slope_prior is not None
-
-    def _n_parameters(self):
-        return self._kind._n_parameters(self)
-
-    def _start(self, X, rng, weight):
-        return self._kind._start(self, X, rng, weight)
-
-    def _solver(self, data):
-        return self._kind._solver(self, data)
-
-    def _trained_attributes(self, result, fitted):
-        return self._kind._trained_attributes(self, result, fitted)
-
-    def _density_of(self, fitted, device):
-        return self._kind._density_of(self, fitted, device)
-
-    def _information(self, X, weight):
-        return self._kind._information(self, X, weight)
-
-    def _warn_of_limits(self, fitted, n_samples):
-        self._kind._warn_of_limits(self, fitted, n_samples)

@@ -1,14 +1,11 @@
-"""Base class of linear models with any likelihood, integrated over z numerically."""
+"""Linear models with any likelihood, integrated over z numerically."""
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import ClassVar
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import (
     IntegratedDensity,
@@ -17,8 +14,6 @@ from sklearn_mpt._base.density import (
     as_view,
     unit_attributes,
 )
-from sklearn_mpt._base.iterative import IterativeMPT
-from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form, slopes_at
@@ -48,7 +43,6 @@ from sklearn_mpt._integration.prior_grid import (
     spacings,
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.integrated_sums import RowContext, point_of, varies_in_rows
 from sklearn_mpt._linear.integrated_training import (
@@ -57,6 +51,7 @@ from sklearn_mpt._linear.integrated_training import (
     objective_of,
 )
 from sklearn_mpt._linear.linear_map import LinearMap, max_precision
+from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
@@ -110,39 +105,29 @@ class RandomStarts:
 STARTS = RandomStarts()
 
 
-class IntegratedLinear(LatentMixin, IterativeMPT):
-    """Base class of linear models whose integrals over z have no closed form."""
+class IntegratedModel(LinearModel):
+    """Linear model whose integrals over z have no closed form.
 
-    _scale: np.ndarray
-    init: str | dict
-    objective: str
-    mask_rate: str | float
-    n_masks: int | str
-    batch_size: int | str
-    learning_rate: float
-    tol: float
-    rotation: str | None = None
-    slope_prior: float | None = None
+    params : LinearParams. likelihood : that of the features, with any values of its
+    shape parameters.
+    """
 
-    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
-        "init": [StrOptions({"random", "pca"}), dict],
-        "objective": [StrOptions({"mpt", "elbo", "lml"})],
-    }
+    def __init__(self, params, likelihood):
+        self.params = params
+        self.likelihood = likelihood
 
-    @abstractmethod
-    def _likelihood(self) -> Likelihood:
-        """Return the likelihood of the features, with any values of its parameters."""
-
-    def _check_values(self, X):
-        self._likelihood().check_rows(X)
+    def check_values(self, X):
+        self.likelihood.check_rows(X)
 
     @property
     def _objective_params(self):
-        masks = self.mask_rate, self.n_masks, self.batch_size
-        return ObjectiveParams(self.objective, *masks, self.slope_prior)
+        params = self.params
+        masks = params.mask_rate, params.n_masks, params.batch_size
+        return ObjectiveParams(params.objective, *masks, params.slope_prior)
 
-    def _start(self, X, rng, weight):
-        likelihood, K = self._likelihood(), self.n_components
+    def start(self, X, rng, weight):
+        params, likelihood = self.params, self.likelihood
+        init, K = params.init, params.n_components
         is_quadrature = K <= MAX_GRID_DIMS
         fitted = unit_attributes(likelihood, X, weight) | {
             "lml_method_": "quadrature" if is_quadrature else "importance",
@@ -153,7 +138,7 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
         shape_attributes = likelihood.start_attributes(X, scale, weight)
         likelihood = likelihood.from_attributes(shape_attributes, scale)
         intercept = likelihood.start_location(X, weight)
-        if isinstance(self.init, dict):
+        if isinstance(init, dict):
             return (
                 fitted
                 | shape_attributes
@@ -161,9 +146,9 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
                     shape_attributes, likelihood, len(intercept)
                 )
             )
-        if self.init == "pca":
+        if init == "pca":
             components = start_components(X, intercept, K, likelihood, weight)
-        elif self.max_iter == 0:
+        elif params.max_iter == 0:
             shape = K, len(intercept)
             components = STARTS.noise * rng.normal(size=shape)
             components *= _varies(X, likelihood)
@@ -181,7 +166,7 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
         shape_attributes : attributes of the likelihood, which have initial arrays too.
         """
         shapes = {
-            "components": (self.n_components, n_locations),
+            "components": (self.params.n_components, n_locations),
             "intercept": (n_locations,),
         }
         used = {
@@ -189,7 +174,7 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
             for name, array in shape_attributes.items()
         }
         shapes |= {key: where.shape for key, where in used.items()}
-        arrays = initial_arrays(self.init, shapes, **used)
+        arrays = initial_arrays(self.params.init, shapes, **used)
         for key, where in used.items():
             arrays[f"{key}_"] = np.where(where, arrays[f"{key}_"], np.nan)
         likelihood.check_attributes(arrays)
@@ -200,7 +185,7 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
 
         The likelihood has local maxima.
         """
-        K = self.n_components
+        K = self.params.n_components
         n_rows = min(STARTS.max_rows, max(K + 1, STARTS.max_entries // X.shape[1]))
         sample = rng.permutation(len(X))[:n_rows]
         given = RowContext(weight=_taken(weight, sample))
@@ -220,16 +205,15 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
         best = best_of_points(objective, points, STARTS.n_steps)
         return best.coefs.numpy()[:, :-1].T.copy()
 
-    def _n_parameters(self):
-        """Return the number of free parameters; rotations change nothing."""
-        likelihood = self._likelihood().from_attributes(vars(self), self._scale)
-        n_dims, n_locations = self.components_.shape
+    def n_parameters(self, fitted):
+        likelihood = self.likelihood.from_attributes(fitted, fitted["_scale"])
+        n_dims, n_locations = fitted["components_"].shape
         eye = torch.eye(n_locations, dtype=torch.float64)
         n_free = int(torch.linalg.matrix_rank(likelihood.centre(eye)))
         n_coefs = n_free * (n_dims + 1) - n_dims * (n_dims - 1) // 2
         return n_coefs + likelihood.shape_params.numel()
 
-    def _density_of(self, fitted, device):
+    def density(self, fitted, device):
         joint = self._joint_of(fitted, device)
         units = Units.from_attributes(fitted, device, joint.likelihood)
         seed = tuple(fitted["_seed"].tolist())
@@ -245,16 +229,17 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
         return IntegratedDensity(joint, units, scoring, predicting, seed)
 
-    def _information(self, X, weight):
-        density, likelihood = self._density_of(vars(self), X.device), self._likelihood()
+    def information(self, fitted, X, weight):
+        density, likelihood = self.density(fitted, X.device), self.likelihood
         rows, joint = rows_of(density.units.standardise(X)), density.joint
         matrix = information_by_nodes(rows, weight, joint, density.scoring)
         coefs = point_of(joint.components, joint.intercept).coefs
         free = likelihood.centre(identity(len(coefs), coefs))
+        scale = likelihood.units_of_locations(fitted["_scale"])
         return Information(
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),
-            np.broadcast_to(likelihood.units_of_locations(self._scale), len(coefs)),
+            np.broadcast_to(scale, len(coefs)),
             free.cpu().numpy(),
             _varies(X.cpu().numpy(), likelihood) > 0,
             _expected_information(X, density),
@@ -262,14 +247,14 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
 
     def _joint_of(self, fitted, device):
         """Return the joint distribution of z and standardised rows."""
-        likelihood = self._likelihood()
+        likelihood = self.likelihood
         shift, scale = _units_of_locations(fitted, likelihood)
         arrays = (fitted["components_"] / scale, (fitted["intercept_"] - shift) / scale)
         likelihood = likelihood.from_attributes(fitted, fitted["_scale"])
         likelihood = likelihood.to(device).requires_grad_(False)
         return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
-    def _solver(self, data):
+    def solver(self, data):
         joint = self._joint_of(data.fitted, data.device)
         units = Units.from_attributes(data.fitted, data.device, joint.likelihood)
         rows, weight = as_view(data.X, data.device), data.weight
@@ -281,27 +266,27 @@ class IntegratedLinear(LatentMixin, IterativeMPT):
             is_all=data.is_all,
         )
         objective = objective_of(
-            rows, joint.likelihood, self._objective_params, self.n_components, given
+            rows, joint.likelihood, self._objective_params, joint.n_dims, given
         )
         point = point_of(
             joint.components, joint.intercept, joint.likelihood.shape_params
         )
-        return natural_ascent(self, data, objective, point)
+        return natural_ascent(self.params, data, objective, point)
 
-    def _trained_attributes(self, result, fitted):
-        likelihood = self._likelihood()
+    def trained_attributes(self, result, fitted):
+        likelihood = self.likelihood
         coefs = likelihood.centre(result.coefs.cpu().T).numpy()
         likelihood_at_result = likelihood.at(result.shape_params.cpu())
         shape_attributes = likelihood_at_result.attributes(fitted["_scale"])
-        components = simple_axes(coefs[:-1], self.rotation)
+        components = simple_axes(coefs[:-1], self.params.rotation)
         return shape_attributes | _attributes_in_units(
             components, coefs[-1], fitted, likelihood
         )
 
-    def _warn_of_limits(self, fitted, n_samples):
+    def warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)
-        if self.slope_prior is None:
-            _, scale = _units_of_locations(fitted, self._likelihood())
+        if self.params.slope_prior is None:
+            _, scale = _units_of_locations(fitted, self.likelihood)
             lengths = np.linalg.norm(fitted["components_"] / scale, axis=0)
             warn_separated(np.flatnonzero(lengths > LONG_SLOPE))
 

@@ -1,27 +1,13 @@
-"""Base class of linear models with Gaussian noise, which have closed-form integrals."""
-
-from typing import ClassVar
+"""Linear models with Gaussian noise, whose integrals have a closed form."""
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from sklearn.utils import Bunch
-from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
-from sklearn_mpt._base.information_criteria import InformationCriteriaMixin
-from sklearn_mpt._base.iterative import IterativeMPT
-from sklearn_mpt._base.latent import LatentMixin
-from sklearn_mpt._checks import (
-    check_device,
-    check_sample_weight,
-    warn_caller,
-    warn_constant,
-)
-from sklearn_mpt._factors import loadings
+from sklearn_mpt._base.density import as_tensor, as_view
+from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
-from sklearn_mpt._factors.rotation import ROTATIONS, simple_axes
+from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import (
     closed_form,
     principal_factors,
@@ -38,6 +24,7 @@ from sklearn_mpt._information.linear import Information, information_by_hessian
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.initial_arrays import initial_arrays
+from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._messages import listed
@@ -60,38 +47,28 @@ AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
 START_DEVIATION, SHORT_RUN_EPOCHS, SHORT_RUN_ROWS = 0.01, 5, 2000
 
 
-class GaussianLinear(InformationCriteriaMixin, LatentMixin, IterativeMPT):
-    """Base class of linear models with Gaussian noise.
+class GaussianModel(LinearModel):
+    """Linear model with Gaussian noise.
 
-    `noise` is "shared" or "per_feature". All objectives other than "mpt" are the log
-    marginal likelihood.
+    All objectives other than "mpt" are the log marginal likelihood.
+
+    params : LinearParams. noise : "shared" or "per_feature".
     """
 
-    init: str | dict
-    objective: str
-    mask_rate: str | float
-    n_masks: int | str
-    batch_size: int | str
-    learning_rate: float
-    tol: float
-    noise = "shared"
-    rotation: str | None = None
+    def __init__(self, params, noise="shared"):
+        self.params = params
+        self.noise = noise
 
-    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
-        "init": [StrOptions({"random", "pca"}), dict],
-        "objective": [StrOptions({"mpt", "lml"})],
-    }
-
-    def _check_parameters(self, n_features):
-        if self.n_components > n_features:
+    def check(self, n_features):
+        if self.params.n_components > n_features:
             raise ValueError(
-                f"n_components={self.n_components} must be at most "
+                f"n_components={self.params.n_components} must be at most "
                 f"n_features={n_features}."
             )
 
-    def _start(self, X, rng, weight):
-        init = self.init
-        shape = (self.n_components, X.shape[1])
+    def start(self, X, rng, weight):
+        init, n_dims = self.params.init, self.params.n_components
+        shape = n_dims, X.shape[1]
         kind = Gaussian
         if self.noise != "shared":
             kind = Columns(["gaussian"] * shape[1], [1] * shape[1])
@@ -116,29 +93,28 @@ class GaussianLinear(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
         if self.noise == "shared":
             floor = constants["_noise_floor"]
-            return constants | closed_form(moments, self.n_components, floor)
+            return constants | closed_form(moments, n_dims, floor)
         standard = moments.divided(torch.from_numpy(scale))
-        principal = principal_factors(standard, self.n_components, DOUBLE_NOISE_FLOOR)
+        principal = principal_factors(standard, n_dims, DOUBLE_NOISE_FLOOR)
         if init == "pca":
             return constants | _attributes(*principal, moments.mean, scale)
         kinds = [principal]
-        if self.max_iter > 0:
-            kinds.append(regression_factors(standard, self.n_components))
+        if self.params.max_iter > 0:
+            kinds.append(regression_factors(standard, n_dims))
         starts = [_attributes(*kind, moments.mean, scale) for kind in kinds]
         for start in starts:
             start["components_"] += START_DEVIATION * noise
-        if self.max_iter == 0:
+        if self.params.max_iter == 0:
             return constants | starts[0]
         points = [_point(constants | start, "cpu") for start in starts]
         return constants | _best_factors(X, moments, weight, points, scale, rng)
 
-    def _density_of(self, fitted, device):
+    def density(self, fitted, device):
         names = ("components_", "mean_", "noise_variance_")
         arrays = (np.asarray(fitted[name]) for name in names)
         return density_of(*(as_tensor(array, device) for array in arrays))
 
-    def _information(self, X, weight):
-        fitted = vars(self)
+    def information(self, fitted, X, weight):
         point = _point(fitted, X.device)
         unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
         log_noise, unit = point.shape_params - 2 * unit.log(), unit.expand(X.shape[1])
@@ -164,153 +140,66 @@ class GaussianLinear(InformationCriteriaMixin, LatentMixin, IterativeMPT):
             ~_at_bound(fitted),
         )
 
-    def _n_parameters(self):
-        """Return the number of free parameters; rotations change nothing."""
-        n_dims, n_features = self.components_.shape
+    def n_parameters(self, fitted):
+        n_dims, n_features = fitted["components_"].shape
         n_weights = n_features * n_dims - n_dims * (n_dims - 1) // 2
-        return n_weights + n_features + np.size(self.noise_variance_)
+        return n_weights + n_features + np.size(fitted["noise_variance_"])
 
-    def factor_loadings(
-        self,
-        X: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        *,
-        rotation: str | None = None,
-    ) -> Bunch:
-        r"""Compute standardised loadings, rotated, with communalities.
-
-        Loadings are those of features with variance 1 under the model: with
-        uncorrelated factors, the correlations of features and factors.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features), default=None
-            The training rows; NaN marks missing entries. With them, standard errors are
-            computed by the delta method, from the observed information. For fits to a
-            covariance matrix, those of `rows_from_covariance`.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows, as in `fit`.
-        rotation : {"varimax", "quartimax", "oblimin", "promax"}, default=None
-            How factors are rotated: "oblimin" (quartimin, gamma 0) and "promax" (power
-            4) allow correlated factors. There is no Kaiser normalisation. None leaves
-            the axes of `components_`. Rotated factors have loadings with a positive
-            sum, and the one with the largest sum of squares comes first.
-
-        Returns
-        -------
-        solution : Bunch
-            ``loadings`` (n_features, n_components), those of the pattern if factors are
-            correlated; ``structure``, of the same shape, the correlations of features
-            and factors; ``factor_correlation`` (n_components, n_components);
-            ``communality`` and ``uniqueness`` (n_features,), the shares of the variance
-            of a feature that the factors explain, and do not; ``explained_variance``
-            (n_components,), which adds up to the communalities; ``rotation_matrix``
-            (n_components, n_components): ``transform(X) @ rotation_matrix`` are the
-            scores of the rotated factors. With X also ``loadings_error``,
-            ``factor_correlation_error`` and ``communality_error``, standard errors; a
-            noise variance at its bound counts as known.
-
-        Raises
-        ------
-        ValueError
-            If some features are not Gaussian.
-
-        Examples
-        --------
-        >>> from sklearn.datasets import load_wine
-        >>> from sklearn_mpt import MPTLinearVAE
-        >>> X = load_wine().data
-        >>> model = MPTLinearVAE(2, noise="per_feature", random_state=0).fit(X)
-        >>> solution = model.factor_loadings(rotation="oblimin")
-        >>> solution.loadings.shape, solution.factor_correlation.shape
-        ((13, 2), (2, 2))
-        """
-        self._check_is_fitted()
-        if not hasattr(self, "mean_"):
-            raise ValueError(
-                "factor_loadings needs features that are all Gaussian, got likelihood="
-                f"{getattr(self, 'likelihood', None)!r}. Read components_, with "
-                "standard_errors, or fit MPTItemResponse, which rotates its slopes."
-            )
-        if rotation is not None and rotation not in ROTATIONS:
-            raise ValueError(
-                f"rotation must be None or one of {list(ROTATIONS)}, got {rotation!r}."
-            )
-        noise_variance = self.noise_variance_
-        solution = loadings.solution(self.components_.T, noise_variance, rotation)
-        if X is None:
-            return Bunch(**solution)
-        X = self._validate_rows(X)
-        weight, device = (
-            check_sample_weight(sample_weight, X),
-            check_device(self.device),
-        )
-        with torch_modes(with_grad=True):
-            information = self._information(
-                *(as_tensor(a, device) for a in (X, weight))
-            )
-        covariance = information.covariance(self.rotation)
-        known = np.zeros(len(covariance), dtype=bool)
-        known[information.coefs.size :] = ~information.shape_params_vary
-        covariance[known] = covariance[:, known] = 0
-        log_noise = np.log(noise_variance / self._scale**2)
-        estimates = information.coefs, log_noise, covariance
-        start = solution["rotation_matrix"]
-        errors = loadings.solution_errors(*estimates, rotation, start)
-        return Bunch(**solution, **errors)
-
-    def _solver(self, data):
+    def solver(self, data):
         is_whole = data.is_all and not np.isnan(data.X).any()
-        if is_whole and self.objective != "mpt" and self.noise == "shared":
-            return ClosedForm(data, self.n_components)
+        if is_whole and self.params.objective != "mpt" and self.noise == "shared":
+            return ClosedForm(data, self.params.n_components)
         objective, point = self._objective_and_start(data, is_whole)
         unit = data.fitted["_scale"]
-        return natural_ascent(self, data, objective, point, unit)
+        return natural_ascent(self.params, data, objective, point, unit)
 
     def _objective_and_start(self, data, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.
 
         is_whole : whether all rows are known, without gaps.
         """
-        n_features, n_dims = data.X.shape[1], self.n_components
+        params = self.params
+        n_features, n_dims = data.X.shape[1], params.n_components
         point = _point(data.fitted, data.device)
         floor = np.log(np.asarray(data.fitted["_noise_floor"]))
         floor = as_tensor(floor, data.device)
         masks = None
-        if self.objective == "mpt" and self.mask_rate == "uniform":
+        if params.objective == "mpt" and params.mask_rate == "uniform":
             masks = ComplementaryMasks()
-        elif self.objective == "mpt":
-            masks = DisjointMasks(fixed_size(self.mask_rate, n_features))
+        elif params.objective == "mpt":
+            masks = DisjointMasks(fixed_size(params.mask_rate, n_features))
         exact_follows = masks is not None and ends_without_masks(
-            self.mask_rate, self.n_masks
+            params.mask_rate, params.n_masks
         )
         if not is_whole:
-            params = masks, self.batch_size, floor, data.weight, exact_follows
-            return GaussianRows(as_view(data.X, data.device), n_dims, *params), point
+            args = masks, params.batch_size, floor, data.weight, exact_follows
+            return GaussianRows(as_view(data.X, data.device), n_dims, *args), point
         moments = _moments(data.X, data.device, data.weight)
-        n_masks = self.n_masks
+        n_masks = params.n_masks
         if masks is None:
             n_masks = 1
         elif n_masks == "auto":
             n_masks = MASKS_BEFORE_EXACT if exact_follows else AUTO_MASKS
-        params = n_masks, n_dims, masks, floor, exact_follows
-        objective = GaussianMoments(moments, *params)
+        objective = GaussianMoments(
+            moments, n_masks, n_dims, masks, floor, exact_follows
+        )
         # the mean of the rows maximises the score of every mask
         coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
         return objective, point._replace(coefs=coefs)
 
-    def _trained_attributes(self, result, fitted):
+    def trained_attributes(self, result, fitted):
         coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
         noise_variance = np.exp(result.shape_params.cpu().numpy())
+        weights = simple_axes(coefs[:, :-1].T / scale, self.params.rotation)
         return {
-            "components_": scale * simple_axes(coefs[:, :-1].T / scale, self.rotation),
+            "components_": scale * weights,
             "mean_": coefs[:, -1].copy(),
             "noise_variance_": (
                 float(noise_variance) if self.noise == "shared" else noise_variance
             ),
         }
 
-    def _warn_of_limits(self, fitted, n_samples):
+    def warn_of_limits(self, fitted, n_samples):
         n_components, n_features = fitted["components_"].shape
         noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
         constant = fitted["_constant"]
