@@ -4,8 +4,8 @@
 
 prints one line of JSON for each case of `CASES` that is named: {"name", "counts",
 "differences"}, or {"name", "error"}. The last line is "done". DEVICE is "second", the
-device of ``second_device.py``, or one of PyTorch, such as "cuda". Without names all
-cases run.
+device of ``second_device.py``, which is tested itself first, or one of PyTorch, such as
+"cuda". Without names all cases run.
 """
 
 import contextlib
@@ -19,8 +19,11 @@ from unittest import mock
 import numpy as np
 import torch
 
-if sys.argv[1] == "second":
-    from second_device import second_device as count_operations  # before sklearn_mpt
+if sys.argv[1] == "second":  # before sklearn_mpt
+    from second_device import second_device as count_operations
+    from second_device import test_mixes_and_read_backs
+
+    test_mixes_and_read_backs()
 else:
     count_operations = contextlib.nullcontext
 
@@ -186,7 +189,7 @@ def chosen_imputer(device):
             name = f"sklearn_mpt._base.{place}.check_device"
             stack.enter_context(mock.patch(name, check_device))
         imputer = MPTImputer(
-            likelihood=KINDS, max_models=4, n_imputations=2, random_state=0
+            likelihood=KINDS, max_models=3, n_imputations=2, random_state=0
         )
         yield "transform", imputer.fit_transform(TABLE)
         yield "transform_multiple", np.stack(imputer.transform_multiple(TABLE))
