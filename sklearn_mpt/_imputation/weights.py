@@ -176,21 +176,17 @@ def _least_squares_weights(matrix):
 def kept_models(hidden):
     """Return which few models lose at most `MIN_GAIN` of both values of all; (k,).
 
-    The model that gains most is added repeatedly. The first, independent columns, is
-    always among them: its small weight bounds what a wrong prediction costs.
+    Each model is left out in turn, that of least weight first. The first, independent
+    columns, is kept: its small weight bounds what a wrong prediction costs.
     """
-    full = np.array(hidden.value(hidden.weights()))
-    kept, value = [0], np.array(hidden.take([0]).value(hidden.take([0]).weights()))
-    while (value < full - MIN_GAIN).any() and len(kept) < len(hidden.log_prob):
-        best = -np.inf
-        for candidate in np.setdiff1d(np.arange(len(hidden.log_prob)), kept).tolist():
-            subset = hidden.take([*kept, candidate])
-            values = np.array(subset.value(subset.weights()))
-            gain = np.minimum(values, full).sum()
-            if gain > best:
-                best, value, added = gain, values, candidate
-        kept.append(added)
-    return np.sort(kept)
+    weights = hidden.weights()
+    least = np.array(hidden.value(weights)) - MIN_GAIN
+    kept = np.arange(len(hidden.log_prob))
+    for model in 1 + np.sum(weights, axis=0)[1:].mean(axis=1).argsort():
+        others = hidden.take(kept[kept != model])
+        if (others.value(others.weights()) >= least).all():
+            kept = kept[kept != model]
+    return kept
 
 
 def mixed(log_probs, weights):
