@@ -10,6 +10,7 @@ References
 .. [1] J. W. Pratt, "Concavity of the log likelihood", JASA 76, 1981.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,12 @@ from sklearn_mpt._likelihoods.gaussian import (
     normal_log_prob,
     normal_pairs,
 )
-from sklearn_mpt._likelihoods.interval_codes import INFINITE, codes_of, ends_of
+from sklearn_mpt._likelihoods.interval_codes import (
+    INFINITE,
+    codes_of,
+    ends_of,
+    has_codes,
+)
 
 # Width in standard deviations from which the far end has a probability below the
 # rounding error of that of the interval: it is at -10 or further, and the near end
@@ -46,6 +52,13 @@ class _Ends(NamedTuple):
     near: torch.Tensor
     is_mirrored: torch.Tensor
     log_prob: torch.Tensor
+
+    @classmethod
+    def of(cls, X, location, scatter):
+        """Return those of entries; numbers get a wide interval, which nothing uses."""
+        is_code, lower, upper = ends_of(X)
+        lower = torch.where(is_code, lower, -INFINITE)
+        return cls.around(lower, upper, location, scatter)
 
     @classmethod
     def around(cls, lower, upper, location, scatter):
@@ -111,24 +124,17 @@ class Interval(DispersionLikelihood):
 
     @staticmethod
     def check_rows(X):
-        """All numbers are allowed, and all intervals."""
+        """All numbers are allowed, and intervals that are not too narrow."""
+        _check_width(torch.from_numpy(X.astype(np.float64)))
 
     @staticmethod
     def standardised(X, shift, scale):
         X = X.double()
+        _check_width(X, shift, scale)
         is_code, *ends = ends_of(X)
-        is_finite = [end.abs() < INFINITE for end in ends]
-        known = torch.stack(
-            [torch.where(*pair, 0.0) for pair in zip(is_finite, ends, strict=True)]
-        )
-        size = torch.maximum(known.abs(), (known - shift).abs()).amax(0)
-        least = size * ROUNDING_OF_CODES / MAX_ROUNDING
-        is_narrow = is_code & ((ends[1] - ends[0] < least) | (scale < least))
-        if is_narrow.any():
-            _raise_narrow(*(end[is_narrow] for end in ends))
         ends = [
-            torch.where(finite, (end - shift) / scale, end)
-            for finite, end in zip(is_finite, ends, strict=True)
+            torch.where(end.abs() < INFINITE, (end - shift) / scale, end)
+            for end in ends
         ]
         return torch.where(is_code, codes_of(*ends), (X - shift) / scale)
 
@@ -156,19 +162,12 @@ class Interval(DispersionLikelihood):
         return {self.attribute: self.scatter * unit**2}
 
     def entry_log_prob(self, X, location):
-        is_code, lower, upper = ends_of(X)
-        log_prob = normal_log_prob(
-            (torch.where(is_code, 0.0, X) - location) ** 2, self.scatter
-        )
-        if not is_code.any():
-            return log_prob
-        lower, upper = _safe(is_code, lower, upper)
-        ends = _Ends.around(lower, upper, location, self.scatter)
-        return torch.where(is_code, ends.log_prob + self.log_scale, log_prob)
+        log_prob = log_prob_of(X, location, self.scatter)
+        return torch.where(has_codes(X), log_prob + self.log_scale, log_prob)
 
     def pair_log_prob(self, X, observed, location):
         """Compute the probability of each distinct interval once."""
-        is_code = ends_of(X)[0]
+        is_code = has_codes(X)
         numbers = torch.where(is_code, 0.0, X)
         known = observed * ~is_code
         pairs = normal_pairs(numbers, known, location, self.scatter)
@@ -181,30 +180,15 @@ class Interval(DispersionLikelihood):
             pairs = pairs.index_add(0, rows, log_prob[place])
         return pairs
 
-    def _derivatives(self, X, location):
-        """Return derivatives in standard deviations, and which entries are intervals.
-
-        They are the slope, and minus twice the derivative in the log variance.
-        """
-        is_code, lower, upper = ends_of(X)
-        residual = (torch.where(is_code, 0.0, X) - location) / self.scatter.sqrt()
-        slope, spread = residual, 1 - residual**2
-        if is_code.any():
-            lower, upper = _safe(is_code, lower, upper)
-            ends = _Ends.around(lower, upper, location, self.scatter)
-            slope = torch.where(is_code, ends.slope(), slope)
-            spread = torch.where(is_code, ends.spread(), spread)
-        return slope, spread, is_code
-
     def derivatives(self, X, location):
         """Return the first derivative, and minus the second."""
-        slope, spread, is_code = self._derivatives(X, location)
+        slope, spread, is_code = _derivatives(X, location, self.scatter)
         information = torch.where(is_code, (spread + slope**2).clamp(0, 1), 1.0)
         return slope / self.scatter.sqrt(), information / self.scatter
 
     def shape_derivatives(self, X, location):
         """Return the derivative, and the information of a number."""
-        _, spread, _ = self._derivatives(X, location)
+        _, spread, _ = _derivatives(X, location, self.scatter)
         return -0.5 * spread, torch.full_like(spread, 0.5)
 
     def mean(self, location):
@@ -214,44 +198,108 @@ class Interval(DispersionLikelihood):
         return location + self.scatter.sqrt() * torch.special.ndtri(uniform)
 
     def is_open(self, X):
-        return ends_of(X)[0] | X.isnan()
+        return is_open(X)
 
     def mean_within(self, X, location):
-        slope, _, is_code = self._derivatives(X, location)
+        slope, _, is_code = _derivatives(X, location, self.scatter)
         return torch.where(is_code, location + self.scatter.sqrt() * slope, X)
 
     def draw_within(self, X, location, uniform):
-        is_code, lower, upper = ends_of(X)
-        lower, upper = _safe(is_code, lower, upper)
-        ends = _Ends.around(lower, upper, location, self.scatter)
-        # the level is between those of the far and the near end
-        inner = torch.log1p(-uniform * (1 - _ratio(ends)))
-        level = torch.special.log_ndtr(ends.near) + inner
-        drawn = location.new_tensor(ndtri_exp(level.cpu().numpy()))
-        drawn = torch.minimum(torch.maximum(drawn, ends.far), ends.near)
-        drawn = torch.where(ends.is_mirrored, -drawn, drawn)
-        within = (location + self.scatter.sqrt() * drawn).clamp(lower, upper)
-        return torch.where(is_code, within, self.draw(location, uniform))
+        within = drawn_within(X, location, self.scatter, uniform)
+        return torch.where(has_codes(X), within, self.draw(location, uniform))
 
 
-def _raise_narrow(lower, upper):
-    raise ValueError(
-        f"X has {len(lower)} intervals that are too narrow for ends of "
-        "7 digits, or in columns that vary too little for them, such as "
-        f"[{lower[0]:.9g}, {upper[0]:.9g}]. Give numbers for narrow intervals, and "
-        "subtract a constant from columns that are far from 0."
+def is_open(X):
+    """Return which entries are missing or intervals, bool of the shape of X."""
+    return has_codes(X) | X.isnan()
+
+
+def log_prob_of(X, mean, variance):
+    """Return log-densities of numbers and log-probabilities of intervals.
+
+    X : entries, none missing, which broadcast with the means and variances of normal
+    distributions.
+    """
+    is_code = has_codes(X)
+    log_prob = normal_log_prob((torch.where(is_code, 0.0, X) - mean) ** 2, variance)
+    if not is_code.any():
+        return log_prob
+    ends = _Ends.of(X, mean, variance)
+    return torch.where(is_code, ends.log_prob, log_prob)
+
+
+def moments_of(X, mean, variance):
+    """Return the expected deviation of entries from the mean, and that of its square.
+
+    Arguments are those of `log_prob_of`.
+    """
+    is_code = has_codes(X)
+    residual = torch.where(is_code, 0.0, X) - mean
+    if not is_code.any():
+        return residual, residual**2
+    ends = _Ends.of(X, mean, variance)
+    first, second = variance.sqrt() * ends.slope(), variance * (1 - ends.spread())
+    return (
+        torch.where(is_code, first, residual),
+        torch.where(is_code, second, residual**2),
     )
 
 
-def _ratio(ends):
-    """Return the level of the far end over that of the near one."""
+def drawn_within(X, mean, variance, uniform):
+    """Return draws from the intervals of X; arbitrary where X has numbers.
+
+    uniform : uniform noise. Other arguments are those of `log_prob_of`.
+    """
+    _, lower, upper = ends_of(X)
+    ends = _Ends.of(X, mean, variance)
     log_far, log_near = map(torch.special.log_ndtr, (ends.far, ends.near))
-    return torch.exp(log_far - log_near)
+    # the level is between those of the far and the near end
+    level = log_near + torch.log1p(uniform * torch.expm1(log_far - log_near))
+    drawn = mean.new_tensor(ndtri_exp(level.cpu().numpy()))
+    drawn = torch.where(ends.is_mirrored, -drawn, drawn)
+    return (mean + variance.sqrt() * drawn).clamp(lower, upper)
 
 
-def _safe(is_code, lower, upper):
-    """Return ends; for numbers those of a wide interval, of which nothing is used."""
-    return torch.where(is_code, lower, -INFINITE), torch.where(is_code, upper, 0.0)
+def _derivatives(X, mean, variance):
+    """Return derivatives in standard deviations, and which entries are intervals.
+
+    They are the slope of `log_prob_of` in the mean, and minus twice the derivative in
+    the log variance.
+    """
+    is_code = has_codes(X)
+    residual = (torch.where(is_code, 0.0, X) - mean) / variance.sqrt()
+    slope, spread = residual, 1 - residual**2
+    if is_code.any():
+        ends = _Ends.of(X, mean, variance)
+        slope = torch.where(is_code, ends.slope(), slope)
+        spread = torch.where(is_code, ends.spread(), spread)
+    return slope, spread, is_code
+
+
+def check_intervals(X):
+    """Refuse training rows with intervals that are too narrow; array (n, d)."""
+    units = map(torch.from_numpy, Interval.units(X))
+    _check_width(torch.from_numpy(X.astype(np.float64)), *units)
+
+
+def _check_width(X, shift=0.0, scale=math.inf):
+    is_code, lower, upper = ends_of(X)
+    sizes = [
+        torch.where(
+            end.abs() < INFINITE, torch.maximum(end.abs(), (end - shift).abs()), 0
+        )
+        for end in (lower, upper)
+    ]
+    least = torch.maximum(*sizes) * ROUNDING_OF_CODES / MAX_ROUNDING
+    is_narrow = is_code & ((upper - lower < least) | (least > scale))
+    if is_narrow.any():
+        first = float(lower[is_narrow][0]), float(upper[is_narrow][0])
+        raise ValueError(
+            f"{int(is_narrow.sum())} intervals are too narrow for ends of seven "
+            f"digits, or in columns that vary too little for them, such as {first}. "
+            "Give numbers for narrow intervals, and subtract a constant from columns "
+            "that are far from 0."
+        )
 
 
 def numbers_near(X):

@@ -30,9 +30,14 @@ def codes_of(lower, upper):
     return ((sign << 63) | (3 << 61) | (size << 31) | upper).view(torch.float64)
 
 
+def has_codes(X):
+    """Return where X has codes; bool."""
+    return X.abs() >= LEAST_CODE
+
+
 def ends_of(X):
     """Return where X has codes, and the ends of their intervals, 0.0 elsewhere."""
-    is_code = X.abs() >= LEAST_CODE
+    is_code = has_codes(X)
     code = torch.where(is_code, X, 0.0).view(torch.int64)
     lower = (code >> 63 & 1) << 30 | (code >> 31 & _LOWER)
     return is_code, _end_of(lower), _end_of(code & _UPPER)

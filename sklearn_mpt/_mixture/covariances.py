@@ -19,6 +19,7 @@ class CovarianceForm(ABC):
     """A form of the covariances of K components."""
 
     gaussians: type  # distribution of the Gaussian columns, from means and covariances
+    takes_intervals = False  # whether entries of Gaussian columns may be intervals
     has_prior = False  # whether rows of a prior are added to those of each component
 
     @abstractmethod
@@ -240,6 +241,7 @@ class Diagonal(CovarianceForm):
     """A variance for each column of each component."""
 
     gaussians = DiagonalGaussians
+    takes_intervals = True
 
     def shape(self, n_components, n_features):
         return n_components, n_features

@@ -19,6 +19,7 @@ import torch
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
+from sklearn_mpt._likelihoods.interval import is_open
 from sklearn_mpt._mixture.covariances import CovarianceForm
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
 from sklearn_mpt._mixture.patterns import Patterns, pattern_order
@@ -198,10 +199,8 @@ class MixtureDensity(Density):
 
         The result is meaningful where an entry is present but not among the observed.
         """
-        gaussian, layout = given.gaussian, self.layout
-        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - self.components.means
-        error, variance = residual - gaussian.deviation, gaussian.variance
-        return self._everywhere(normal_log_prob(error**2, variance), given.entries)
+        numbers = torch.nan_to_num(X[:, self.layout.gaussian])
+        return self._everywhere(given.gaussian.entry_log_prob(numbers), given.entries)
 
     def _everywhere(self, gaussian, others):
         """Return values of Gaussian columns and of others in one tensor, (n, K, d)."""
@@ -274,6 +273,9 @@ class MixtureDensity(Density):
             observed, torch.empty_like(terms).scatter_(1, order, terms), 0.0
         )
 
+    def is_open(self, X):
+        return is_open(X)
+
     def expect(self, X):
         given, likelihood = self.given(X, ~X.isnan()), self.layout.likelihood
         filled = self._with_expected_numbers(X, given)
@@ -335,21 +337,17 @@ class MixtureDensity(Density):
     def draw(self, X, rng):
         """Draw a component for each row, then all its missing entries jointly.
 
-        A whole row is drawn from the component. Its missing entries are then moved by
-        what their expectation is for the difference of the observed entries from those
-        drawn, which makes them a draw given the observed ones.
+        A whole row is drawn from the component, and then moved to the present entries.
         """
         components, layout, present = self.components, self.layout, ~X.isnan()
         given = self.given(X, present)
         level = X.new_tensor(rng.random((len(X), 1)))
         k = drawn_codes(given.log_responsibility.exp(), level)
         noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
-        draw = components.means[k] + self._gaussians.draw(k, noise)
-        observed = present[:, layout.gaussian]
-        residual = torch.nan_to_num(X[:, layout.gaussian]) - draw
-        residual = torch.where(observed, residual, 0.0)
-        drawn = torch.empty_like(X)
-        drawn[:, layout.gaussian] = draw + given.gaussian.expectation(residual, k)
+        drawn, numbers = torch.empty_like(X), X[:, layout.gaussian]
+        drawn[:, layout.gaussian] = self._gaussians.moved(
+            self._gaussians.draw(k, noise), numbers, k, given.gaussian
+        )
         if layout.likelihood is not None:
             uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
             drawn[:, layout.others] = layout.likelihood.draw(

@@ -145,9 +145,8 @@ def _weighted_statistics(
     gaussian, layout, components = given.gaussian, density.layout, density.components
     first, second = gaussian.moments(responsibility)
     if targets is not None:
-        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - components.means
-        error = (residual - gaussian.deviation) / gaussian.variance
-        more = gaussian.target_moments(targets[..., layout.gaussian], error)
+        numbers = torch.nan_to_num(X[:, layout.gaussian])
+        more = gaussian.target_moments(targets[..., layout.gaussian], numbers)
         first, second = first + more[0], second + more[1]
     derivatives = (torch.zeros_like(components.locations),) * 2
     if layout.likelihood is not None:

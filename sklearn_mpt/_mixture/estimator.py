@@ -32,6 +32,7 @@ from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._frames import readable_numbers
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
+from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
@@ -55,6 +56,7 @@ from sklearn_mpt._mixture.training import (
 )
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._tables.intervals import INTERVAL
 
 AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 # Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
@@ -90,7 +92,9 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     likelihood : str, sequence of str or dict, default="gaussian"
         Kinds of the columns: "gaussian", "bernoulli", "categorical" or "poisson", one
         name for all columns or one for each, a dict, "from_dtype" or "auto", as in
-        `MPTLinearVAE`. Ordered categories are "categorical".
+        `MPTLinearVAE`. Ordered categories are "categorical". With `covariance_type`
+        "diag" or "spherical" also "interval", Gaussian columns of numbers known only to
+        lie in intervals: :ref:`intervals`.
     covariance_type : {"full", "tied", "diag", "spherical", "low_rank"}, default="full"
         Form of the covariances of Gaussian columns: a matrix for each component, one
         matrix for all, a variance for each column, one variance for each component, or,
@@ -223,7 +227,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         "reg_covar",
     )
     # components have no thresholds or dispersions of their own
-    _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
+    _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson", INTERVAL)
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "objective": [StrOptions({"mpt", "lml"})],
         "covariance_type": [StrOptions({*FORMS})],
@@ -636,6 +640,18 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     def _n_features_out(self):
         return len(self.weights_)
 
+    def _check_parameters(self, n_features):
+        if (
+            INTERVAL in self._kinds
+            and not self._layout(n_features).form.takes_intervals
+        ):
+            forms = [name for name, form in FORMS.items() if form.takes_intervals]
+            raise ValueError(
+                f"covariance_type={self.covariance_type!r} takes no columns of "
+                f"intervals: use one of {listed(forms)}, or MPTLinearVAE, with "
+                "correlated columns."
+            )
+
     def _check_fitted_parameters(self):
         check_fitted_components(self.n_components, self._n_features_out)
 
@@ -645,7 +661,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if isinstance(likelihood, Gaussian):
             gaussian, others, likelihood = all_columns, all_columns[:0], None
         elif isinstance(likelihood, Columns):
-            gaussian = np.flatnonzero([kind == "gaussian" for kind in likelihood.kinds])
+            is_gaussian = [kind in ("gaussian", INTERVAL) for kind in likelihood.kinds]
+            gaussian = np.flatnonzero(is_gaussian)
             others = np.setdiff1d(all_columns, gaussian)
             kinds = [likelihood.kinds[j] for j in others]
             counts = [likelihood.n_categories[j] for j in others]
@@ -670,7 +687,9 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
                 f"n_components={self.n_components} must be at most the number of "
                 f"rows, {len(X)}."
             )
-        check_sizes(X)
+        if INTERVAL in self._kinds:
+            check_intervals(X[:, np.array(self._kinds) == INTERVAL])
+        check_sizes(self._numbers(X))
         layout = self._layout(X.shape[1])
         starts = self._starts(X, weight, layout)
         components = starts.components(self._kind_of_start(0), rng)
@@ -679,7 +698,13 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         return constants | self._attributes(components, X.shape[1])
 
     def _starts(self, X, weight, layout):
-        return Starts(X, weight, self.n_components, self._step_params(layout))
+        return Starts(
+            self._numbers(X), weight, self.n_components, self._step_params(layout)
+        )
+
+    def _numbers(self, X):
+        """Return rows with numbers in place of intervals, for starts."""
+        return numbers_near(X) if INTERVAL in self._kinds else X
 
     def _kind_of_start(self, i):
         """Return the kind of the i-th start, as `init_params` says."""

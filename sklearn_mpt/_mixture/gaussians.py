@@ -17,6 +17,8 @@ from functools import cached_property
 import torch
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
+from sklearn_mpt._likelihoods.interval import drawn_within, log_prob_of, moments_of
+from sklearn_mpt._likelihoods.interval_codes import has_codes
 from sklearn_mpt._matrices import inverse_of_lower, log_determinant
 from sklearn_mpt._mixture.patterns import Patterns
 from sklearn_mpt._numbers import TINY
@@ -96,8 +98,17 @@ class DenseGaussians:
         return torch.where(observed, by_column, 0.0).transpose(0, 1)
 
     def draw(self, k, noise):
-        """Draw deviations from the means of components k, (n,); noise : (n, g)."""
-        return (self.root[k] @ noise[..., None])[..., 0]
+        """Draw rows from components k, (n,); noise : (n, g)."""
+        return self.means[k] + (self.root[k] @ noise[..., None])[..., 0]
+
+    def moved(self, drawn, X, k, given):
+        """Move rows drawn from components k to the observed entries of X.
+
+        Unobserved entries are moved by what their expectation is for the difference,
+        which makes them a draw given the observed ones. given : DenseConditioned.
+        """
+        residual = torch.where(X.isnan(), 0.0, X - drawn)
+        return drawn + given.expectation(residual, k)
 
 
 class DenseConditioned:
@@ -161,12 +172,13 @@ class DenseConditioned:
             scatters = scatters + covariances
         return weighted.sum(1), scatters
 
-    def target_moments(self, targets, error):
+    def target_moments(self, targets, X):
         """Return how much targets change the moments, added up over rows.
 
-        targets : weights of unobserved entries, (n, K, g). error : difference of the
-        entries from their expectations, over their variances, (n, K, g).
+        targets : weights of unobserved entries, (n, K, g). X : the entries, (n, g).
         """
+        error = X[:, None] - self._gaussians.means - self.deviation
+        error = error / self.variance
         patterns, C = self.patterns, self._covariance
         if C is None:
             parameters = self._gaussians.means, self._gaussians.precision
@@ -181,6 +193,14 @@ class DenseConditioned:
         change = patterns.totals(patterns.at_hidden(change))
         target_part = patterns.sum_of_blocks((C * change[..., None, :]) @ C)
         return moved.sum(1), cross + cross.mT + target_part
+
+    def entry_log_prob(self, X):
+        """Return log p(entry | observed entries) of rows X, (n, g), for each component.
+
+        It is meaningful where an entry is not among the observed; (n, K, g).
+        """
+        error = X[:, None] - self._gaussians.means - self.deviation
+        return normal_log_prob(error**2, self.variance)
 
     def expectation(self, residual, k):
         """Return expected deviations of unobserved entries in components k, (n, g).
@@ -198,7 +218,7 @@ class DenseConditioned:
 
 
 class DiagonalGaussians:
-    """Gaussians with independent columns.
+    """Gaussians with independent columns, whose entries may be intervals.
 
     Parameters
     ----------
@@ -212,23 +232,38 @@ class DiagonalGaussians:
         self.variances = variances
 
     def condition(self, X, observed, patterns=None):
-        observed_float = observed.to(X.dtype)
-        residual = torch.where(observed, X, 0.0) - self.means[:, None]
-        residual *= observed_float
+        is_interval = observed & has_codes(X)
+        is_number = observed & ~is_interval
+        seen = is_number.to(X.dtype)
+        residual = torch.where(is_number, X, 0.0) - self.means[:, None]
+        residual *= seen
         squares = residual**2
         distance = (squares @ (1 / self.variances)[..., None])[..., 0]
-        log_scale = observed_float @ (LOG_2PI + self.variances.log()).T
+        log_scale = seen @ (LOG_2PI + self.variances.log()).T
         log_prob = -0.5 * (distance.T + log_scale)
-        return DiagonalConditioned(self, log_prob, residual, squares, observed_float)
+        if is_interval.any():
+            normals = self.means[:, None], self.variances[:, None]
+            X, seen = torch.where(is_interval, X, 0.0), observed.to(X.dtype)
+            moments = moments_of(X, *normals)
+            residual = torch.where(is_interval, moments[0], residual)
+            squares = torch.where(is_interval, moments[1], squares)
+            more = torch.where(is_interval, log_prob_of(X, *normals), 0.0)
+            log_prob = log_prob + more.sum(2).T
+        return DiagonalConditioned(self, log_prob, residual, squares, seen)
 
     def terms_along(self, X, observed, places, patterns=None):
         """Return log p(entry | component), (n, K, g); see `DenseGaussians`."""
-        residual = torch.where(observed, X, 0.0)[:, None] - self.means
-        log_prob = normal_log_prob(residual**2, self.variances)
+        X = torch.where(observed, X, 0.0)[:, None]
+        log_prob = log_prob_of(X, self.means, self.variances)
         return torch.where(observed[:, None], log_prob, 0.0)
 
     def draw(self, k, noise):
-        return self.variances.sqrt()[k] * noise
+        return self.means[k] + self.variances.sqrt()[k] * noise
+
+    def moved(self, drawn, X, k, given):
+        normals = self.means[k], self.variances[k]
+        level = torch.special.ndtr((drawn - normals[0]) / normals[1].sqrt())
+        return torch.where(has_codes(X), drawn_within(X, *normals, level), drawn)
 
 
 class DiagonalConditioned:
@@ -257,11 +292,11 @@ class DiagonalConditioned:
         scatters = scatters + unseen * self._gaussians.variances
         return (by_class @ self._residual)[:, 0], scatters
 
-    def target_moments(self, targets, error):
-        variances = self._gaussians.variances
-        pulled = targets * error
-        change = (pulled * error).sum(0) - targets.sum(0) / variances
-        return variances * pulled.sum(0), variances * (variances * change)
+    def entry_log_prob(self, X):
+        normals = self._gaussians.means, self._gaussians.variances
+        return log_prob_of(X[:, None], *normals)
 
-    def expectation(self, residual, k):
-        return torch.zeros_like(residual)
+    def target_moments(self, targets, X):
+        means, variances = self._gaussians.means, self._gaussians.variances
+        first, second = moments_of(X[:, None], means, variances)
+        return (targets * first).sum(0), (targets * (second - variances)).sum(0)

@@ -318,7 +318,7 @@ def test_intervals_are_refused_where_nothing_takes_them():
     for model in (
         MPTProbabilisticPCA(1),
         MPTLinearVAE(1),
-        MPTMixture(2, likelihood="from_dtype"),
+        MPTMixture(2),
         MPTDeepVAE(1, likelihood="from_dtype"),
     ):
         with pytest.raises((ValueError, TypeError), match=r"(?i)intervals"):

@@ -112,7 +112,7 @@ def test_independent_columns_are_those_of_matrices_without_correlations():
     means, variances = torch.from_numpy(means), torch.from_numpy(variances)
     share = torch.from_numpy(rng.random((40, 3)))
     targets = torch.from_numpy(rng.random((40, 3, 6))) * ~observed[:, None]
-    error = torch.from_numpy(rng.normal(size=(40, 3, 6)))
+    entries = torch.from_numpy(rng.normal(size=(40, 6)))
     dense, plain = (
         gaussians.condition(X, observed)
         for gaussians in (
@@ -123,7 +123,7 @@ def test_independent_columns_are_those_of_matrices_without_correlations():
     for name in ("log_prob", "deviation", "variance"):
         assert_allclose(getattr(dense, name), getattr(plain, name), atol=1e-12)
     moments = dense.moments(share), plain.moments(share)
-    of_targets = (kind.target_moments(targets, error) for kind in (dense, plain))
+    of_targets = (kind.target_moments(targets, entries) for kind in (dense, plain))
     for matrices, numbers in (moments, of_targets):
         assert_allclose(matrices[0], numbers[0], atol=1e-12)
         diagonal = matrices[1].diagonal(dim1=1, dim2=2)
