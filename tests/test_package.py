@@ -9,7 +9,7 @@ import sklearn_mpt
 
 def test_import_loads_no_heavy_library():
     code = (
-        "import sys, sklearn_mpt; "
+        "import sys; from sklearn_mpt import mpt_curve, MPTCurveDisplay; "
         "heavy = {'torch', 'transformers', 'matplotlib', 'dask'} & set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )

@@ -58,7 +58,7 @@ def test_gathered_head_gives_what_full_logits_give(architecture):
 def test_every_architecture_is_scored_by_the_gathered_head(architecture):
     model = make_model(architecture)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit()
     assert scorer.uses_gathered_head_
     together = scorer.score_samples(TEXTS)
     alone = [scorer.score_samples([text])[0] for text in TEXTS]

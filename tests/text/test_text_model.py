@@ -43,14 +43,14 @@ def load_spy(monkeypatch):
 
 @pytest.mark.parametrize("convert", [str, lambda path: path])
 def test_a_folder_gives_what_the_loaded_model_gives(folder, convert):
-    loaded = scorer_of(make_model(), make_tokenizer()).fit(TEXTS)
-    named = scorer_of(convert(folder)).fit(TEXTS)
+    loaded = scorer_of(make_model(), make_tokenizer()).fit()
+    named = scorer_of(convert(folder)).fit()
     assert np.array_equal(named.score_samples(TEXTS), loaded.score_samples(TEXTS))
 
 
 def test_safety_settings_are_explicit(folder, monkeypatch):
     seen = load_spy(monkeypatch)
-    scorer_of(str(folder), local_files_only=True, revision="main").fit(TEXTS)
+    scorer_of(str(folder), local_files_only=True, revision="main").fit()
     (_, for_tokenizer), (_, for_model) = seen
     for kwargs in (for_tokenizer, for_model):
         assert kwargs["trust_remote_code"] is False
@@ -61,10 +61,10 @@ def test_safety_settings_are_explicit(folder, monkeypatch):
 
 def test_the_revision_is_that_of_the_model_alone(folder, monkeypatch):
     seen = load_spy(monkeypatch)
-    scorer_of(str(folder), tokenizer=folder, revision="main").fit(TEXTS)
+    scorer_of(str(folder), tokenizer=folder, revision="main").fit()
     other = folder.parent / "tokenizer"
     make_tokenizer().save_pretrained(other)
-    scorer_of(str(folder), tokenizer=other, revision="main").fit(TEXTS)
+    scorer_of(str(folder), tokenizer=other, revision="main").fit()
     assert [kwargs["revision"] for _, kwargs in seen] == ["main", "main", None, "main"]
 
 
@@ -304,7 +304,7 @@ def test_fit_needs_no_texts(folder):
 def test_longest_text_is_what_the_positions_hold(architecture):
     """A text of max_length_ tokens is scored; by absolute positions, no longer one."""
     model = make_model(architecture, max_position_embeddings=16)
-    scorer = scorer_of(model, make_tokenizer(), method="pll").fit(TEXTS)
+    scorer = scorer_of(model, make_tokenizer(), method="pll").fit()
     n_unused = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
     # Old versions of transformers have positions that the rotary ones do not need.
     n_needless = int(
@@ -341,7 +341,7 @@ def test_a_model_of_another_dtype_is_copied_and_one_of_the_same_shared():
 
 def test_dtype_of_a_checkpoint(folder):
     for dtype in ("bfloat16", "float64"):
-        scorer = scorer_of(folder, dtype=dtype).fit(TEXTS)
+        scorer = scorer_of(folder, dtype=dtype).fit()
         assert scorer._opened[0].model.dtype == getattr(torch, dtype)
 
 
@@ -367,7 +367,7 @@ class HeadThatMixes(transformers.BertForMaskedLM):
 def test_a_head_that_mixes_positions_is_noticed():
     with torch.random.fork_rng():
         model = HeadThatMixes(transformers.BertConfig(**SIZES))
-    scorer = scorer_of(model, make_tokenizer(), method="pll").fit(TEXTS)
+    scorer = scorer_of(model, make_tokenizer(), method="pll").fit()
     assert not scorer.uses_gathered_head_
     assert probe(*scorer._opened)[0] is False
     (score,) = scorer.score_samples(["a dog"])
@@ -447,7 +447,7 @@ def test_a_model_for_which_padding_matters_gets_none(model_class):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = model_class(transformers.BertConfig(**SIZES))
-    scorer = scorer_of(model, make_tokenizer(), method="pll").fit(TEXTS)
+    scorer = scorer_of(model, make_tokenizer(), method="pll").fit()
     assert probe(*scorer._opened)[1] is False
     alone = [scorer.score([text]) for text in TEXTS]
     np.testing.assert_allclose(scorer.score_samples(TEXTS), alone, rtol=1e-5)

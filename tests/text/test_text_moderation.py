@@ -179,6 +179,8 @@ def test_standard_errors_of_single_texts_are_moderated():
     (covered, width, of_sum), alone = errors_of(*few, draws, truth)
     assert 0.93 <= covered <= 0.98
     assert width < 1.35 < alone[1]
+    assert 0.9 < alone[0] < 0.99
+    assert 0.9 < alone[2]
     assert 0.9 < of_sum < 0.995
 
 
