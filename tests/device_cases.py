@@ -17,6 +17,7 @@ import warnings
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import torch
 
 if sys.argv[1] == "second":  # before sklearn_mpt
@@ -54,6 +55,9 @@ BINARY = (load_digits().data[:40, 18:24] > 8).astype(float)
 LEVELS = np.round(IRIS[:, :3]) - np.round(IRIS[:, :3]).min(axis=0)
 TABLE = np.column_stack([GAPS[:, :2], LEVELS[:, 2], BINARY[np.arange(50) % 40, 1]])
 KINDS = ["gaussian", "gaussian", "categorical", "bernoulli"]
+INTERVALS = pd.DataFrame(GAPS[:, :3], columns=list("abc")).assign(
+    classes=pd.arrays.IntervalArray.from_arrays(*np.floor(IRIS[:, [3, 3]] + [0, 1]).T)
+)
 SHORT = {"max_iter": 2, "random_state": 0}
 OWN = {"random_state": 0, "max_iter": 1}
 NET = {"hidden_layer_sizes": (6,), **OWN}
@@ -123,6 +127,22 @@ def standard_errors(X, **parameters):
         yield from model.set_params(device=device).standard_errors(X).items()
 
     return case
+
+
+def intervals(device):
+    """Models of a table with a column of intervals, which need a DataFrame."""
+    settings = {"likelihood": "from_dtype", "device": device, **SHORT}
+    for model in (
+        MPTLinearVAE(1, **settings),
+        MPTMixture(2, covariance_type="diag", **settings),
+    ):
+        rows, name = INTERVALS[:N_ROWS], type(model).__name__
+        yield f"{name}, fit", model.fit(INTERVALS).score_samples(rows)
+        hidden = model.conditional_log_prob(rows, np.ones(4, bool))
+        yield f"{name}, conditionals", hidden
+        yield f"{name}, impute", model.impute(rows).to_numpy()
+        drawn = model.impute(rows, method="sample", random_state=0)
+        yield f"{name}, draws", drawn.to_numpy()
 
 
 def net_of(n_inputs, n_outputs):
@@ -244,6 +264,7 @@ TABLES = {
     ),
     "ordinal": estimator(MPTLinearVAE, LEVELS, 1, likelihood="ordinal", **SHORT),
     "kinds": estimator(MPTLinearVAE, TABLE, 1, likelihood=KINDS, **SHORT),
+    "intervals": intervals,
     "mixture": estimator(MPTMixture, GAPS, 2, with_orders=True, **SHORT),
     "mixture, kinds": estimator(MPTMixture, TABLE, 2, likelihood=KINDS, **SHORT),
     "mixture, rate": estimator(MPTMixture, GAPS, 2, mask_rate=0.5, **SHORT),

@@ -19,7 +19,13 @@ needs_second_device = pytest.mark.skipif(
     reason=f"torch {torch.__version__} has no backends in Python; 2.10 has them",
 )
 TABLES = ["ppca", "ppca, gaps", "ppca, rate", "factors", "binary", "mixture"]
-TABLES += ["binary, rate", "mixture, rate", "mixture, kinds", "mixture, own"]
+TABLES += [
+    "intervals",
+    "binary, rate",
+    "mixture, rate",
+    "mixture, kinds",
+    "mixture, own",
+]
 TABLES += ["items", "module", "imputer", "imputer, chosen", "errors", "errors, binary"]
 NETS = ["deep, kinds", "deep, own", "masked", "masked, own"]
 TEXTS = [
