@@ -111,9 +111,9 @@ def test_heavy_tails_are_not_filled_in_far_outside():
 
 def test_a_density_is_at_most_one_over_the_step_of_the_numbers():
     """Here two columns of tens are equal, and a density may be as narrow as it can."""
-    x = np.random.default_rng(0).integers(0, 50, size=200) * 10.0
+    x = np.random.default_rng(0).integers(0, 50, size=100) * 10.0
     table = np.column_stack([x, x])
-    imputer = MPTImputer(max_models=7, random_state=0).fit(table)
+    imputer = MPTImputer(max_models=6, random_state=0).fit(table)
     log_prob = imputer.estimator_.conditional_log_prob(table, np.array([True, False]))
     assert log_prob[:, 0].max() <= -np.log(10)
     assert log_prob[:, 0].max() > -np.log(10) - 0.5

@@ -194,6 +194,7 @@ def test_conditionals_of_a_mix_are_mixed(wine):
 
 
 def test_every_kind_of_column_is_filled_and_drawn(frame):
+    frame = frame[:60]
     imputer = MPTImputer(max_models=4, random_state=0).fit(frame)
     filled = imputer.transform(frame)
     assert (filled.dtypes == frame.dtypes).all()
@@ -517,7 +518,7 @@ def test_draws_leave_independent_columns_out():
 
 
 def test_the_same_random_state_gives_the_same_numbers(wine):
-    X, _ = wine
+    X = wine[0][:60, :6]
     first, second = (
         MPTImputer(max_models=4, n_imputations=2, random_state=3).fit(X)
         for _ in range(2)
@@ -608,7 +609,7 @@ def test_a_table_keeps_its_columns_and_dtypes(frame):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_draws_follow_random_state(frame):
-    imputer = table_imputer(method="sample").fit(frame)
+    imputer = table_imputer(method="sample")
     draws = [
         clone(imputer).set_params(random_state=seed).fit(frame).transform(frame)
         for seed in (0, 0, 1)

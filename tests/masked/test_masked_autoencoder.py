@@ -139,7 +139,7 @@ def test_the_curve_is_the_mean_over_all_orders():
 def test_conditionals_of_numbers_integrate_to_one_in_the_units_of_the_column():
     model, X = fit_once("mixed"), CASES["mixed"][1]
     for feature in (1, 4):
-        grid = np.linspace(-60, 60, 20001)
+        grid = np.linspace(-60, 60, 6001)
         rows = np.repeat(X[:1], len(grid), 0)
         rows[:, feature] = grid
         mask = np.isin(np.arange(5), [feature, 0])
@@ -163,7 +163,7 @@ def test_draws_have_the_frequencies_of_the_density():
 
 def test_expected_values_are_those_of_the_conditionals():
     model, X = fit_once("mixed"), CASES["mixed"][1][:6]
-    grid = np.linspace(-60, 60, 20001)
+    grid = np.linspace(-60, 60, 6001)
     gappy = X.copy()
     gappy[:, 1] = np.nan
     filled = model.impute(gappy)
@@ -173,7 +173,7 @@ def test_expected_values_are_those_of_the_conditionals():
         density = np.exp(model.conditional_log_prob(rows, np.arange(5) == 1)[:, 1])
         assert abs(np.trapezoid(density * grid, grid) - filled[i, 1]) < 1e-5
     draws = np.mean(
-        [model.impute(gappy, "sample", random_state=s)[:, 1] for s in range(300)], 0
+        [model.impute(gappy, "sample", random_state=s)[:, 1] for s in range(100)], 0
     )
     assert np.abs(draws - filled[:, 1]).max() < 0.35  # of a deviation of about 1
 
@@ -217,7 +217,7 @@ def test_numbers_do_not_depend_on_batch_or_memory(case):
 
 def test_fits_are_reproducible_and_leave_torch_alone(case):
     model, X = case
-    model.set_params(early_stopping=False)  # two rows may prefer the start
+    model.set_params(early_stopping=False, max_iter=3)  # two rows may prefer the start
     state, threads = torch.get_rng_state(), torch.get_num_threads()
     again, other = clone(model).fit(X), clone(model).set_params(random_state=1).fit(X)
     same = clone(model).fit(X)

@@ -105,25 +105,23 @@ def test_latent_variables_that_are_dates_are_refused():
         fitted.inverse_transform(np.arange(2).reshape(2, 1).astype("M8[D]"))
 
 
+GAPS = [
+    [None],
+    [pd.NA],
+    [np.nan],
+    pd.array([pd.NA], dtype="string"),
+    pd.array([pd.NA], dtype="Int64"),
+    pd.array([pd.NA], dtype="boolean"),
+    [pd.NaT],
+    pd.Categorical([None], ["x"]),
+]
+
+
 @pytest.mark.parametrize("name", ["ppca", "linear", "deep", "from_dtype"])
-@pytest.mark.parametrize(
-    "gap",
-    [
-        [None],
-        [pd.NA],
-        [np.nan],
-        pd.array([pd.NA], dtype="string"),
-        pd.array([pd.NA], dtype="Int64"),
-        pd.array([pd.NA], dtype="boolean"),
-        [pd.NaT],
-        pd.Categorical([None], ["x"]),
-    ],
-)
-def test_a_missing_number_is_missing_whatever_its_dtype(gap, name):
+def test_a_missing_number_is_missing_whatever_its_dtype(name):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(6, 2)), columns=["a", "b"])
     fitted = MODELS[name].fit(frame)
-    row = pd.DataFrame({"a": [0.5], "b": gap})
     plain_row = pd.DataFrame({"a": [0.5], "b": [np.nan]})
     mask = np.array([[True, False]])
     for method in (
@@ -133,9 +131,10 @@ def test_a_missing_number_is_missing_whatever_its_dtype(gap, name):
         lambda X: fitted.conditional_log_prob(X, mask),
         lambda X: fitted.mean_masked_scores(X, mask),
     ):
-        assert_allclose(
-            np.asarray(method(row), float), np.asarray(method(plain_row), float)
-        )
+        expected = np.asarray(method(plain_row), float)
+        for gap in GAPS:
+            found = method(pd.DataFrame({"a": [0.5], "b": gap}))
+            assert_allclose(np.asarray(found, float), expected, err_msg=repr(gap))
     nulls = pl.DataFrame({"a": [0.5], "b": [None]})
     assert_allclose(fitted.score_samples(nulls), fitted.score_samples(plain_row))
 
