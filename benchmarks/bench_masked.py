@@ -6,6 +6,7 @@ does not take, it skips: MADE is for 0 and 1, GaussianMixture for numbers::
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py             # minutes
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --small     # one minute
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --fits      # default fits
+    OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --sites     # or zeros and ones
 """
 
 import argparse
@@ -95,6 +96,51 @@ def print_fits(seed=0):
             f"{name:10s}{model.score(test):9.3f} {seconds:5.1f} s {model.n_iter_:5d}",
             flush=True,
         )
+
+
+N_SITES, N_STATES = 20, 4
+
+
+def sites_of_chain(n_rows, rng):
+    """Sites whose state depends on that of the site before."""
+    given = rng.dirichlet(np.full(N_STATES, 0.4), size=(N_SITES, N_STATES))
+    states = [rng.integers(N_STATES, size=n_rows)]
+    for j in range(1, N_SITES):
+        states.append(drawn(given[j][states[-1]], rng))
+    return np.column_stack(states)
+
+
+def sites_of_tree(n_rows, rng, n_groups=6):
+    """Sites in groups, whose hidden states depend on one of all."""
+    first = rng.dirichlet(np.full(N_STATES, 0.4), size=(n_groups, N_STATES))
+    given = rng.dirichlet(np.full(N_STATES, 0.4), size=(N_SITES, N_STATES))
+    root = rng.integers(N_STATES, size=n_rows)
+    hidden = [drawn(part[root], rng) for part in first]
+    groups = np.arange(N_SITES) * n_groups // N_SITES
+    pairs = zip(given, groups, strict=True)
+    return np.column_stack([drawn(part[hidden[group]], rng) for part, group in pairs])
+
+
+def drawn(prob, rng):
+    return (rng.random((len(prob), 1)) > prob[:, :-1].cumsum(1)).sum(1)
+
+
+def print_sites(n_train=500, n_test=300, seeds=2):
+    """Print nats per row of sites as categories, and as zeros and ones for states."""
+    print(f"{'':10s}{'categories':>12s}{'s':>6s}{'zeros, ones':>14s}{'s':>6s}")
+    for make in (sites_of_chain, sites_of_tree):
+        for seed in range(seeds):
+            rows = make(n_train + n_test, np.random.default_rng(seed))
+            indicators = (rows[..., None] == np.arange(1, N_STATES)).reshape(
+                len(rows), -1
+            )
+            line = f"{make.__name__.removeprefix('sites_of_'):10s}"
+            for X, kind in ((rows, "categorical"), (indicators, "bernoulli")):
+                start, X = time.process_time(), X.astype(float)
+                model = MPTMaskedAutoencoder(likelihood=kind, random_state=0)
+                score = model.fit(X[:n_train]).score(X[n_train:])
+                line += f"{score:13.3f}{time.process_time() - start:6.1f}"
+            print(line, flush=True)
 
 
 def tables(small):
@@ -211,9 +257,13 @@ def main():
     parser.add_argument("--small", action="store_true", help="two tables, 6 seconds")
     parser.add_argument("--seconds", type=float, help="for each model and table")
     parser.add_argument("--fits", action="store_true", help="default fits alone")
+    parser.add_argument("--sites", action="store_true", help="sites of sequences alone")
     arguments = parser.parse_args()
     if arguments.fits:
         print_fits()
+        return
+    if arguments.sites:
+        print_sites()
         return
     seconds = arguments.seconds or (6 if arguments.small else 12)
     print(f"Held-out nats per row after {seconds:g} processor seconds each")

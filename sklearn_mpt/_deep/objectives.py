@@ -74,7 +74,7 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     if scored is None or all(scored):  # the sets as rows: they share one product
         scored, rows, sets = [True], rows.flatten(0, 1)[None], [observed.flatten(0, 1)]
     else:
-        sets = _complete_as_one_row(observed)
+        sets = complete_as_one_row(observed)
     bounds, expected = [], []
     for X_set, observed_set, is_scored in zip(rows, sets, scored, strict=True):
         with torch.set_grad_enabled(trains and is_scored):
@@ -115,7 +115,7 @@ def shared_scores(module, X, mask, noise, prior_samples):
     observed = torch.stack([present & ~mask, present])
     rows, densities, samples = _draw_samples(module, X, observed, noise, prior_samples)
     locations, kind = module.decoder.locations(samples.z), module.likelihood
-    visible, all_rows = _complete_as_one_row(observed)
+    visible, all_rows = complete_as_one_row(observed)
     log_likelihood = kind.shared_log_prob(rows[0], visible, locations)
     log_weight = (samples.log_weight + log_likelihood).log_softmax(1)
     with torch.no_grad():
@@ -128,7 +128,7 @@ def shared_scores(module, X, mask, noise, prior_samples):
     return log_prob, constant + (coefs * expected).sum(-1)
 
 
-def _complete_as_one_row(observed):
+def complete_as_one_row(observed):
     """Return sets of features; of one that has all of each row, one row, (1, d).
 
     All are read back at once, because a GPU waits for each number.

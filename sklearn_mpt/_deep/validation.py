@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
-from sklearn_mpt._deep.objectives import SharedSamples
+from sklearn_mpt._deep.objectives import SharedSamples, complete_as_one_row
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
@@ -35,19 +35,20 @@ class ValidationRows:
         self.sets_noise = sets_noise
         self.X, self.weights = X, SampleWeights.from_array(weight, X)
         rng = np.random.default_rng(seed)
-        self.rows = [(part.nan_to_num(), ~part.isnan()) for part in X.split(batch_size)]
+        self.rows = []
+        for part in X.split(batch_size):
+            (observed,) = complete_as_one_row((~part.isnan())[None])
+            self.rows.append((part.nan_to_num(), observed))
         self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.rows]
 
     @torch.no_grad()
     def samples(self, module):
         """Samples of z and their locations for each batch, whatever the noise is."""
         sample_batches = []
-        for rows, noise in zip(self.rows, self.noise, strict=True):
-            posterior = module.posterior(*rows)
+        for (X, observed), noise in zip(self.rows, self.noise, strict=True):
+            posterior = module.posterior(X, observed.expand_as(X))
             densities = natural_parameters(posterior)
-            samples = SharedSamples.draw(
-                posterior, densities, (1, len(rows[0])), *noise
-            )
+            samples = SharedSamples.draw(posterior, densities, (1, len(X)), *noise)
             sample_batches.append((samples, module.decoder.locations(samples.z)))
         return sample_batches
 
