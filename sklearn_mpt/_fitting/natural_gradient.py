@@ -104,7 +104,11 @@ class Curvature(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over rows: of values, gradients and information."""
+    """Sums over rows: of values, gradients and information.
+
+    by_mask : sums of the values and of the weights of the rows that share each mask,
+    (2, m); None where each row has a mask of its own, or none.
+    """
 
     value: torch.Tensor  # sum of the objective
     square: torch.Tensor  # sum of its squares
@@ -112,6 +116,7 @@ class Sums(NamedTuple):
     information: Curvature | None  # None to use that of the step before
     n_rows: float | torch.Tensor  # sum of the weights of the rows
     rescaling: torch.Tensor | None = None  # None: from the gradient
+    by_mask: torch.Tensor | None = None
 
     @classmethod
     def from_rows(cls, value, weight, gradient, information, rescaling=None):
@@ -127,7 +132,20 @@ class Sums(NamedTuple):
             self.information and self.information.plus(other.information),
             self.n_rows + other.n_rows,
             None if self.rescaling is None else self.rescaling + other.rescaling,
+            None if self.by_mask is None else self.by_mask + other.by_mask,
         )
+
+    @property
+    def error(self):
+        """Standard error of the mean value; infinite where it is not known.
+
+        Rows that share a mask depend on each other, so the masks are what is drawn.
+        """
+        if self.by_mask is not None:
+            return error_of_groups(*self.by_mask)
+        n, value = float(self.n_rows), float(self.value / self.n_rows)
+        variance = max(0.0, float(self.square) / n - value**2)
+        return math.sqrt(variance / (n - 1)) if n > 1 else math.inf
 
     def lowered(self, amount):
         """Return the sums after subtracting an amount from the value of each row."""
@@ -154,7 +172,7 @@ class NaturalStep(NamedTuple):
     """A full step, in nats per row."""
 
     value: float
-    error: float  # standard error of the value over rows; infinite for one
+    error: float  # standard error of the value
     gradient: Point
     information: Curvature
     step: Point
@@ -165,6 +183,18 @@ class NaturalStep(NamedTuple):
     @property
     def is_finite(self):
         return math.isfinite(self.value) and self.step.is_finite()
+
+
+def error_of_groups(values, weights):
+    """Return the standard error of a mean over groups of rows; infinite for one group.
+
+    values, weights : sums of weighted values and of weights of each group, (m,).
+    """
+    n, total = int((weights > 0).sum()), weights.sum()
+    if n < 2:
+        return math.inf
+    residuals = values - weights * (values.sum() / total)
+    return math.sqrt(n / (n - 1)) * float(torch.linalg.vector_norm(residuals) / total)
 
 
 def as_arrays(point):
@@ -210,11 +240,9 @@ def natural_step(sums, point, information, *, max_step=math.inf):
     largest = (rescaling / n).abs().max().clamp(min=MAX_RESCALING)
     rescaling = (rescaling / n) * (MAX_RESCALING / largest)
     gain = 0.5 * gradient.dot(step)
-    variance = max(0.0, float(sums.square) / n - value**2)
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, information.blocks)
-    error = math.sqrt(variance / (n - 1)) if n > 1 else math.inf
-    return NaturalStep(value, error, gradient, information, step, rescaling, gain)
+    return NaturalStep(value, sums.error, gradient, information, step, rescaling, gain)
 
 
 def corrected(move, step, max_step):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.masks import shared_masks
+from sklearn_mpt._fitting.natural_gradient import error_of_groups
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._integration.masked_scores import target_terms
@@ -118,12 +119,12 @@ class MaskedItemSolver(NoisySteps):
         prob = items.prob(table).permute(2, 0, 1).contiguous()  # shape: (s, d, c)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
         masked = MaskedSums.zeros(table, len(log_weight))
-        scores, weights = [], []
+        scores, weights = [], []  # sums over the rows of each mask
         for mask, rows in batch:
             mask, index = (torch.from_numpy(part).to(z.device) for part in (mask, rows))
             args = answers, index, mask, table, prob, log_weight
-            scores.append(_add_masked(masked, *args))
-            weights.append(answers.weight[index])
+            scores.append(_add_masked(masked, *args).sum())
+            weights.append(answers.weight[index].sum())
         sums = []
         for block, curve in zip(items.blocks, curves, strict=True):
             n_rows = masked.row_counts[block.items][:, None] * curve.log_prob.exp()
@@ -131,10 +132,11 @@ class MaskedItemSolver(NoisySteps):
             slopes = masked.slopes[block.items, : block.kind.n_categories]
             gradient = torch.einsum("jpcs,jcs->jp", block.scores(curve, z), slopes)
             sums.append((gradient, information))
-        scores, weight = torch.cat(scores), torch.cat(weights)
-        value = float(scores.sum())
-        excess = scores - weight * value / answers.total
-        error = float(torch.linalg.vector_norm(excess)) / answers.total
+        scores = torch.stack(scores)
+        value, error = (
+            float(scores.sum()),
+            error_of_groups(scores, torch.stack(weights)),
+        )
         evaluation = objective.evaluation(
             point, value, sums, masked.group_slopes, masked.group_rows
         )

@@ -314,11 +314,12 @@ def sums_of(value, weight, gradient, information, shape_params=None):
     return Sums.from_rows(value, weight, Point(gradient, slope), curvature)
 
 
-def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):
+def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=None):
     """Return sums of masked scores, or of log marginal likelihoods, with nodes by row.
 
     targets : None for the log marginal likelihood of the observed entries. weight :
-    weights of the rows.
+    weights of the rows. masks : the index of the mask of each row, int (n,), and the
+    number of masks, if rows share them.
     """
     z, X, weight = append_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
@@ -346,7 +347,13 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):
     width = z.shape[-1]
     products = r[..., None] * _products(z)
     sums = likelihood.coef_sums(X, location, share, known, products, width)
-    return sums_of(value, weight, sums[0], _as_matrices(sums[1], width), shape_params)
+    sums = sums_of(value, weight, sums[0], _as_matrices(sums[1], width), shape_params)
+    if masks is None:
+        return sums
+    index, n_masks = masks
+    by_mask = value.new_zeros(2, n_masks)
+    by_mask.index_add_(1, index, torch.stack([weight * value, weight]))
+    return sums._replace(by_mask=by_mask)
 
 
 def _shape_sums(likelihood, X, location, share, known, z):

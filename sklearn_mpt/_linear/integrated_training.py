@@ -292,12 +292,15 @@ class IntegratedRows(Objective):
         size = math.ceil(len(batch.rows) / n_groups)
         n_parts = math.ceil(size * len(table.z) / SIZES.block)
         groups = np.array_split(batch.rows, n_groups)
-        for group, mask in zip(groups, batch.masks, strict=True):
+        for i, (group, mask) in enumerate(zip(groups, batch.masks, strict=True)):
             for rows in np.array_split(group, n_parts):
                 indicator, weight = self._taken(rows)
-                yield shared_masked_sums(
+                sums = shared_masked_sums(
                     indicator, mask, table, self.targets, weight, self.is_complete
                 )
+                by_mask = weight.new_zeros(2, n_groups)
+                by_mask[:, i] = torch.stack([sums.value, sums.n_rows])
+                yield sums._replace(by_mask=by_mask)
 
     def _taken(self, rows):
         """Return indicators and weights of some rows."""
@@ -312,13 +315,13 @@ class IntegratedRows(Objective):
     def _row_node_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
         parts = self._row_node_blocks(batch, joint, self.row_nodes)
-        for rows, nodes, weight in parts:
-            yield row_node_sums(
-                rows, nodes, point, joint.likelihood, self.targets, weight
-            )
+        args = point, joint.likelihood, self.targets
+        for rows, nodes, weight, mask_index in parts:
+            masks = None if self.targets is None else (mask_index, len(batch.masks))
+            yield row_node_sums(rows, nodes, *args, weight, masks)
 
     def _row_node_blocks(self, batch, joint, row_nodes):
-        """Yield rows, their nodes and their weights, block by block.
+        """Yield rows, their nodes, weights and the indices of their masks, in blocks.
 
         Posteriors are found for more rows at a time than there are in a block.
 
@@ -326,24 +329,27 @@ class IntegratedRows(Objective):
             Places the nodes.
         """
         width = joint.components.numel()
-        for index, rows, weight in self._blocks(batch, width):
+        for index, rows, weight, mask_index in self._blocks(batch, width):
             posterior = row_nodes.posterior(rows, joint, index)
             n_entries = len(joint.intercept) * row_nodes.n_nodes
             for part in chunk_slices(len(index), n_entries, SIZES.row_node_block):
                 block, block_posterior = rows.take(part), posterior.take(part)
                 nodes = row_nodes.place(block, block_posterior, batch.iteration)
-                yield block, nodes, weight[part]
+                yield block, nodes, weight[part], mask_index[part]
 
     def _blocks(self, batch, width):
-        """Yield indices of rows, the rows and their weights, block by block.
+        """Yield indices of rows, the rows, their weights and the indices of masks.
 
         width : entries that a row takes.
         """
         for part in chunk_slices(len(batch.rows), width, SIZES.block):
             X, weight = self._standardised_rows(batch.rows[part])
             mask_index = np.arange(len(batch.rows))[part] % len(batch.masks)
-            masks = torch.from_numpy(batch.masks[mask_index]).to(self.X.device)
-            yield batch.rows[part], rows_of(X, masks), weight
+            masks, mask_index = (
+                torch.from_numpy(array).to(self.X.device)
+                for array in (batch.masks[mask_index], mask_index)
+            )
+            yield batch.rows[part], rows_of(X, masks), weight, mask_index
 
 
 class InitialMaskedRows(IntegratedRows):
@@ -434,7 +440,8 @@ class LikelihoodRows(IntegratedRows):
             yield from super()._row_node_parts(batch, point, joint)
             return
         grid = bound_grid(joint, self.context.seed)
-        for _, rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
+        n_entries = len(point.coefs) * len(grid[1])
+        for _, rows, weight, _ in self._blocks(batch, n_entries):
             yield bound_sums(rows, joint, grid, weight)
 
 

@@ -498,6 +498,20 @@ def test_the_error_of_a_single_value_is_not_known():
     assert natural_step(sums, point, sums.information).error == math.inf
 
 
+def test_the_error_of_rows_that_share_masks_is_that_of_masks():
+    """As the jackknife over masks has it for equal weights."""
+    values, weights = torch.tensor([3.0, 5.0, 1.0, 4.0]), torch.full((4,), 2.0)
+    left_out = (values.sum() - values) / 6
+    expected = torch.sqrt(3 / 4 * ((left_out - left_out.mean()) ** 2).sum())
+    point, gradient = random_point(0), random_point(1).times(0.1)
+    sums = sums_at(point, gradient, [1.0, 2.0, 6.0])
+    sums = sums._replace(by_mask=torch.stack([values, weights]))
+    move = natural_step(sums, point, sums.information)
+    assert_allclose(move.error, float(expected), rtol=1e-6)
+    alone = sums._replace(by_mask=sums.by_mask[:, :1])
+    assert alone.error == math.inf
+
+
 def test_division_is_by_the_information_of_each_feature():
     gradient = random_point(1)
     A = torch.tensor(np.random.default_rng(3).normal(size=(6, 4, 4)))
