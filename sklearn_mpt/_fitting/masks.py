@@ -11,7 +11,6 @@ step. Designs differ in the cost of masks, and in how these depend on each other
   its complement, or a set disjoint from it. So the noise of masks is small in the few
   natural steps of linear models.
 - `training_sets`: observed sets whose bounds, or differences of bounds, are trained.
-- `all_masks`: none is random, where they are few.
 """
 
 import math
@@ -23,7 +22,6 @@ import torch
 from sklearn_mpt._measure.masks import (
     block_keys,
     draw_masks,
-    enumerate_masks,
     fixed_size,
 )
 
@@ -234,16 +232,3 @@ def _fixed_sets(size, ranks, max_runs=4):
     revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
     weight = n_features / length
     return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs
-
-
-def all_masks(mask_rate, n_features):
-    """Return all masks of the sizes of a mask rate, and their probabilities.
-
-    A uniform rate includes size 0, as `draw_sizes` with ``smallest=0``.
-    """
-    sizes = range(n_features + 1)
-    if mask_rate != "uniform":
-        sizes = [fixed_size(mask_rate, n_features)]
-    masks = [enumerate_masks(n_features, size) for size in sizes]
-    weight = [np.full(len(part), 1 / (len(masks) * len(part))) for part in masks]
-    return np.concatenate(masks), np.concatenate(weight)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.masks import all_masks, shared_masks
+from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
@@ -45,7 +45,7 @@ from sklearn_mpt._linear.linear_map import (
     bound_grid,
     spacing,
 )
-from sklearn_mpt._measure.masks import fixed_size
+from sklearn_mpt._measure.masks import enumerate_masks, fixed_size
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 
@@ -79,9 +79,6 @@ class TrainingSizes:
     copies, first_copies : int
         Largest number of repetitions of rows; and that of masks which steps without
         masks follow.
-    enumerated, enumerated_features : int
-        Largest number of pairs of a distinct row and a mask that are all scored, and of
-        features whose masks, of which there are up to 2 to this power, are listed.
     """
 
     n_masks: int = 32
@@ -98,8 +95,6 @@ class TrainingSizes:
     batch: int = 2**16
     copies: int = 32
     first_copies: int = 4
-    enumerated: int = 2**10
-    enumerated_features: int = 8
 
 
 SIZES = TrainingSizes()
@@ -216,7 +211,7 @@ class IntegratedRows(Objective):
         if self.mask_rate != "uniform":
             size = fixed_size(self.mask_rate, self.n_features)
             if math.comb(self.n_features, size) <= count:
-                return rng.permutation(all_masks(self.mask_rate, self.n_features)[0])
+                return rng.permutation(enumerate_masks(self.n_features, size))
         return shared_masks(self.mask_rate, count, self.n_features, rng, smallest=0)
 
     def sums(self, point, batch):
@@ -445,45 +440,6 @@ class LikelihoodRows(IntegratedRows):
             yield bound_sums(rows, joint, grid, weight)
 
 
-class EnumeratedRows(IntegratedRows):
-    """Masked objective over every mask of every distinct row; nothing is random."""
-
-    is_noisy = False
-    ratio = SIZES.exact_spacing
-
-    def __init__(self, X, likelihood, params, n_dims, context=NO_CONTEXT):
-        X, context = _merged(X, params, context)
-        super().__init__(X, likelihood, params, n_dims, context)
-        arrays = all_masks(self.mask_rate, self.n_features)
-        masks, share = (torch.from_numpy(array).to(X.device) for array in arrays)
-        rows, weight = context.standardise(X), self.weights.values
-        self.pairs = rows_of(
-            rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
-        )
-        self.weight = (weight[:, None] * share).flatten()
-        self.row_nodes = RowNodes(
-            len(self.weight), n_dims, X.device, context.seed, False
-        )
-
-    def batches(self, rng):
-        yield None
-
-    def sums(self, point, batch):
-        joint = self.joint(point)
-        steps = spacing(joint, self.ratio)
-        if self._shared_grid_is_cheaper(steps):
-            z, log_weight = prior_grid(steps, point.coefs)
-            nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
-        else:
-            posterior = self.row_nodes.posterior(self.pairs, joint, slice(None))
-            nodes = self.row_nodes.place(self.pairs, posterior, 0)
-        sums = row_node_sums(
-            self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
-        )
-        n_rows = float(self.weights.values.sum())  # not that of pairs
-        return self._completed(sums._replace(n_rows=n_rows), joint, point)
-
-
 def _merged(X, params, context):
     """Return rows of which none are equal, and the context with their weights.
 
@@ -512,9 +468,4 @@ def objective_of(X, likelihood, params, n_dims, context=NO_CONTEXT):
     has_numbers = likelihood.values_of_each(X.shape[1]) is None
     if exact_follows or (params.mask_rate == "uniform" and has_numbers):
         return LikelihoodRows(*arguments)
-    may_enumerate = likelihood.values is not None and n_dims <= MAX_GRID_DIMS
-    if may_enumerate and X.shape[1] <= SIZES.enumerated_features:
-        n_masks = len(all_masks(params.mask_rate, X.shape[1])[0])
-        if len(_merged(X, params, context)[0]) * n_masks <= SIZES.enumerated:
-            return EnumeratedRows(*arguments)
     return IntegratedRows(*arguments)

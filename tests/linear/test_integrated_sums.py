@@ -45,7 +45,6 @@ from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     table_of,
 )
 from sklearn_mpt._linear.integrated_training import (  # noqa: E402
-    EnumeratedRows,
     IntegratedRows,
     LikelihoodRows,
     ObjectiveParams,
@@ -315,55 +314,55 @@ def dense_scores(X, mask, arrays):
     return N_FEATURES * log_prob.sum(1) / mask.sum()
 
 
-def test_all_masks_add_up_to_the_log_density(arrays, point, X):
-    objective = EnumeratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
-    assert list(objective.batches(None)) == [None]
-    sums = objective.sums(point, None)
-    assert_allclose(sums.value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-4)
-    assert sums.n_rows == len(X)
+def average_over_masks(X, point, mask_rate, sizes):
+    """Return the mean value and gradient of all masks, first over those of a size."""
+    settings = training_of(mask_rate=mask_rate)
+    objective = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
+    value, gradient = 0.0, 0.0
+    for size in sizes:
+        masks = all_masks(N_FEATURES, size)
+        for mask in masks:
+            batch = integrated_training.RowBatch(np.arange(len(X)), mask[None], 0)
+            sums = objective.sums(point, batch)
+            value = value + sums.value / len(masks) / len(sizes)
+            gradient = gradient + sums.gradient.coefs / len(masks) / len(sizes)
+    return value, gradient
 
 
-def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X, monkeypatch):
-    """Nodes do not depend on the mask, so that the identity holds at any."""
-    for objective in (EnumeratedRows, LikelihoodRows):
+def test_all_masks_add_up_to_the_likelihood_and_its_gradient(
+    arrays, point, X, monkeypatch
+):
+    for objective in (IntegratedRows, LikelihoodRows):
         monkeypatch.setattr(objective, "ratio", 1.0)
-    arguments = torch.tensor(X), BERNOULLI, training_of(), 2
-    enumerated = EnumeratedRows(*arguments).sums(point, None)
-    likelihood = LikelihoodRows(*arguments)
+    value, gradient = average_over_masks(X, point, "uniform", range(N_FEATURES + 1))
+    assert_allclose(value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-4)
+    likelihood = LikelihoodRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     (batch,) = likelihood.batches(np.random.default_rng(0))
     exact = likelihood.sums(point, batch)
-    assert_allclose(enumerated.value, exact.value)
-    assert_allclose(enumerated.gradient.coefs, exact.gradient.coefs, atol=1e-8)
+    assert_allclose(value, exact.value, rtol=1e-5)
+    assert_allclose(gradient, exact.gradient.coefs, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5])
-def test_enumerated_rows_are_the_average_over_masks(arrays, point, X, size):
-    settings = training_of(mask_rate=size)
-    objective = EnumeratedRows(torch.tensor(X), BERNOULLI, settings, 2)
+def test_masks_of_a_size_have_the_scores_of_a_dense_grid(arrays, point, X, size):
     masks = all_masks(N_FEATURES, size)
     expected = np.mean([dense_scores(X, mask, arrays) for mask in masks], axis=0)
-    value = objective.sums(point, None).value
+    value, _ = average_over_masks(X, point, size, [size])
     assert_allclose(value, expected.sum(), rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", [EnumeratedRows, LikelihoodRows])
-def test_equal_rows_are_one_row_with_their_weight(point, X, kind):
+def test_equal_rows_are_one_row_with_their_weight(point, X):
     rng = np.random.default_rng(0)
     X, weight = X[rng.integers(4, size=30)], rng.uniform(0.5, 2.0, 30)
-    context = RowContext(weight=weight)
-    settings = training_of(objective="mpt" if kind is EnumeratedRows else "lml")
-    merged = kind(torch.tensor(X), BERNOULLI, settings, 2, context)
+    context, settings = RowContext(weight=weight), training_of(objective="lml")
+    merged = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2, context)
     assert merged.n_rows == 4
     steps = settings._replace(batch_size=29)  # counts equal rows
-    apart = kind(torch.tensor(X), BERNOULLI, steps, 2, context)
+    apart = LikelihoodRows(torch.tensor(X), BERNOULLI, steps, 2, context)
     assert apart.n_rows == 30
     (batch,) = merged.batches(np.random.default_rng(0))
     expected = merged.sums(point, batch)
-    if kind is EnumeratedRows:
-        sums = apart.sums(point, None)
-    else:
-        whole = batch._replace(rows=np.arange(30))
-        sums = apart.sums(point, whole)
+    sums = apart.sums(point, batch._replace(rows=np.arange(30)))
     assert_allclose(sums.value, expected.value, rtol=1e-12)
     for got, wanted in zip(sums.gradient, expected.gradient, strict=True):
         assert_allclose(got, wanted, rtol=1e-10, atol=1e-12)
@@ -527,7 +526,7 @@ def test_bound_rows_stay_below_the_log_density(arrays, point, X):
     assert_allclose(objective.sums(flat, batch).value, independent)
 
 
-@pytest.mark.parametrize("kind", [IntegratedRows, EnumeratedRows, LikelihoodRows])
+@pytest.mark.parametrize("kind", [IntegratedRows, LikelihoodRows])
 def test_constant_features_keep_their_coefficients(point, X, kind):
     X[:, 1] = np.where(np.isnan(X[:, 1]), np.nan, 1.0)
     objective = kind(torch.tensor(X), BERNOULLI, training_of(), 2)
@@ -579,9 +578,8 @@ def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "n_dims", "kind"),
     [
-        ({}, 2, EnumeratedRows),
-        ({"mask_rate": 1}, 2, EnumeratedRows),
-        ({}, 4, IntegratedRows),
+        ({}, 2, IntegratedRows),
+        ({"mask_rate": 1}, 4, IntegratedRows),
         ({"objective": "lml"}, 2, LikelihoodRows),
         ({"objective": "elbo"}, 4, LikelihoodRows),
     ],
@@ -591,13 +589,6 @@ def test_settings_pose_their_problem(X, given, n_dims, kind):
         type(objective_of(torch.tensor(X), BERNOULLI, training_of(**given), n_dims))
         is kind
     )
-
-
-def test_many_distinct_rows_are_not_enumerated():
-    X = torch.tensor(all_masks(16, 2)[:, :8], dtype=torch.float64)
-    X = torch.cat([X, torch.tensor(all_masks(8, 4), dtype=torch.float64)])
-    objective = objective_of(X, BERNOULLI, training_of(), 2)
-    assert type(objective) is IntegratedRows
 
 
 def test_slopes_have_a_normal_prior(point, X):
