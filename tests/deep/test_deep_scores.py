@@ -237,13 +237,13 @@ def test_scores_of_rows_off_the_data_have_all_modes():
     n_rows = 0
     for seed in range(3):
         model = bent(Gaussian(torch.tensor(0.01).double()), 2, 1.0, seed, "silu")
-        X = torch.tensor(2 * np.random.default_rng(seed).normal(size=(40, 2)))
+        X = torch.tensor(2 * np.random.default_rng(seed).normal(size=(20, 2)))
         with torch.no_grad():
             value, error, _ = model.lml(X)
             truth, holds = by_wide_grid(model, X)
         assert ((value - truth).abs() < (5 * error).clamp(min=0.1))[holds].all()
         n_rows += holds.sum()
-    assert n_rows > 100
+    assert n_rows > 50
 
 
 def test_many_dimensions_agree_with_the_exact_model():

@@ -132,7 +132,7 @@ def test_the_derivatives_of_own_decoders():
 
 
 def test_own_decoders_of_numbers_fill_gaps():
-    X = load_digits().data[:200] / 16
+    X = load_digits().data[:60] / 16
     model = fit(deep(likelihood="gaussian"), X)
     gaps = np.where(np.random.default_rng(0).random((5, 64)) < 0.3, np.nan, X[:5])
     assert np.isfinite(model.impute(gaps)).all()
