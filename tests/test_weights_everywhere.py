@@ -56,8 +56,11 @@ def counts(n_rows=60):
 
 
 def codes(n_rows=60):
+    """Of two classes that are far apart: k-means has no ties, and EM one optimum."""
     X = numbers(n_rows)
-    return np.where(np.isnan(X), np.nan, np.digitize(X, [-0.7, 0.7]))
+    centre = np.where(X[:, [0]] > 0, 1.0, -1.0)
+    drawn = centre + 0.6 * np.random.default_rng(1).normal(size=X.shape)
+    return np.where(np.isnan(X), np.nan, np.digitize(drawn, [-0.7, 0.7]))
 
 
 def table(n_rows=60):
