@@ -7,39 +7,45 @@ import pytest
 import sklearn_mpt
 
 
-def test_import_loads_no_heavy_library():
-    code = (
-        "import sys; from sklearn_mpt import mpt_curve, MPTCurveDisplay; "
-        "heavy = {'torch', 'transformers', 'matplotlib', 'dask'} & set(sys.modules); "
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
+def run(code):
+    """Run code in a process of its own, without an error."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_import_of_classes_loads_what_they_need_and_no_more():
+def test_import_loads_no_heavy_library_and_the_curve_of_a_function_no_torch():
+    run("""
+import sys
+from sklearn_mpt import MPTCurveDisplay, mpt_curve
+heavy = {"torch", "transformers", "matplotlib", "dask"} & set(sys.modules)
+assert not heavy, heavy
+
+import numpy as np
+mpt_curve(lambda X, mask: -1.0 * mask + 0 * X, np.ones((3, 4)))
+assert "torch" not in sys.modules
+""")
+
+
+def test_maths_loads_no_sklearn_and_classes_what_they_need():
     """What torch and scikit-learn's base load by themselves does not count."""
     classes = [name for name in sklearn_mpt.__all__ if name.startswith("MPT")]
     heavy = {"transformers", "matplotlib", "dask", "pandas", "pyarrow", "torch._dynamo"}
     wings = "ensemble", "cluster", "linear_model", "manifold", "impute", "isotonic"
     heavy |= {f"sklearn.{wing}" for wing in wings}
-    code = (
-        "import sys, torch, sklearn.base; before = set(sys.modules); "
-        f"from sklearn_mpt import {', '.join(classes)}; "
-        f"heavy = {heavy!r} & (set(sys.modules) - before); "
-        "sys.exit(str(heavy) if heavy else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run(f"""
+import sys, torch
+before = set(sys.modules)
+import sklearn_mpt._factors.sums, sklearn_mpt._fitting.natural_gradient
+of_maths = set(sys.modules) - before
+found = {{"sklearn", "joblib"}} & set(sys.modules)
+assert not found, found
 
-
-def test_the_curve_of_a_function_needs_no_torch():
-    code = (
-        "import sys, numpy as np; from sklearn_mpt import mpt_curve; "
-        "mpt_curve(lambda X, mask: -1.0 * mask + 0 * X, np.ones((3, 4))); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+import sklearn.base
+before = set(sys.modules) - of_maths
+from sklearn_mpt import {", ".join(classes)}
+found = {heavy!r} & (set(sys.modules) - before)
+assert not found, found
+""")
 
 
 @pytest.mark.parametrize("name", sklearn_mpt.__all__)

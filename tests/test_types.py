@@ -1,4 +1,4 @@
-"""What a type checker, and an import, know of the package."""
+"""What a type checker knows of the package."""
 
 import inspect
 import re
@@ -114,12 +114,3 @@ def test_only_nonsense_is_an_error(notes):
     errors = [line for line, (kind, _) in notes.items() if kind == "error"]
     assert errors == ["model.score_samples(X).nonsense"]
     assert '"nonsense"' in notes[errors[0]][1]
-
-
-def test_the_maths_loads_neither_sklearn_nor_joblib():
-    code = (
-        "import sys, sklearn_mpt._factors.sums\n"
-        "import sklearn_mpt._fitting.natural_gradient\n"
-        "print({'sklearn', 'joblib'} & {name.split('.')[0] for name in sys.modules})"
-    )
-    assert python("-c", code).stdout.strip() == "set()"

@@ -1,5 +1,7 @@
 """Scores along orders for models integrated over z, against one call per prefix."""
 
+import functools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -29,6 +31,7 @@ def binary_model(n_components, n_features=10, n_rows=30, steepness=1.5):
     return model.fit(X), X
 
 
+@functools.cache
 def deep_model(likelihood, n_rows=12):
     rng = np.random.default_rng(0)
     X = np.sin(rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, 8)))
