@@ -28,8 +28,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Spark session is not provided"),
     pytest.mark.filterwarnings("ignore:.*is greater than the max number"),
 ]
-BYTES = 24_000_000  # Dask warns of tasks of 10 MiB
+BYTES = 40_000_000
 OVERHEAD = 100_000  # of a task: the model, the masks, and what joblib adds
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request):
+    with started(request.param) as options:
+        yield options
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,14 @@ ROWS = {
 }
 
 
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_have_the_numbers_of_one_process(name, engine, known):
+    expected = ROWS[name](*known)
+    with joblib.parallel_config(**engine):
+        found = ROWS[name](*known)
+    assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("bert")
@@ -81,39 +95,37 @@ def folder(tmp_path_factory):
     return path
 
 
-def score_texts(folder):
-    """Return scores of a model that is loaded, and of one that workers load."""
-    loaded = MPTScorer(make_model(), make_tokenizer(), batch_tokens=16).fit(TEXTS)
-    yield lambda n_jobs: mpt_curve(loaded.set_params(n_jobs=n_jobs), TEXTS).scores
-    named = MPTScorer(folder, batch_tokens=16).fit(TEXTS)
-    yield lambda n_jobs: named.set_params(n_jobs=n_jobs).score_samples(TEXTS)
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_texts_have_the_numbers_of_one_process(is_loaded, engine, folder):
+    given = (make_model(), make_tokenizer()) if is_loaded else (folder,)
+    scorer = MPTScorer(*given, batch_tokens=16).fit(TEXTS)
+
+    def score():
+        if is_loaded:
+            return mpt_curve(scorer, TEXTS).scores
+        return scorer.score_samples(TEXTS)
+
+    expected = score()
+    with joblib.parallel_config(**engine):
+        scorer.set_params(n_jobs=N_WORKERS)
+        assert_allclose(score(), expected, rtol=1e-6)
 
 
-@pytest.mark.timeout(600)  # of machines that do more
-@pytest.mark.parametrize("name", ENGINES)
-def test_workers_have_the_numbers_of_one_process(name, known, large, folder, tmp_path):
-    """One test for each engine: to start its workers takes as long as all cases."""
-    rows = {case: measure(*known) for case, measure in ROWS.items()}
-    texts = [(score, score(None)) for score in score_texts(folder)]
-    many = mpt_curve(*large, n_masks=2, random_state=0).scores
-    with started(name) as options, joblib.parallel_config(**options):
-        for case, measure in ROWS.items():
-            close = {"rtol": 1e-9, "atol": 1e-12, "err_msg": case}
-            assert_allclose(measure(*known), rows[case], **close)
-        found = mpt_curve(*large, n_masks=2, random_state=0).scores
-        assert_allclose(found, many, rtol=1e-9)
-        for score, expected in texts:
-            assert_allclose(score(N_WORKERS), expected, rtol=1e-6)
-        refuse_a_folder_that_has_changed(tmp_path)
+def test_many_rows_and_few_masks(engine, large):
+    expected = mpt_curve(*large, n_masks=2, random_state=0)
+    with joblib.parallel_config(**engine):
+        found = mpt_curve(*large, n_masks=2, random_state=0)
+    assert_allclose(found.scores, expected.scores, rtol=1e-9)
 
 
-def refuse_a_folder_that_has_changed(folder):
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    scorer = MPTScorer(folder, n_jobs=N_WORKERS, batch_tokens=32).fit()
-    make_model(initializer_range=0.4).save_pretrained(folder)
-    with pytest.raises(ValueError, match="have changed since the scorer read them"):
-        scorer.score_samples(TEXTS)
+def test_workers_refuse_a_folder_that_has_changed(engine, tmp_path):
+    make_model().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    scorer = MPTScorer(tmp_path, n_jobs=N_WORKERS, batch_tokens=32).fit()
+    make_model(initializer_range=0.4).save_pretrained(tmp_path)
+    with joblib.parallel_config(**engine):
+        with pytest.raises(ValueError, match="have changed since the scorer read them"):
+            scorer.score_samples(TEXTS)
 
 
 MEASURES = {
