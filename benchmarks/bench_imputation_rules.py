@@ -45,7 +45,7 @@ OTHER_VALUES = {
     "no pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 1e-3),
     "100 pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 100.0),
     "10 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 10.0),
-    "250 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 250.0),
+    "50 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 50.0),
     "a tenth is hidden": ((hidden_table,), "HIDDEN_SHARE", 0.1),
     "a third is hidden": ((hidden_table,), "HIDDEN_SHARE", 1 / 3),
     "50 entries are hidden": ((hidden_table,), "MIN_HIDDEN", 50),
