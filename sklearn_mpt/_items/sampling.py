@@ -118,6 +118,9 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
         integrated_bytes = IntegratedDensity.row_bytes.fget(self)
         return integrated_bytes + ItemDensity.row_bytes.fget(self)
 
+    def is_open(self, X):
+        return ItemDensity.is_open(self, X)  # no answer is an interval
+
     def expect(self, X):
         answer_prob = self._average(self._flat_probs, X, "Probabilities")
         return self.most_probable(answer_prob.unflatten(1, self.prob.shape[:2]), X)

@@ -238,8 +238,12 @@ class GaussianModel(LinearModel):
 
 
 def _at_bound(fitted):
-    """Return which noise variances have fallen to their floor; (d,), or (1,)."""
-    return np.atleast_1d(fitted["noise_variance_"] < 10 * fitted["_noise_floor"])
+    """Return which noise variances have fallen to their floor; (d,), or (1,).
+
+    Fits end by `tol` before they reach it: log variances fall by steps of equal size,
+    each of which gains less.
+    """
+    return np.atleast_1d(fitted["noise_variance_"] < 100 * fitted["_noise_floor"])
 
 
 def _warn_of_rounding(fitted):

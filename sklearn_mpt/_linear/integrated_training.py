@@ -447,7 +447,7 @@ def _merged(X, params, context):
     """
     if params.batch_size != "auto" and params.batch_size < len(X):
         return X, context
-    kept, weight = distinct_rows(X.numpy(force=True), context.weight)
+    kept, weight = distinct_rows(X.cpu().numpy(), context.weight)
     if len(kept) == len(X):
         return X, context
     context = context._replace(weight=weight, n_rows=context.n_rows or len(X))
