@@ -240,10 +240,12 @@ class GaussianModel(LinearModel):
 def _at_bound(fitted):
     """Return which noise variances have fallen to their floor; (d,), or (1,).
 
-    Fits end by `tol` before they reach it: log variances fall by steps of equal size,
-    each of which gains less.
+    Fits with one of each feature end by `tol` before they reach it: its logarithm falls
+    by steps of equal size, each of which gains less.
     """
-    return np.atleast_1d(fitted["noise_variance_"] < 100 * fitted["_noise_floor"])
+    noise_variance = np.asarray(fitted["noise_variance_"])
+    near = 10 if noise_variance.ndim == 0 else 100
+    return np.atleast_1d(noise_variance < near * fitted["_noise_floor"])
 
 
 def _warn_of_rounding(fitted):
