@@ -251,3 +251,16 @@ def test_starts_of_wide_tables_are_those_of_all_axes(n_rows, monkeypatch):
     assert_allclose(first.components_, exact.components_, atol=1e-3)
     assert_allclose(first.noise_variance_, exact.noise_variance_, rtol=1e-3)
     assert first.score(X) == pytest.approx(exact.score(X), abs=1e-3)
+
+
+def test_a_heywood_case_is_said_where_the_fit_ends_near_the_bound():
+    covariance = [[1, 0.95, 0.9], [0.95, 1, 0.8], [0.9, 0.8, 1]]
+    Y = np.random.default_rng(0).multivariate_normal(np.zeros(3), covariance, 100)
+    model = MPTLinearVAE(1, noise="per_feature", random_state=0)
+    with pytest.warns(UserWarning, match=r"Heywood case: .* feature\(s\) \[0\] with"):
+        model.fit(Y)
+    assert np.isnan(model.standard_errors(Y).noise_variance).tolist() == [
+        True,
+        False,
+        False,
+    ]
