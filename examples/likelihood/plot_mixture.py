@@ -36,10 +36,10 @@ print(f"{np.isnan(X).any(axis=1).sum()} of {len(X)} rows have gaps")
 
 folds = KFold(5, shuffle=True, random_state=0)
 search = GridSearchCV(
-    MPTMixture(n_init=3, random_state=0), {"n_components": range(1, 6)}, cv=folds
+    MPTMixture(n_init=3, random_state=0), {"n_components": range(1, 5)}, cv=folds
 )
 scores = search.fit(X).cv_results_["mean_test_score"]
-bic = [MPTMixture(k, n_init=3, random_state=0).fit(X).bic(X) for k in range(1, 6)]
+bic = [MPTMixture(k, n_init=3, random_state=0).fit(X).bic(X) for k in range(1, 5)]
 for k, (score, criterion) in enumerate(zip(scores, bic, strict=True), start=1):
     print(f"{k} components: held-out LML {score:.2f}, BIC {criterion:.0f}")
 
@@ -69,7 +69,7 @@ for k in range(model.n_components):
 left.scatter([], [], s=24, marker="x", color="0.4", label="with a gap, filled in")
 left.set(xlabel="flavanoids", ylabel="colour intensity")
 left.legend()
-right.plot(range(1, 6), scores, marker="o", color="C4")
+right.plot(range(1, 5), scores, marker="o", color="C4")
 right.set(xlabel="Number of components", ylabel="Held-out LML (nats per row)")
-right.set_xticks(range(1, 6))
+right.set_xticks(range(1, 5))
 plt.show()
