@@ -126,7 +126,7 @@ def _kind_of_column(requested, column, allowed):
     if requested not in (FROM_DTYPE, AUTO):
         return requested
     kind = "gaussian"
-    if holds_intervals(column) and not is_of_categories(column.series.dtype):
+    if _has_intervals(column):
         if INTERVAL not in allowed:
             raise TypeError(
                 f"Column {column.name!r} holds intervals, for which this model has no "
@@ -137,6 +137,12 @@ def _kind_of_column(requested, column, allowed):
         kind = _kind_from_dtype(column, requested)
         _check_no_id(column, kind, requested)
     return _allowed_kind(requested, kind, column, allowed)
+
+
+def _has_intervals(column):
+    """Return whether entries are intervals, and not categories that are intervals."""
+    is_category = column.series is not None and is_of_categories(column.series.dtype)
+    return holds_intervals(column) and not is_category
 
 
 def _allowed_kind(requested, kind, column, allowed):
@@ -157,6 +163,8 @@ def kind_or_reason(requested, column, allowed):
         return (None, reason) if reason else (requested, "")
     if kind_of_days(column):
         return "gaussian", ""
+    if _has_intervals(column):
+        return None, "intervals; give their ends as min_value and max_value of gaps"
     reason = _reason_by_dtype(column)
     if reason:
         return None, reason
