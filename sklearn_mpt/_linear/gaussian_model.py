@@ -86,7 +86,7 @@ class GaussianModel(LinearModel):
         noise = scale * rng.normal(size=shape)
         if init == "random" and self.noise == "shared":
             return constants | {
-                "components_": noise / np.sqrt(shape[0]),
+                "components_": _components_along(noise, X, shift, scale, weight),
                 "mean_": shift,
                 "noise_variance_": START_NOISE * scale**2,
             }
@@ -272,6 +272,21 @@ def _attributes(components, noise_variance, mean, scale):
         "mean_": mean.numpy().copy(),
         "noise_variance_": noise_variance * scale**2,
     }
+
+
+def _components_along(directions, X, mean, scale, weight):
+    """Return components that span some directions, (k, d), and z of variance 1.
+
+    So the length of the components, which masks of few features hardly determine, is
+    right from the start.
+    """
+    axes = np.linalg.qr(directions.T)[0]
+    projected = np.nan_to_num(X - mean) @ axes
+    weight = np.ones(len(X)) if weight is None else weight
+    covariance = (weight * projected.T) @ projected / weight.sum()
+    values, vectors = np.linalg.eigh(covariance)
+    lengths = np.sqrt(np.maximum(values, (START_DEVIATION * scale) ** 2))
+    return (axes @ (vectors * lengths) @ vectors.T).T
 
 
 def _best_factors(X, moments, weight, points, scale, rng):
