@@ -45,9 +45,10 @@ class MPTProbabilisticPCA(LinearMPT):
         What training maximises: the masked scores; or, for comparison, the LML, in
         closed form for complete rows, else by EM with parameter expansion.
     init : {"random", "pca"} or dict, default="random"
-        Starting values: random components; the closed-form solution (on mean-imputed
-        rows if entries are missing); or a dict of arrays `components` (n_components,
-        n_features), `mean` (n_features,) and `noise_variance` (a positive number).
+        Starting values: components that explain the data along random directions; the
+        closed-form solution (on mean-imputed rows if entries are missing); or a dict of
+        arrays `components` (n_components, n_features), `mean` (n_features,) and
+        `noise_variance` (a positive number).
     max_iter : int, default=1000
         Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0

@@ -120,8 +120,18 @@ def test_default_fit_copes_with_features_of_very_different_variance():
 @pytest.mark.parametrize("mask_rate", [0.2, 3])
 def test_fixed_rates_and_sizes_maximise_the_likelihood_too(mask_rate):
     X = low_rank_rows(1000, 10, 2, 0.2, seed=1)
-    model = MPTProbabilisticPCA(mask_rate=mask_rate, random_state=0).fit(X)
-    assert ml_optimum(X, 2) - model.score(X) < 0.05
+    for seed in range(4):  # starts
+        model = MPTProbabilisticPCA(mask_rate=mask_rate, random_state=seed).fit(X)
+        assert ml_optimum(X, 2) - model.score(X) < 0.01
+
+
+def test_starts_have_the_variance_of_the_data():
+    """Masks of few features hardly determine it, so that steps do not repair it."""
+    X = low_rank_rows(1000, 10, 2, 0.2, seed=1) * 100 + 1000
+    start = MPTProbabilisticPCA(max_iter=0, random_state=0).fit(X)
+    z_variance = np.linalg.eigvalsh(start.transform(X).T @ start.transform(X) / len(X))
+    assert z_variance.min() > 0.5  # less than 1 by the noise
+    assert z_variance.max() < 1
 
 
 def test_rows_without_structure_take_few_epochs():
@@ -137,7 +147,7 @@ def test_loss_curve_estimates_the_objective():
     X = low_rank_rows(1000, 10, 2, 0.2, seed=1)
     uniform = MPTProbabilisticPCA(random_state=0).fit(X)
     fixed = MPTProbabilisticPCA(mask_rate=0.2, random_state=0).fit(X)
-    curve = mpt_curve(fixed, X, n_masks=100, random_state=0)
+    curve = mpt_curve(fixed, X, n_masks=1000, random_state=0)
     for model, expected in (
         (uniform, uniform.score(X)),
         (fixed, curve.fixed_rate(0.2)),

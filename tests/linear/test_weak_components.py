@@ -32,7 +32,7 @@ def test_weak_components_are_found_from_a_random_start(X, n_components, seed):
     best = MPTProbabilisticPCA(n_components, init="pca", max_iter=0).fit(X).score(X)
     model = MPTProbabilisticPCA(n_components, random_state=seed).fit(X)
     assert abs(best - model.score(X)) < 1e-3
-    assert model.n_iter_ < 80
+    assert model.n_iter_ < 100
 
 
 @pytest.mark.parametrize("seed", [0, 1])
