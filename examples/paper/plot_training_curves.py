@@ -58,10 +58,10 @@ def train(mask_rate, seed):
 runs = {rate: [train(rate, seed) for seed in range(5)] for rate in ["uniform", 0.2]}
 for rate, fits in runs.items():
     gaps = [optimum - model.score(X) for model, _, _ in fits]
-    objective = -np.mean([model.loss_curve_[-10:] for model, _, _ in fits])
+    objective = -np.mean([model.loss_curve_[-5:] for model, _, _ in fits])
     print(f"mask_rate={rate}:")
     print(f"    below the maximum by {min(gaps):.6f} to {max(gaps):.6f} nats")
-    print(f"    objective of the last 10 epochs, on average {objective:.2f}")
+    print(f"    objective of the last 5 epochs, on average {objective:.2f}")
     n_epochs = [model.n_iter_ for model, _, _ in fits]
     print(f"    epochs: {min(n_epochs)} to {max(n_epochs)}")
 
