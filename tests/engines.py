@@ -25,7 +25,7 @@ def loky_engine():
 def dask_engine():
     distributed = pytest.importorskip("distributed")
     cluster = distributed.LocalCluster(
-        n_workers=N_WORKERS, threads_per_worker=1, dashboard_address=None
+        n_workers=1, threads_per_worker=N_WORKERS, dashboard_address=None
     )
     with cluster, distributed.Client(cluster):
         yield {"backend": "dask"}
