@@ -32,9 +32,15 @@ CONFIG = """
 [mypy]
 ignore_missing_imports = true
 follow_imports = silent
-[mypy-torch.*,scipy.*,sklearn.*,joblib.*,matplotlib.*,transformers.*,tokenizers.*]
+[mypy-torch.*,scipy.*,sklearn.*,joblib.*,matplotlib.*,narwhals.*,pandas.*]
 follow_imports = skip
-[mypy-sklearn_mpt._text.*,sklearn_mpt._deep.*]
+[mypy-sklearn_mpt._deep.*,sklearn_mpt._dependency.*,sklearn_mpt._fitting.*]
+follow_imports = skip
+[mypy-sklearn_mpt._frames.*,sklearn_mpt._imputation.*,sklearn_mpt._integration.*]
+follow_imports = skip
+[mypy-sklearn_mpt._items.*,sklearn_mpt._likelihoods.*,sklearn_mpt._masked.*]
+follow_imports = skip
+[mypy-sklearn_mpt._mixture.*,sklearn_mpt._tables.*,sklearn_mpt._text.*]
 follow_imports = skip
 """
 
