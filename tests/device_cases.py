@@ -260,7 +260,13 @@ TABLES = {
     "binary": estimator(MPTLinearVAE, BINARY, likelihood="bernoulli", **SHORT),
     "binary, 4": estimator(MPTLinearVAE, BINARY, 4, likelihood="bernoulli", **SHORT),
     "binary, rate": estimator(
-        MPTLinearVAE, BINARY, likelihood="bernoulli", mask_rate=0.5, **SHORT
+        MPTLinearVAE,
+        BINARY,
+        1,
+        likelihood="bernoulli",
+        mask_rate=0.5,
+        init="pca",
+        **SHORT,
     ),
     "ordinal": estimator(MPTLinearVAE, LEVELS, 1, likelihood="ordinal", **SHORT),
     "kinds": estimator(MPTLinearVAE, TABLE, 1, likelihood=KINDS, **SHORT),
@@ -281,7 +287,7 @@ TABLES = {
 NETS = {
     "deep": estimator(MPTDeepVAE, GAPS, **NET),
     "deep, binary": estimator(MPTDeepVAE, BINARY, likelihood="bernoulli", **NET),
-    "deep, kinds": estimator(MPTDeepVAE, TABLE, likelihood=KINDS, **NET),
+    "deep, kinds": estimator(MPTDeepVAE, TABLE, 1, likelihood=KINDS, **NET),
     "deep, rate": estimator(MPTDeepVAE, GAPS, mask_rate=0.5, **NET),
     "deep, own": own_decoder,
     "masked": estimator(
