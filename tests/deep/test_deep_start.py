@@ -179,7 +179,9 @@ def ring(n, seed):
     return points + 0.1 * rng.normal(size=points.shape)
 
 
-@pytest.mark.parametrize("objective", ["mpt", "iwae"])
+@pytest.mark.parametrize(
+    "objective", ["mpt", pytest.param("iwae", marks=pytest.mark.slow)]
+)
 def test_a_ring_is_learned(objective):
     X, test = ring(200, 0), ring(200, 1)
     model = MPTDeepVAE(

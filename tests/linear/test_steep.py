@@ -44,7 +44,7 @@ def on_a_dense_grid(model, X, n_nodes=1201, radius=8.0):
     return total
 
 
-@pytest.mark.parametrize("slope", [3, 10, 30])
+@pytest.mark.parametrize("slope", [3, 30])
 def test_quadrature_says_exact_where_it_is(slope):
     model, X = steep_model(2, slope, 12, seed=slope)
     X[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
@@ -106,7 +106,7 @@ def counts_on_a_grid(row):
     return logsumexp(total)
 
 
-@pytest.mark.parametrize("count", [3, 40, 100, 1000, 5000])
+@pytest.mark.parametrize("count", [3, 100, 5000])
 def test_counts_that_no_other_entry_expects_have_their_probability(count):
     model = MPTLinearVAE(1, likelihood="poisson", max_iter=0, init=COUNTS)
     row = np.array([[0.0, count, 0.0, 2.0]])
@@ -139,7 +139,7 @@ def test_a_number_far_out_beside_a_binary_column_has_its_density(far):
     assert_allclose(alone, norm.logpdf(far, 0, np.sqrt(1.3)), rtol=1e-7, atol=2e-4)
 
 
-@pytest.mark.parametrize("noise", [1.0, 0.1, 0.03])
+@pytest.mark.parametrize("noise", [1.0, 0.03])
 def test_a_column_of_no_use_does_not_blur_the_numbers_beside_it(noise):
     """The best model is factor analysis, and the share of ones."""
     rng = np.random.default_rng(0)

@@ -117,7 +117,7 @@ GAPS = [
 ]
 
 
-@pytest.mark.parametrize("name", ["ppca", "linear", "deep", "from_dtype"])
+@pytest.mark.parametrize("name", ["ppca", "linear", "from_dtype"])
 def test_a_missing_number_is_missing_whatever_its_dtype(name):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(6, 2)), columns=["a", "b"])
