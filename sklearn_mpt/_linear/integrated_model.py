@@ -201,7 +201,8 @@ class IntegratedModel(LinearModel):
             start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
             points.append(point_of(*arrays, likelihood.shape_params))
-        objective = LikelihoodRows(rows, likelihood, self._objective_params, K, given)
+        whole = self._objective_params._replace(batch_size=len(rows))
+        objective = LikelihoodRows(rows, likelihood, whole, K, given)
         best = best_of_points(objective, points, STARTS.n_steps)
         return best.coefs.numpy()[:, :-1].T.copy()
 
