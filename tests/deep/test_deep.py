@@ -30,8 +30,7 @@ from sklearn_mpt._integration.quadrature import (
     natural_parameters,
     standard_normal_log_prob,
 )
-from sklearn_mpt._likelihoods import Bernoulli, Gaussian
-from sklearn_mpt._likelihoods.columns import Columns
+from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 N_DIMS, N_FEATURES = 2, 5
 UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())

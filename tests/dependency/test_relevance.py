@@ -8,7 +8,7 @@ from sklearn.dummy import DummyClassifier, DummyRegressor
 
 from sklearn_mpt import MPTDependencyNetwork
 from sklearn_mpt._dependency.relevance import _associations, most_related
-from sklearn_mpt._likelihoods.columns import Columns
+from sklearn_mpt._likelihoods import Columns
 
 SIMPLE = DummyClassifier(), DummyRegressor()
 

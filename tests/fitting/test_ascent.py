@@ -21,10 +21,8 @@ from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     Sums,
     align,
     apply,
-    as_arrays,
     corrected,
     divide,
-    mix,
     natural_step,
     with_rescaling,
 )
@@ -553,13 +551,6 @@ def test_generators_ascend_and_are_bounded():
         assert_array_equal(move.rescaling[3], 0.0)
         assert_allclose(move.rescaling[:3, :3], move.rescaling[:3, :3].T)
         assert move.rescaling.abs().max() <= 0.5 + 1e-12
-
-
-def test_mixing_and_arrays():
-    a, b = random_point(0), random_point(1)
-    mixed = mix(a, b, 0.25)
-    assert_allclose(mixed.coefs, 0.75 * a.coefs + 0.25 * b.coefs)
-    assert_array_equal(as_arrays(mixed)[0], mixed.coefs)
 
 
 def test_sums_of_parts_add_up():

@@ -13,7 +13,6 @@ from reference import (
 )
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
-from sklearn_mpt._integration.chain_scores import lengths, n_points
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Maximum iterations:sklearn.exceptions.ConvergenceWarning"
@@ -141,14 +140,6 @@ def test_chunks_of_rows_do_not_change_the_scores(monkeypatch):
     assert_array_equal(
         model.mean_chain_scores(X, orders), model.mean_chain_scores(X, orders)
     )
-
-
-def test_lengths_of_prefixes_with_posteriors():
-    assert lengths(1) == [1]
-    assert lengths(10) == [10, 7, 5, 3, 2, 1]
-    assert n_points(1) == 128
-    assert n_points(10) == 128
-    assert n_points(5000) == 32
 
 
 def test_the_chain_of_encoding_and_decoding_has_no_hook():

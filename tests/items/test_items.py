@@ -28,7 +28,6 @@ from sklearn_mpt._items.curves import Items, kind_of
 from sklearn_mpt._items.estimator import _with_infinite
 from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._items.item_statistics import collapse_cells
-from sklearn_mpt._items.objective import ParameterLayout
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))
 # Sections 6 and 7 of the Law School Admission Test (Bock and Lieberman, 1970).
@@ -1117,13 +1116,6 @@ def test_displays():
     with pytest.raises(ValueError, match="items must be among"):
         ItemCurveDisplay.from_estimator(model, items="age")
     plt.close("all")
-
-
-def test_layout_of_groups_is_empty_without_them():
-    layout = ParameterLayout(
-        Items(["2pl"], [2], 1), np.array([False]), np.array([False])
-    )
-    assert layout.n_parameters == 2
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,6 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     LikelihoodRows,
     ObjectiveParams,
     TrainingSizes,
-    objective_of,
 )
 from sklearn_mpt._linear.linear_map import (  # noqa: E402
     LinearMap,
@@ -573,22 +572,6 @@ def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
         for i in range(3)
     ]
     assert_sums_close(whole, parts[0] + parts[1] + parts[2], atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("given", "n_dims", "kind"),
-    [
-        ({}, 2, IntegratedRows),
-        ({"mask_rate": 1}, 4, IntegratedRows),
-        ({"objective": "lml"}, 2, LikelihoodRows),
-        ({"objective": "elbo"}, 4, LikelihoodRows),
-    ],
-)
-def test_settings_pose_their_problem(X, given, n_dims, kind):
-    assert (
-        type(objective_of(torch.tensor(X), BERNOULLI, training_of(**given), n_dims))
-        is kind
-    )
 
 
 def test_slopes_have_a_normal_prior(point, X):

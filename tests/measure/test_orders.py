@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 
 from sklearn_mpt import (
     MPTLinearVAE,
+    MPTMaskedAutoencoder,
     MPTMixture,
     MPTProbabilisticPCA,
     OrderSpread,
@@ -22,7 +23,6 @@ from sklearn_mpt import (
     order_log_prob,
     order_spread,
 )
-from sklearn_mpt._base.order_mixture import draw_orders
 
 ORDERS = np.array(list(permutations(range(3))))
 CELLS = np.array(list(product([0.0, 1.0], repeat=3)))
@@ -126,7 +126,9 @@ def test_as_many_orders_as_exist_are_all_of_them(per_row):
 
 @pytest.mark.parametrize(("n_orders", "n_features"), [(8, 3), (120, 5), (7, 4), (3, 1)])
 def test_orders_of_mixtures_are_distinct(n_orders, n_features):
-    drawn = draw_orders(n_orders, n_features, np.random.default_rng(0))
+    X = np.random.default_rng(0).normal(size=(20, n_features))
+    settings = {"n_orders": n_orders, "max_iter": 0, "random_state": 0}
+    drawn = MPTMaskedAutoencoder(**settings).fit(X).orders_
     assert len(drawn) == min(n_orders, math.factorial(n_features))
     assert len(np.unique(drawn, axis=0)) == len(drawn)
     assert_array_equal(

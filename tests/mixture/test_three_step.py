@@ -9,7 +9,6 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp
 
 from sklearn_mpt import MPTMixture
-from sklearn_mpt._information.differences import STEP
 
 CORRECTIONS = ["ml", "bch", "none"]
 COEF = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
@@ -59,7 +58,7 @@ def class_weights(model, correction, rows=X):
 
 def inverse_hessian(function, at):
     """By differences."""
-    size, step = len(at), 100 * STEP
+    size, step = len(at), 1e-3
 
     def second(i, j):
         a, b = step * np.eye(size)[[i, j]]

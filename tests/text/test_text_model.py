@@ -10,9 +10,7 @@ import transformers
 from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.loading import Checkpoint
 from sklearn_mpt._text.masked_lm import probe
-from sklearn_mpt._text.sources import Source
 
 
 @pytest.fixture(scope="module")
@@ -451,15 +449,6 @@ def test_a_model_for_which_padding_matters_gets_none(model_class):
     assert probe(*scorer._opened)[1] is False
     alone = [scorer.score([text]) for text in TEXTS]
     np.testing.assert_allclose(scorer.score_samples(TEXTS), alone, rtol=1e-5)
-
-
-def test_checkpoints_are_equal_if_their_settings_are():
-    first, second = (
-        Checkpoint(Source("name", None, False, False), torch.device("cpu"), "float32")
-        for _ in range(2)
-    )
-    assert first == second
-    assert hash(first) == hash(second)
 
 
 @pytest.mark.parametrize("error", [MemoryError("full"), ImportError("protobuf")])

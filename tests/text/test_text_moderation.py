@@ -20,7 +20,6 @@ from sklearn_mpt._text.moderation import (
     degrees_of_factor,
     degrees_of_variances,
     find_moderation,
-    inverse_trigamma,
     prior_of_variances,
     scale_of_ratios,
 )
@@ -31,12 +30,6 @@ WORDS = "the cat sat on a mat ran fast . ? dog".split()
 SENTENCES = [
     " ".join(np.random.default_rng(seed).choice(WORDS, 12)) for seed in range(16)
 ]
-
-
-def test_inverse_trigamma():
-    for x in (1e-3, 0.4, 3.0, 500.0):
-        assert_allclose(inverse_trigamma(polygamma(1, x)), x, rtol=1e-6)
-    assert inverse_trigamma(-0.1) == inverse_trigamma(0.0) > 1e5
 
 
 def test_the_prior_is_that_of_the_variances():
