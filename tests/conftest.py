@@ -3,6 +3,7 @@ import os
 # The problems are small: waiting for a second thread costs more than it gives.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import joblib
 import matplotlib
 import numpy as np
 import pytest
@@ -12,6 +13,13 @@ from sklearn_mpt import MPTProbabilisticPCA
 matplotlib.use("agg")
 # They register a device for the whole process, and are no tests.
 collect_ignore = ["second_device.py", "device_cases.py"]
+
+
+@pytest.fixture
+def in_threads():
+    """Jobs are threads: each process would load all libraries. Engines test those."""
+    with joblib.parallel_config(backend="threading"):
+        yield
 
 
 @pytest.fixture

@@ -187,6 +187,7 @@ def plain_of(result):
     return result
 
 
+@pytest.mark.usefixtures("in_threads")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.filterwarnings("ignore")
 def test_parameters_changed_after_fit_are_refused_or_change_nothing(name):

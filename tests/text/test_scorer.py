@@ -209,6 +209,7 @@ def test_a_text_does_not_depend_on_its_batch(scorer):
         assert_allclose(scorer.transform([text])[0], features[i], rtol=1e-5)
 
 
+@pytest.mark.usefixtures("in_threads")
 @pytest.mark.parametrize("settings", [{"batch_tokens": 1}, {"n_jobs": 2}])
 def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
     other = make_scorer(n_masks=2, **{"batch_tokens": 32, **settings}).fit()
@@ -325,6 +326,7 @@ def test_curve_averages_the_features_and_the_sums():
     assert_allclose(curve.bias(0.15), curve.lml - fixed)
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_curve_takes_its_own_masks_and_jobs():
     scorer = make_scorer(random_state=3).fit()
     curve = mpt_curve(scorer, TEXTS, n_masks=4, n_jobs=2)
@@ -736,6 +738,7 @@ def results_without_texts():
     return {key: call(fit_without_texts()) for key, call in METHODS_OF_TEXTS.items()}
 
 
+@pytest.mark.usefixtures("in_threads")
 @pytest.mark.parametrize("name", LATER)
 def test_parameters_changed_after_fit_are_refused_or_change_nothing(name):
     fitted, before = copy.copy(fit_without_texts()), results_without_texts()

@@ -343,6 +343,7 @@ def test_dtype_of_a_checkpoint(folder):
         assert scorer._opened[0].model.dtype == getattr(torch, dtype)
 
 
+@pytest.mark.usefixtures("in_threads")
 def test_global_torch_state_is_untouched(folder):
     torch.manual_seed(0)
     state = torch.get_rng_state()

@@ -86,6 +86,7 @@ def test_blocks_are_products():
     assert_allclose(scorer.score_samples([text]), total)
 
 
+@pytest.mark.usefixtures("in_threads")
 @pytest.mark.parametrize("how", ORDERS)
 def test_tokens_add_up_in_any_batch(how):
     settings = {"method": "ordered", "batch_tokens": 12, "n_jobs": 2}
