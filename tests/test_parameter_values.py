@@ -83,7 +83,8 @@ def test_other_values_of_a_parameter_serve(name, parameter, values):
         try:
             changed.fit(gaps)
         except (ValueError, TypeError) as error:  # such as a number without a meaning
-            assert parameter in str(error)
+            if parameter not in str(error):
+                raise
             continue
         assert np.isfinite(changed.score(gaps))
         assert np.isfinite(np.asarray(changed.impute(gaps))).all()
