@@ -187,7 +187,7 @@ def heavy_tailed(rng):
     return table
 
 
-@pytest.mark.parametrize("n_masks", [2, 4])
+@pytest.mark.parametrize("n_masks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_standard_errors_of_independent_masks_are_moderated(n_masks):
     tables = [heavy_tailed(np.random.default_rng(seed)) for seed in range(20)]
     windows = [window_of(6, text) for text in range(20)]
