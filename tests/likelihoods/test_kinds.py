@@ -415,13 +415,15 @@ def moods(n_rows=60):
     return pd.DataFrame({"mood": mood, "size": z}), categories
 
 
+@pytest.mark.filterwarnings("ignore:Maximum iterations")
 @pytest.mark.parametrize("kind", ["ordinal", "partial_credit"])
 def test_levels_of_an_array_start_at_the_least(kind):
     """Answers 1 to 5 have five levels, as in a DataFrame."""
     codes = np.random.default_rng(0).integers(0, 5, size=(80, 3)).astype(float)
-    first = MPTLinearVAE(1, likelihood=kind, random_state=0).fit(codes)
+    settings = {"likelihood": kind, "max_iter": 3, "random_state": 0}
+    first = MPTLinearVAE(1, **settings).fit(codes)
     for X in (codes + 1, pd.DataFrame(codes + 1)):
-        model = MPTLinearVAE(1, likelihood=kind, random_state=0).fit(X)
+        model = MPTLinearVAE(1, **settings).fit(X)
         assert [known.tolist() for known in model.categories_] == [[1, 2, 3, 4, 5]] * 3
         assert_allclose(model.score(X), first.score(codes), rtol=1e-9)
 
