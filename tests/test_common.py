@@ -225,7 +225,7 @@ class MaskedTable(TakesSigns, MPTMaskedAutoencoder):
 def failures_expected_of(estimator):
     if isinstance(estimator, MPTDeepVAE | MPTMaskedAutoencoder):
         reason = "minibatches are drawn of rows, not of their copies"
-    elif isinstance(estimator, MPTDependencyNetwork | SignsVAE):
+    elif isinstance(estimator, MPTDependencyNetwork):
         reason = "masks are drawn for rows, not for their copies"
     elif isinstance(estimator, MPTMixture) and estimator.objective == "mpt":
         reason = "masks are drawn for rows, not for their copies"
