@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
+from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import (
@@ -38,6 +39,7 @@ from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
+from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._linear import gaussian_model
 from sklearn_mpt._text import estimates, hashing
 
@@ -356,7 +358,37 @@ FACTOR_FITS = [
 ]
 
 
+def promises(case, seed, is_with):
+    """Whether steps with noise go on while their mean gradient promises a gain.
+
+    LML of the training rows, nats per row, epochs, and processor seconds.
+    """
+    name, params = case
+    X = scale(numbers_of(name))
+    X[np.random.default_rng(seed).random(X.shape) < 0.2] = np.nan
+    model = MPTProbabilisticPCA(
+        min(3, X.shape[1] - 1), random_state=seed, **dict(params)
+    )
+    start = time.process_time()
+    with ExitStack() as stack:
+        if not is_with:
+            stack.enter_context(
+                patch.object(NoisySteps, "_promise", lambda self, loss: 0.0)
+            )
+        model.fit(X)
+    seconds = time.process_time() - start
+    return {"LML": model.score(X), "epochs": model.n_iter_, "seconds": seconds}
+
+
+NOISY_FITS = [
+    (name, params)
+    for name in "wine cancer diabetes iris bfi Boston USJudgeRatings swiss".split()
+    for params in ((("n_masks", 4),), (("mask_rate", 0.3),))
+]
+
+
 MECHANISMS = {
+    "promises": (promises, NOISY_FITS),
     "regressions": (regressions, FACTOR_FITS),
     "weights": (weights, list(TEXT_MODELS)),
     "codes": (codes, list(EDITS)),

@@ -66,6 +66,9 @@ class NoisyAscent(NoisySteps):
     def moved(self, point, move, size):
         return apply(point, move, size, self.objective.floor)
 
+    def flat(self, move):
+        return move.gradient.flat(), move.step.flat()
+
     def mixed(self, point, other, share):
         return mix(point, other, share)
 

@@ -4,6 +4,7 @@ import math
 from abc import abstractmethod
 
 import numpy as np
+import torch
 
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
 from sklearn_mpt._fitting.schedules import falling_size, share_of_last
@@ -15,8 +16,9 @@ class NoisySteps(Solver):
 
     Then steps that have less noise follow, if there are such, from the last point.
     Otherwise step sizes fall and points are averaged [1]_, until `n_iter_no_change`
-    more epochs would lower the noise of the average by less than `tol`. A model says
-    what its steps are.
+    more epochs would lower the noise of the average by less than `tol`. If the mean
+    gradient promises more than noise costs, as along a ridge, full steps start again. A
+    model says what its steps are.
 
     Parameters
     ----------
@@ -73,6 +75,7 @@ class NoisySteps(Solver):
         self._is_noise, self._step_share = False, 1.0
         self._last = self._batch = None  # the last step, and its batch
         self._gain = 0.0  # average of the gains that full steps promise
+        self._mean_move = None  # averages of gradients and full steps
 
     @abstractmethod
     def batches(self):
@@ -88,6 +91,10 @@ class NoisySteps(Solver):
     @abstractmethod
     def moved(self, point, move, size):
         """Return the point after a step of some size."""
+
+    @abstractmethod
+    def flat(self, move):
+        """Return the gradient and the full step of a move, (p,) each."""
 
     @abstractmethod
     def mixed(self, point, other, share):
@@ -144,6 +151,10 @@ class NoisySteps(Solver):
         share = share_of_last(max(1, self._n_falling), self.average_power)
         self._average = self.mixed(self._average, self.point, share)
         self._gain += share * (move.gain - self._gain)
+        gradient_and_step = torch.stack(self.flat(move))
+        if self._mean_move is None:
+            self._mean_move = gradient_and_step
+        self._mean_move = torch.lerp(self._mean_move, gradient_and_step, share)
 
     def _gain_is_noise(self):
         if len(self.loss_curve) < 2:
@@ -158,7 +169,16 @@ class NoisySteps(Solver):
         n_more = self.n_iter_no_change * self._n_steps / len(self.loss_curve)
         # noise alone causes the gain that full steps promise at the maximum
         loss = self._gain * (power + 1) ** 2 / (2 * power + 1) / n
-        return loss * n_more / (n + n_more) < self.tol
+        promise = self._promise(loss)
+        if n >= n_more and promise > max(loss, self.tol):
+            self._n_falling, self._is_noise, self._mean_move = 0, False, None
+            return False
+        return loss * n_more / (n + n_more) + promise < self.tol
+
+    def _promise(self, loss):
+        """Return the gain of a full step along the mean gradient, less its noise."""
+        gradient, step = self._mean_move
+        return max(0.0, 0.5 * float(gradient @ step) - loss)
 
     def check(self):
         """Undo the last step if the value after it, not known yet, is much lower."""

@@ -89,15 +89,19 @@ class MaskedItemSolver(NoisySteps):
         self.objective.place_nodes(point)
         evaluation, error = self._evaluate(point, batch)
         if evaluation is None:
-            return MaskedMove(math.nan, math.nan, math.nan, None)
+            return MaskedMove(math.nan, math.nan, math.nan, None, None)
         gradient, n_rows = evaluation.gradient, self.objective.answers.total
         direction = solve_metric(self.objective, evaluation, gradient)
         gain = 0.5 * float(gradient @ direction) / n_rows
-        return MaskedMove(evaluation.value / n_rows, error, gain, direction)
+        value, gradient = evaluation.value / n_rows, gradient / n_rows
+        return MaskedMove(value, error, gain, gradient, direction)
 
     def moved(self, point, move, size):
         longest = max(float(move.direction.abs().max()), TINY)
         return point + min(size, self.max_step / longest) * move.direction
+
+    def flat(self, move):
+        return move.gradient, move.direction
 
     def mixed(self, point, other, share):
         return torch.lerp(point, other, share)
@@ -149,6 +153,7 @@ class MaskedMove(NamedTuple):
     value: float
     error: float
     gain: float
+    gradient: torch.Tensor | None
     direction: torch.Tensor | None
 
     @property

@@ -125,6 +125,16 @@ def test_fixed_rates_and_sizes_maximise_the_likelihood_too(mask_rate):
         assert ml_optimum(X, 2) - model.score(X) < 0.01
 
 
+def test_few_masks_of_rows_with_gaps_lead_to_the_optimum():
+    """Along a ridge, noise hides what each step gains."""
+    X = load_diabetes().data.copy()
+    X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
+    best = MPTProbabilisticPCA(3, objective="lml", init="pca", tol=1e-6).fit(X)
+    for seed in range(3):
+        model = MPTProbabilisticPCA(3, n_masks=4, random_state=seed).fit(X)
+        assert best.score(X) - model.score(X) < 0.01
+
+
 def test_starts_have_the_variance_of_the_data():
     """Masks of few features hardly determine it, so that steps do not repair it."""
     X = low_rank_rows(1000, 10, 2, 0.2, seed=1) * 100 + 1000
