@@ -331,12 +331,12 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         chosen, held_out = self._split(data, rows)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
-        validation = None
         noises = module.likelihood.noises()
         has_one_noise = sum(noise.numel() for noise in noises) == 1
         sets_noise = recipe.sets_noise and has_one_noise and len(held_out) > 0
         for noise in noises:
             noise.requires_grad_(not sets_noise)
+        validation = None
         if len(held_out):
             validation = ValidationRows(
                 rows[held_out].float(),
@@ -346,37 +346,41 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
                 weight[held_out],
                 sets_noise,
             )
-        is_new = data.is_new and data.is_all and self.decoder is None
-        kinds = recipe.starts[1:] if is_new else ()
-        seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
-        start_args = recipe, self.n_components, likelihood, data.X
-        starts = [
-            start(*start_args, np.random.default_rng(seed), kind, data.weight)
-            for seed, kind in zip(seeds, kinds, strict=True)
-        ]
+        loss = self._loss(
+            data,
+            rows[chosen].float(),
+            recipe.batch_size,
+            SampleCounts(*counts),
+            data.rng,
+            weight=weight[chosen],
+            min_steps=recipe.min_steps,
+        )
         return NetSolver(
             module,
-            self._loss(
-                data,
-                rows[chosen].float(),
-                recipe.batch_size,
-                SampleCounts(*counts),
-                data.rng,
-                weight=weight[chosen],
-                min_steps=recipe.min_steps,
-            ),
+            loss,
             self.learning_rate,
             validation=validation,
-            other_starts=[
-                module_of(attributes, likelihood, device).float().state_dict()
-                for attributes in starts
-            ],
+            other_starts=self._other_starts(data, recipe, likelihood),
             log_scale=units.mean_log_scale(rows, data.weight),
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             # fits that go on later need the validation rows again
             joins=validation is not None and not self.warm_start,
         )
+
+    def _other_starts(self, data, recipe, likelihood):
+        """Return parameters of the other nets from which a new fit may start."""
+        if not (data.is_new and data.is_all and self.decoder is None):
+            return []
+        kinds = recipe.starts[1:]
+        seeds = np.random.SeedSequence(data.fitted["_seed"].tolist()).spawn(len(kinds))
+        args = recipe, self.n_components, likelihood, data.X
+        starts = [
+            start(*args, np.random.default_rng(seed), kind, data.weight)
+            for seed, kind in zip(seeds, kinds, strict=True)
+        ]
+        nets = [module_of(arrays, likelihood, data.device) for arrays in starts]
+        return [net.float().state_dict() for net in nets]
 
     def _split(self, data, rows):
         """Return the numbers of the rows to train on, and of the validation rows.

@@ -66,40 +66,12 @@ class FixedParameters(NamedTuple):
 
 def _checked(parameters, key, items, j):
     """Return the fixed parameters of an item, as arrays."""
-    kind = items.names[j]
     if not isinstance(parameters, dict) or not set(parameters) <= set(NAMES):
         raise ValueError(
             f"fixed[{key!r}] must be a dict with keys among {', '.join(NAMES)}, got "
             f"{parameters!r}."
         )
-    allowed = {"intercept"}
-    if items.n_dims == 1:
-        allowed |= {"category_scores"} if kind == "nominal" else {"difficulty"}
-        allowed |= set() if kind in WITHOUT_SLOPE else {"discrimination"}
-    if kind == "3pl":
-        allowed.add("guessing")
-    not_allowed = sorted(set(parameters) - allowed)
-    if not_allowed:
-        reason = ""
-        if items.n_dims > 1:
-            reason = " Slopes of several abilities are known up to a rotation only."
-        raise ValueError(
-            f"fixed[{key!r}] has {listed(not_allowed)}: {kind!r} items of "
-            f"{items.n_dims} abilities can have fixed {listed(sorted(allowed))}."
-            f"{reason}"
-        )
-    if "difficulty" in parameters and (
-        "intercept" in parameters
-        or ("discrimination" in allowed and "discrimination" not in parameters)
-    ):
-        raise ValueError(
-            f"fixed[{key!r}] has the difficulty: give the discrimination, too, and no "
-            "intercept."
-        )
-    if "category_scores" in parameters and "discrimination" not in parameters:
-        raise ValueError(
-            f"fixed[{key!r}] has the category_scores: give the discrimination, too."
-        )
+    _check_names(parameters, key, items, j)
     count = items.n_categories[j] - 1
     sizes = {"intercept": count, "difficulty": count, "category_scores": count + 1}
     arrays = {
@@ -118,6 +90,43 @@ def _checked(parameters, key, items, j):
             f"{count} for the last, got {parameters['category_scores']!r}."
         )
     return arrays
+
+
+def _check_names(parameters, key, items, j):
+    """Check that an item has these parameters, and that they determine others."""
+    kind = items.names[j]
+    allowed = _allowed_names(kind, items.n_dims)
+    not_allowed = sorted(set(parameters) - allowed)
+    if not_allowed:
+        reason = ""
+        if items.n_dims > 1:
+            reason = " Slopes of several abilities are known up to a rotation only."
+        raise ValueError(
+            f"fixed[{key!r}] has {listed(not_allowed)}: {kind!r} items of "
+            f"{items.n_dims} abilities can have fixed {listed(sorted(allowed))}."
+            f"{reason}"
+        )
+    lacks_slope = "discrimination" not in parameters
+    if "difficulty" in parameters and (
+        "intercept" in parameters or ("discrimination" in allowed and lacks_slope)
+    ):
+        raise ValueError(
+            f"fixed[{key!r}] has the difficulty: give the discrimination, too, and no "
+            "intercept."
+        )
+    if "category_scores" in parameters and lacks_slope:
+        raise ValueError(
+            f"fixed[{key!r}] has the category_scores: give the discrimination, too."
+        )
+
+
+def _allowed_names(kind, n_dims):
+    """Return the names of the parameters that can be fixed."""
+    names = {"intercept"}
+    if n_dims == 1:
+        names |= {"category_scores"} if kind == "nominal" else {"difficulty"}
+        names |= set() if kind in WITHOUT_SLOPE else {"discrimination"}
+    return names | ({"guessing"} if kind == "3pl" else set())
 
 
 def _finite(value, name, size):
