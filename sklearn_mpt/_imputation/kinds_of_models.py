@@ -50,7 +50,8 @@ EM_EPOCHS, FACTOR_EPOCHS = 8, 60
 TOL = 5e-4
 # Forests are not calibrated: that takes time, and means of numbers stay as they are.
 # Each level is a column, so that splits must choose from many columns. What other
-# numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
+# numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of
+# models".
 CLASSIFIER_TREES, N_TREES, LEAF_ROWS, MAX_FEATURES = 15, 7, 3, 0.5
 
 
