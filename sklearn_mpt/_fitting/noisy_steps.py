@@ -171,7 +171,7 @@ class NoisySteps(Solver):
         loss = self._gain * (power + 1) ** 2 / (2 * power + 1) / n
         promise = self._promise(loss)
         if n >= n_more and promise > max(loss, self.tol):
-            self._n_falling, self._is_noise, self._mean_move = 0, False, None
+            self._n_falling, self._is_noise = 0, False  # averages begin again, too
             return False
         return loss * n_more / (n + n_more) + promise < self.tol
 
