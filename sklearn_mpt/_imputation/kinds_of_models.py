@@ -52,7 +52,7 @@ TOL = 5e-4
 # Each level is a column, so that splits must choose from many columns. What other
 # numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of
 # models".
-CLASSIFIER_TREES, N_TREES, LEAF_ROWS, MAX_FEATURES = 15, 7, 3, 0.5
+CLASSIFIER_TREES, N_TREES, LEAF_ROWS, MAX_FEATURES = 10, 7, 3, 0.5
 
 
 class Candidate(NamedTuple):
