@@ -33,6 +33,11 @@ class Adjustments(NamedTuple):
     high: np.ndarray
 
     @classmethod
+    def none(cls, n_columns) -> Self:
+        """Return no shifts, and no bounds but the limits of what `fit` saw."""
+        return cls(np.zeros(n_columns), *np.full((2, n_columns), np.nan))
+
+    @classmethod
     def from_parameters(
         cls, delta, min_value, max_value, reader: TableReader, X, n_rows=None
     ) -> Self:

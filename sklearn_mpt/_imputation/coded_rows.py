@@ -18,6 +18,7 @@ from sklearn_mpt._imputation.column_layout import (
     NumberTransform,
     means_and_spreads,
 )
+from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransforms
 from sklearn_mpt._numbers import KEPT_ENTRIES
 
@@ -111,6 +112,7 @@ class TableCoding:
         # Boolean keys of a dict as True
         self.transforms = plain, transform
         self.indicators = Indicators(layout, rows, weight)
+        self.largest_log_density = largest_log_densities(rows, layout)
 
     @property
     def has_powers(self):

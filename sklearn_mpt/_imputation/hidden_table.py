@@ -7,7 +7,6 @@ import numpy as np
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows, HiddenRows
 from sklearn_mpt._imputation.column_layout import codes_of, means_and_spreads
 from sklearn_mpt._imputation.expectations import expectations
-from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.weights import HiddenEntries
 
 HIDDEN_SHARE = 0.2  # of the present entries, hidden at a time
@@ -43,7 +42,7 @@ class HiddenTable(NamedTuple):
         numbers = rows.numbers[:n_rows]
         spreads = means_and_spreads(numbers, row_weight[:n_rows])[1]
         scale = np.where(layout.numbers, spreads, 1.0)
-        largest = largest_log_densities(numbers, layout) + np.log(scale)
+        largest = rows.coding.largest_log_density + np.log(scale)
         return cls(rows, row_weight, masks, numbers / scale, scale, largest)
 
     @property

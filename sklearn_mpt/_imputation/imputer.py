@@ -42,7 +42,7 @@ from sklearn_mpt._imputation.limits import Limits
 from sklearn_mpt._imputation.multiple import bootstrap_fits, fitted_within
 from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
-from sklearn_mpt._measure.rows import digest_of, missing_entries
+from sklearn_mpt._measure.rows import digest_of, missing_entries, take
 from sklearn_mpt._messages import joined, listed
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, check_seed, seed_from, spawn_seeds
@@ -252,7 +252,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader
-    _limits: Limits  # infinite ones of columns, if the user gave an estimator
+    _limits: Limits  # of columns; infinite if the user gave an estimator
     _is_kept: np.ndarray  # which columns `transform` returns, shape: (n_features,)
 
     # All other parameters must not change after `fit`.
@@ -336,36 +336,54 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         """
         self._validate_params()
         check_seed(self.random_state)
-        estimator = None if self.estimator is None else clone(self.estimator)
         with all_or_nothing(self):
             forget(self)
-            if estimator is not None:
-                _check_takes_weights(estimator, sample_weight)
-            X = self._read(X, reset=True)
-            self._training_weight = None
-            if sample_weight is not None:  # for draws of rows of the same table
-                weight = check_sample_weight(sample_weight, X)
-                self._training_weight = digest_of(X), weight
-            n_rows = len(X)
-            counted, _ = rows_that_count(np.arange(n_rows), sample_weight)
-            X, weight = rows_that_count(X, sample_weight)
-            reasons, hints = self._learn_table(X, n_rows)
-            if estimator is None:
-                estimator = StackedModels(
-                    self._reader,
-                    max_seconds=self.max_seconds,
-                    max_models=self.max_models,
-                    random_state=self.random_state,
-                )
-                self._warn_of_columns(reasons, hints)
-            weights = {} if weight is None else {"sample_weight": weight}
-            self.estimator_ = estimator.fit(X, **weights)
-            bounds = self._adjustments(X, n_rows).bounds
-            self._train_within(X, [rows_of(b, counted) for b in bounds], weights)
+            given, counted, weights = self._read_rows(X, sample_weight)
+            X = take(given, counted)
+            adjustments = self._learn_table(X, len(given))
+            self._fit_models(X, weights)
+            bounds = [rows_of(bound, counted) for bound in adjustments.bounds]
+            self._train_within(X, bounds, weights)
             self._bound = bound_parameters(self, self._free_parameters)
-            if self.estimator is None:
-                self.selection_ = estimator.selection_
         return self
+
+    def _read_rows(self, X, sample_weight):
+        """Check a table and the weights of its rows.
+
+        Returns
+        -------
+        X : DataFrame or ndarray of shape (n, d)
+        counted : ndarray of int
+            Indices of the rows whose weight is not 0.
+        weights : dict
+            Their weights, if any, as parameters of `fit` of an estimator.
+        """
+        if self.estimator is not None:
+            _check_takes_weights(self.estimator, sample_weight)
+        X = self._read(X, reset=True)
+        counted, weight = rows_that_count(np.arange(len(X)), sample_weight)
+        self._training_weight = None
+        if weight is None:
+            return X, counted, {}
+        all_weights = np.zeros(len(X))
+        all_weights[counted] = weight
+        self._training_weight = digest_of(X), all_weights  # to draw rows of the table
+        return X, counted, {"sample_weight": weight}
+
+    def _fit_models(self, X, weights):
+        """Fit the given estimator, or choose models and fit them."""
+        if self.estimator is not None:
+            self.estimator_ = clone(self.estimator).fit(X, **weights)
+            self._limits = unlimited(X, self._reader)
+            return
+        models = StackedModels(
+            self._reader,
+            max_seconds=self.max_seconds,
+            max_models=self.max_models,
+            random_state=self.random_state,
+        )
+        self.estimator_ = models.fit(X, **weights)
+        self._limits, self.selection_ = models.limits, models.selection_
 
     def _train_within(self, X, bounds, weights):
         """Train the estimator on draws of missing numbers of which bounds are known."""
@@ -410,59 +428,69 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         return getattr(self, "feature_names_in_", np.array(column_names(X))).tolist()
 
     def _learn_table(self, X, n_rows):
-        """Learn how columns are read, and check parameters that depend on columns.
+        """Learn how columns are read, and warn of those that are not modelled.
 
         n_rows : number of rows that were given; X has those that count.
 
         Returns
         -------
-        reasons : dict from indices of columns without a kind to why they have none
-        hints : sentences on columns of strings that look like numbers or dates
+        adjustments : Adjustments
+            Bounds and shifts that the user set, of all rows given.
         """
-        names, problems = column_names(X), []
-        likelihood = self.likelihood if self.estimator is None else "from_dtype"
+        likelihood, problems = "from_dtype", []
+        if self.estimator is None:
+            likelihood = self.likelihood
         try:
             self._reader, reasons = TableReader.learn(X, likelihood, KINDS)
         except (TypeError, ValueError) as error:
             self._reader, reasons = TableReader.learn(X, "from_dtype", KINDS)
             problems.append(str(error))
         try:
-            self._adjustments(X, n_rows)
+            adjustments = self._adjustments(X, n_rows)
         except ValueError as error:
             problems.append(str(error))
-        is_empty = np.array([reasons.get(j) == EMPTY for j in range(len(names))])
-        self._is_kept = np.ones(len(names), dtype=bool)
-        hints = []
-        self._limits = unlimited(X, self._reader)
-        if self.estimator is None:
-            if not len(self._reader.modelled):
-                problems.append(
-                    f"X has nothing to model: {_by_reason(reasons, names)}."
-                    f"{_ways_to_model(reasons, names)}"
-                )
-            if self.keep_empty_features:
-                self._reader = with_zeros(self._reader, np.flatnonzero(is_empty))
-            else:
-                self._is_kept = ~is_empty
-            distinct = column_names(with_distinct_names(X))
-            self.unmodelled_ = {distinct[j]: why for j, why in reasons.items()}
-            hints = _looks_of_strings(X, self._reader, reasons)
+        names = column_names(X)
+        if self.estimator is None and not len(self._reader.modelled):
+            problems.append(
+                f"X has nothing to model: {_by_reason(reasons, names)}."
+                f"{_ways_to_model(reasons, names)}"
+            )
         if problems:
             raise ValueError(" ".join(problems))
+        self._is_kept = np.ones(len(names), dtype=bool)
+        if self.estimator is None:
+            self._learn_unmodelled(X, reasons)
         if self.add_indicator:
             from sklearn.impute import MissingIndicator  # its import takes long
 
             self.indicator_ = MissingIndicator(error_on_new=False)
             self.indicator_.fit(_as_nan(missing_entries(X)))
-        return reasons, hints
+        return adjustments
+
+    def _learn_unmodelled(self, X, reasons):
+        """Learn which columns have no model, and warn of them.
+
+        reasons : dict from indices of columns without a kind to why they have none.
+        """
+        distinct = column_names(with_distinct_names(X))
+        self.unmodelled_ = {distinct[j]: why for j, why in reasons.items()}
+        empty = [j for j, why in reasons.items() if why == EMPTY]
+        if self.keep_empty_features:
+            self._reader = with_zeros(self._reader, empty)
+        else:
+            self._is_kept[empty] = False
+        self._warn_of_columns(reasons, _looks_of_strings(X, self._reader, reasons))
 
     def _adjustments(self, X, n_rows=None):
         bounds = self.min_value, self.max_value
         return Adjustments.from_parameters(self.delta, *bounds, self._reader, X, n_rows)
 
     def _warn_of_columns(self, reasons, hints):
-        names = list(self.unmodelled_)
-        parts = []
+        """Warn of columns without a model, and of strings that look like numbers.
+
+        hints : sentences on such strings.
+        """
+        names, parts = list(self.unmodelled_), []
         if reasons:
             named = dict(enumerate(self.unmodelled_.values()))
             parts.append(
@@ -497,9 +525,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         """
         self._check_is_fitted()
         X = self._read(X)
-        known = self._without_unknown(X)
-        state = self.random_state
-        return self._filled(self.estimator_, X, known, self.method, state)
+        known, adjustments = self._without_unknown(X), self._adjustments(X)
+        how = self.method, self.random_state
+        return self._filled(self.estimator_, X, known, adjustments, *how)
 
     def _without_unknown(self, X):
         """Return a table in which unknown categories are missing, with a warning."""
@@ -516,15 +544,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             )
         return known
 
-    def _filled(self, estimator, X, known, method, random_state):
+    def _filled(self, estimator, X, known, adjustments, method, random_state):
         """Fill a table in, and add indicators.
 
         X, known : the table with and without unknown categories.
         """
-        adjustments = self._adjustments(X)
-        bounds = adjustments.bounds
-        filled = self._imputed(estimator, known, method, random_state, bounds)
-        filled = adjustments.shifted(filled, missing_entries(known), self._reader)
+        filled = self._completed(estimator, known, adjustments, method, random_state)
         filled = keep_columns(filled, self._is_kept)
         if not hasattr(self, "indicator_"):
             return filled
@@ -532,6 +557,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         names = column_names(with_distinct_names(X))
         added = [f"missingindicator_{names[j]}" for j in self.indicator_.features_]
         return with_indicators(filled, indicators, added)
+
+    def _completed(self, estimator, X, adjustments, method, random_state):
+        """Return what an estimator fills in within bounds, with shifts added."""
+        bounds = adjustments.bounds
+        filled = self._imputed(estimator, X, method, random_state, bounds)
+        return adjustments.shifted(filled, missing_entries(X), self._reader)
 
     def _imputed(self, estimator, X, method, random_state, bounds):
         """Return what an estimator fills in within bounds, before shifts are added."""
@@ -553,13 +584,11 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
         is_adjusted : whether bounds and shifts of users hold.
         """
-        bounds = np.full((2, X.shape[1]), np.nan)
+        adjustments = Adjustments.none(X.shape[1])
         if is_adjusted:
             adjustments = self._adjustments(X)
-            bounds = adjustments.bounds
-        filled = self._imputed(self.estimator_, X, method, random_state, bounds)
-        if is_adjusted:
-            filled = adjustments.shifted(filled, missing_entries(X), self._reader)
+        estimator = self.estimator_
+        filled = self._completed(estimator, X, adjustments, method, random_state)
         return self._reader.encode(filled)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None):
@@ -623,7 +652,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         self._check_is_fitted()
         X = self._read(X)
         weight = self._weight_of_rows(X, sample_weight)
-        known, bounds = self._without_unknown(X), self._adjustments(X).bounds
+        known, adjustments = self._without_unknown(X), self._adjustments(X)
+        bounds = adjustments.bounds
         entries = self._bounded_entries(known, bounds)
         seeds = spawn_seeds(self.random_state, self.n_imputations)
         tables = []
@@ -631,8 +661,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             rng = np.random.default_rng(seed)
             train = self._drawn(self.estimator_, known, entries, bounds, rng)
             estimator = bootstrap_fits(self.estimator_, train, rng, weight)
-            draw = seed_from(rng)
-            tables.append(self._filled(estimator, X, known, "sample", draw))
+            how = "sample", seed_from(rng)
+            tables.append(self._filled(estimator, X, known, adjustments, *how))
         return tables
 
     def _weight_of_rows(self, X, sample_weight):

@@ -18,7 +18,7 @@ from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.expectations import expected
 from sklearn_mpt._imputation.hidden_table import sampled, with_levels
 from sklearn_mpt._imputation.kinds_of_models import warm_started
-from sklearn_mpt._imputation.limits import Limits, largest_log_densities
+from sklearn_mpt._imputation.limits import Limits
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.search import SearchLimits, search
 from sklearn_mpt._imputation.truncation import Conditionals, draw_within, expect_within
@@ -113,29 +113,35 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> Self:
         """Choose models and fit them; with `warm_start`, train the chosen ones on."""
-        X, sample_weight = rows_that_count(X, sample_weight)
-        if sample_weight is not None:  # beside prior entries and levels of weight 1
-            sample_weight = relative_weights(sample_weight, len(sample_weight))
+        numbers, weight = self._training_rows(X, sample_weight)
+        rng = np.random.default_rng(spawn_seeds(self.random_state, 1)[0])
         is_refit = self.warm_start and hasattr(self, "estimators_")
         if not is_refit:
-            self._columns = _in_order(self.reader.modelled, column_names(X))
-        numbers, sample_weight = _sorted(self._numbers(X), sample_weight)
-        if not is_refit:
-            self._learn_columns(numbers, sample_weight)
-        rows, weight = with_levels(numbers, sample_weight, self._coding)
-        rng = np.random.default_rng(spawn_seeds(self.random_state, 1)[0])
+            self._learn_columns(numbers, weight)
+        rows, weight = with_levels(numbers, weight, self._coding)
         if not is_refit:
             limits = SearchLimits.from_parameters(self.max_seconds, self.max_models)
             self._store_models(*search(rows, weight, limits, rng))
         rows, weight = sampled(rows, weight, MAX_FIT_ROWS, rng)
-        refit_params = WARM_START_PARAMS if is_refit else REFIT_PARAMS
+        params = WARM_START_PARAMS if is_refit else REFIT_PARAMS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [
-                warm_started(model, **refit_params).fit(rows, sample_weight=weight)
+                warm_started(model, **params).fit(rows, sample_weight=weight)
                 for model in self.estimators_
             ]
         return self
+
+    def _training_rows(self, X, weight):
+        """Return the modelled columns as numbers, (n, m), and the weights of rows.
+
+        The order of rows and of columns is of no effect.
+        """
+        X, weight = rows_that_count(X, weight)
+        if weight is not None:  # beside prior entries and levels of weight 1
+            weight = relative_weights(weight, len(weight))
+        self._columns = _in_order(self.reader.modelled, column_names(X))
+        return _sorted(self._numbers(X), weight)
 
     def _learn_columns(self, numbers, weight):
         """Learn units and transforms of the numbers, levels, limits and categories."""
@@ -149,13 +155,19 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self._coding = TableCoding(layout, numbers, powers, weight)
         is_date = [DATES in reader.storage[j]["days"] for j in columns]
         self._limits = Limits.from_rows(rows, layout.numbers, np.logical_not(is_date))
-        self._largest = largest_log_densities(rows, layout)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
         self.categories_ = [
             None if kind is None else known
             for kind, known in zip(reader.kinds, reader.categories, strict=True)
         ]
+
+    @property
+    def limits(self):
+        """Limits of all columns of the table; NaN for columns that are not modelled."""
+        limits = np.full((len(Limits._fields), len(self.reader.kinds)), np.nan)
+        limits[:, self._columns] = self._limits
+        return Limits(*limits)
 
     def _numbers(self, X):
         """Return the modelled columns as numbers, (n, m)."""
@@ -216,7 +228,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             model.conditional_log_prob(rows, mask) for model in self.estimators_
         ]
         mixture_log_prob = mixed(np.stack(log_probs), weights[:, None])
-        return np.minimum(mixture_log_prob, self._largest)
+        return np.minimum(mixture_log_prob, self._coding.largest_log_density)
 
     def impute(
         self,
