@@ -23,6 +23,7 @@ scikit-learn::
     python benchmarks/bench_dependency.py --variants default leaves_2 all_features
     python benchmarks/bench_dependency.py scaling
     python benchmarks/bench_dependency.py columns
+    python benchmarks/bench_dependency.py sizes
     python benchmarks/bench_dependency.py calibration --rows 150 --seeds 2 --draws 19
 
 ``calibration`` prints what coarser and finer shapes of the calibration of forests, and
@@ -34,6 +35,7 @@ Without draws (``--draws 0``) nothing is said of intervals.
 import argparse
 import contextlib
 import io
+import pickle
 import time
 import warnings
 from unittest.mock import patch
@@ -44,7 +46,7 @@ from sklearn import datasets
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from threadpoolctl import threadpool_limits
 
-from sklearn_mpt import MPTDependencyNetwork
+from sklearn_mpt import MPTDependencyNetwork, MPTImputer
 from sklearn_mpt._dependency import (
     calibration,
     category_calibration,
@@ -89,7 +91,7 @@ def both(**params):
     return forests(params, params)
 
 
-PARTS = ["tables", "scaling", "columns", "calibration"]
+PARTS = ["tables", "scaling", "columns", "sizes", "calibration"]
 VARIANTS = {
     "default": lambda seed: MPTDependencyNetwork(random_state=seed),
     "uncalibrated": lambda seed: MPTDependencyNetwork(
@@ -261,6 +263,36 @@ def columns():
         print(f"{n_rows:6}{d:9}{seconds[0]:11.1f}{seconds[1]:14.1f}", flush=True)
 
 
+def curves(n_rows, d, step=0.0):
+    """Rows of sines of four factors with gaps, rounded to a step."""
+    rng = np.random.default_rng(0)
+    X = np.sin(rng.normal(size=(n_rows, 4)) @ rng.normal(size=(4, d)))
+    X += 0.3 * rng.normal(size=X.shape)
+    X = X if step == 0 else step * np.round(X / step)
+    return np.where(rng.random(X.shape) < 0.1, np.nan, X)
+
+
+def sizes():
+    """Print megabytes of pickles, and of those of the same forests by scikit-learn."""
+    print(f"{'':24}{'MB':>8}{'forests alone, MB':>20}")
+    for name, model, X in (
+        ("network, numbers", MPTDependencyNetwork(random_state=0), curves(2000, 20)),
+        (
+            "network, steps of .1",
+            MPTDependencyNetwork(random_state=0),
+            curves(2000, 20, 0.1),
+        ),
+        ("imputer, numbers", MPTImputer(random_state=0), curves(2000, 20)),
+    ):
+        model.fit(X)
+        networks = [model]
+        if isinstance(model, MPTImputer):
+            networks = [getattr(m, "model", m) for m in model.estimator_.estimators_]
+        forests = [getattr(network, "estimators_", []) for network in networks]
+        n_bytes = len(pickle.dumps(model)), len(pickle.dumps(forests))
+        print(f"{name:24}" + "{:8.2f}{:20.2f}".format(*(b / 1e6 for b in n_bytes)))
+
+
 def calibrations(args):
     """Print what other numbers of the calibration change."""
 
@@ -304,8 +336,9 @@ def main():
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     with threadpool_limits(1):
-        if args.part in ("scaling", "columns"):
-            scaling() if args.part == "scaling" else columns()
+        plain = {"scaling": scaling, "columns": columns, "sizes": sizes}
+        if args.part in plain:
+            plain[args.part]()
             return
         if args.part == "calibration":
             calibrations(args)

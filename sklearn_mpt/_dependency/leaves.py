@@ -1,9 +1,8 @@
 """What the leaves of a forest hold: means, variances and the numbers themselves."""
 
-from typing import NamedTuple
-
 import numpy as np
 
+from sklearn_mpt._dependency.packing import narrowed
 from sklearn_mpt._numbers import ROUNDING
 
 
@@ -34,17 +33,26 @@ class LeafMoments:
         return self.mean[leaves], self.variance[leaves]
 
 
-class LeafValues(NamedTuple):
+class LeafValues:
     """The numbers that leaves hold, and their frequencies.
 
-    values : the different numbers, sorted. key : leaf and number of each pair, as one
-    integer, sorted. total : sums of the frequencies of the pairs before each, and the
-    last.
+    Parameters
+    ----------
+    values : ndarray of shape (n_values,)
+        The different numbers, sorted.
+    key : int ndarray of shape (n_pairs,)
+        Leaf and number of each pair, as one integer, sorted.
+    count : ndarray of shape (n_pairs,)
+        How often a leaf has the number.
     """
 
-    values: np.ndarray
-    key: np.ndarray
-    total: np.ndarray
+    def __init__(self, values, key, count):
+        self.values, self.count = values, count
+        self.key = np.asarray(key, dtype=np.int64)
+        leaf = self.key // (len(values) + 1)
+        frequency = count / np.bincount(leaf, count)[leaf]
+        # sums of the frequencies of the pairs before each, and of all
+        self.total = np.concatenate([[0.0], np.cumsum(frequency)])
 
     @classmethod
     def from_rows(cls, leaves, counts, y):
@@ -62,10 +70,15 @@ class LeafValues(NamedTuple):
                 leaf[drawn] * width + code[drawn], return_inverse=True
             )
             pairs.append((key, np.bincount(pair, count[drawn])))
-        key, count = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
-        leaf_weight = np.bincount(key // width, count)
-        frequency = count / leaf_weight[key // width]
-        return cls(values, key, np.cumsum([0.0, *frequency]))
+        return cls(values, *map(np.concatenate, zip(*pairs, strict=True)))
+
+    def arrays(self):
+        """Return the parameters as small arrays, by name."""
+        return {
+            "values": self.values,
+            "key": narrowed(self.key),
+            "count": narrowed(self.count),
+        }
 
     def _first_pairs(self, leaves, code):
         """Return the first pair of a leaf whose number has at least this code."""

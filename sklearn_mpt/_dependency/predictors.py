@@ -49,7 +49,7 @@ def prepared(predictor, n_rows, rng):
     """
     predictor = clone(predictor)
     params = predictor.get_params(deep=True)
-    if isinstance(predictor, sum(_forests(), ())) and predictor.bootstrap:
+    if is_forest(predictor) and predictor.bootstrap:
         if predictor.max_samples is None:
             predictor.set_params(max_samples=n_rows)
     names = [n for n in params if n == "random_state" or n.endswith("__random_state")]
@@ -87,6 +87,11 @@ def takes_gaps(predictor):
     """Return whether a predictor takes NaN, by its tags; without tags it does not."""
     has_tags = hasattr(predictor, "__sklearn_tags__")
     return has_tags and get_tags(predictor).input_tags.allow_nan
+
+
+def is_forest(predictor):
+    """Return whether a predictor is a forest of scikit-learn."""
+    return isinstance(predictor, sum(_forests(), ()))
 
 
 def has_leaves(predictor):

@@ -18,12 +18,14 @@ from sklearn_mpt._dependency.inputs import (
     PredictorCoding,
     PredictorInputs,
 )
+from sklearn_mpt._dependency.packing import round_trees
 from sklearn_mpt._dependency.predictors import (
     default_forest,
     fit_weighted,
     has_leaves,
     has_std,
     is_classifying_forest,
+    is_forest,
     means,
     named,
     prepared,
@@ -245,7 +247,7 @@ class _ColumnFit(NamedTuple):
             weights /= weights.sum(axis=1, keepdims=True)
         return {
             "shape_weights": weights,
-            "values": None if values is None else values._asdict(),
+            "values": None if values is None else values.arrays(),
         }
 
     def amounts(self, x):
@@ -277,7 +279,10 @@ class _ColumnFit(NamedTuple):
         Z = self.copies.inputs.given_to(predictor)[subset]
         weight = None if self.weight is None else self.weight[rows]
         with named([predictor], self.name, "fit"):
-            return fit_weighted(predictor, Z, y[rows], weight)
+            fit_weighted(predictor, Z, y[rows], weight)
+        if is_forest(predictor):
+            round_trees(predictor)
+        return predictor
 
     def _residual_variance(self, y):
         """Return variances of residuals of rows that are left out; (k + 1,).

@@ -1,6 +1,7 @@
 """Dependency networks against enumeration, closed forms and their own predictors."""
 
 import functools
+import pickle
 from itertools import permutations, product
 
 import numpy as np
@@ -48,6 +49,7 @@ from sklearn_mpt._dependency.calibration import (
     forest_components,
 )
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
+from sklearn_mpt._dependency.packing import packed, round_trees, unpacked
 from sklearn_mpt._dependency.predictors import mean_of_trees
 from sklearn_mpt._dependency.training import visible_sets
 
@@ -406,6 +408,41 @@ def test_the_numbers_in_leaves_have_the_mean_of_their_tree(weighted, bootstrap):
     drawn = values.draw(np.repeat(leaves[:3, 0], 4000), np.tile(uniform, 3))
     share = (drawn.reshape(3, -1) == 2).mean(axis=1)
     assert_allclose(share, some[:3, 0], atol=1e-3)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "forest",
+    [
+        RandomForestRegressor(20, min_samples_leaf=3),
+        ExtraTreesRegressor(20, max_leaf_nodes=30, criterion="absolute_error"),
+        RandomForestClassifier(20),
+        ExtraTreesClassifier(20, max_depth=1),
+    ],
+)
+def test_a_pickled_forest_is_the_same(forest, weighted):
+    rng = np.random.default_rng(0)
+    X, weight = rng.normal(size=(400, 3)), rng.random(400) if weighted else None
+    X[:, 2] = 1e6 * np.round(X[:, 2], 1)
+    X[rng.random(X.shape) < 0.1] = np.nan
+    y = np.digitize(np.nan_to_num(X[:, 0]) + rng.normal(size=400), [-1, 0, 1])
+    forest = clone(forest).set_params(random_state=0).fit(X, y, weight)
+    predict = "predict_proba" if hasattr(forest, "predict_proba") else "predict"
+    exact, leaves = getattr(forest, predict)(X), forest.apply(X)
+    round_trees(forest)
+    assert_array_equal(forest.apply(X), leaves)
+    assert_allclose(getattr(forest, predict)(X), exact, rtol=1e-6)
+    parts = pickle.dumps(packed(forest))
+    copy = unpacked(pickle.loads(parts))
+    assert_array_equal(getattr(copy, predict)(X), getattr(forest, predict)(X))
+    assert_array_equal(copy.feature_importances_, forest.feature_importances_)
+    paths, _ = copy.decision_path(X)
+    assert (paths != forest.decision_path(X)[0]).nnz == 0
+
+
+def test_a_pickled_network_takes_a_third_of_the_bytes_of_its_forests():
+    model = network().fit(numbers(600)[:, :2])
+    assert 3 * len(pickle.dumps(model)) < len(pickle.dumps(model.estimators_))
 
 
 def test_predicted_deviations_are_used():
