@@ -34,7 +34,6 @@ References
    incomplete data sets", ICML 2019.
 """
 
-import argparse
 import copy
 import itertools
 import os
@@ -43,13 +42,20 @@ import warnings
 
 import numpy as np
 import torch
+from measuring import (
+    parse_parts,
+    parser_of,
+    print_machine,
+    print_table,
+    processor_seconds,
+    seconds,
+)
 from scipy.stats import sem
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
-import sklearn_mpt
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._measure.masks import draw_masks, mask_size
 
@@ -71,20 +77,6 @@ def split(X):
     return train_test_split(X, test_size=300, random_state=0)
 
 
-def timed_fit(model, X):
-    start = time.perf_counter()
-    model.fit(X)
-    return time.perf_counter() - start
-
-
-def print_table(title, header, rows):
-    table = [header.split("|"), *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    print(f"\n{title}\n")
-    for row in table:
-        print("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)))
-
-
 def print_as_they_come(title, header, rows):
     """Print a table whose rows may take long, in columns of a fixed width."""
     print(f"\n{title}\n")
@@ -94,7 +86,7 @@ def print_as_they_come(title, header, rows):
 
 
 def seconds_per_epoch(model, X, n_epochs=3):
-    return timed_fit(clone(model).set_params(max_iter=n_epochs), X) / n_epochs
+    return seconds(clone(model).set_params(max_iter=n_epochs).fit, X)[0] / n_epochs
 
 
 def bench_objectives(quick):
@@ -115,7 +107,7 @@ def bench_objectives(quick):
                     with_objective(model, objective, seed, n_epochs)
                     for seed in range(n_seeds)
                 ]
-                elapsed = [timed_fit(fit, train) for fit in fits]
+                elapsed = [seconds(fit.fit, train)[0] for fit in fits]
                 scores = [fit.score(test) for fit in fits]
                 rows.append(
                     [
@@ -287,12 +279,6 @@ def peer_impute(peer, X, n_points=1000):
     return np.where(np.isnan(X), torch.cat(filled).numpy(), X)
 
 
-def timed(function, *of):
-    """Return a result, and the processor time that it takes."""
-    start = time.process_time()
-    return function(*of), time.process_time() - start
-
-
 def peer_datasets(folder):
     """Name -> number of components, training rows, test rows; all binary."""
     binary = split((load_digits().data > 7).astype(float))
@@ -321,20 +307,20 @@ def peer_rows(changes, folder, n_seeds, n_rows):
         scores, times, rate = [], [], None
         for seed in range(n_seeds):
             model = MPTDeepVAE(n_components, likelihood="bernoulli", random_state=seed)
-            _, seconds = timed(model.set_params(**changes).fit, train)
-            of = train, n_components, True, seconds, seed
+            fit_time, _ = processor_seconds(model.set_params(**changes).fit, train)
+            of = train, n_components, True, fit_time, seed
             if rate is None:
                 peer, rate = tuned_peer(*of)
             else:
                 peer, _ = train_peer(*of, rate=rate)
-            ours, our_time = timed(model.score, test)
-            theirs, their_time = timed(peer_score, peer, test)
+            our_time, ours = processor_seconds(model.score, test)
+            their_time, theirs = processor_seconds(peer_score, peer, test)
             scores.append((ours, theirs, ours - theirs))
-            times.append((seconds, our_time, their_time))
+            times.append((fit_time, our_time, their_time))
         means, errors = np.mean(scores, 0), sem(scores)
         cells = [f"{m:.3f} ± {e:.3f}" for m, e in zip(means, errors, strict=True)]
-        seconds, *scoring = np.mean(times, 0)
-        yield name, "test LML", f"{seconds:.1f}", *cells, f"{rate:g}"
+        fit_time, *scoring = np.mean(times, 0)
+        yield name, "test LML", f"{fit_time:.1f}", *cells, f"{rate:g}"
         ratio = f"{scoring[0] / scoring[1]:.1f} : 1"
         yield name, "processor s", ratio, *(f"{each:.2f}" for each in scoring)
     truth = load_digits().data / 16
@@ -342,11 +328,11 @@ def peer_rows(changes, folder, n_seeds, n_rows):
     gaps = np.where(hidden, np.nan, truth)
     scale = truth.std()  # peers get rows of about unit variance, as MPTDeepVAE does
     model = MPTDeepVAE(10, random_state=0).set_params(**changes)
-    _, seconds = timed(model.fit, gaps)
-    peer, rate = tuned_peer(gaps / scale, 10, False, seconds)
+    fit_time, _ = processor_seconds(model.fit, gaps)
+    peer, rate = tuned_peer(gaps / scale, 10, False, fit_time)
     filled = model.impute(gaps), scale * peer_impute(peer, gaps / scale)
     errors = [np.sqrt(np.mean((X - truth)[hidden] ** 2)) for X in filled]
-    cells = f"{seconds:.1f}", *(f"{error:.4f}" for error in errors)
+    cells = f"{fit_time:.1f}", *(f"{error:.4f}" for error in errors)
     yield "digits / 16, 30% missing", "imputation RMSE", *cells, "", f"{rate:g}"
 
 
@@ -394,7 +380,7 @@ def capacity_rows(changes):
     for name, likelihood, X, log_prob in cases:
         for n_components in (4, 16):
             model = MPTDeepVAE(n_components, likelihood=likelihood, random_state=0)
-            elapsed = timed_fit(model.set_params(**changes), X[:2000])
+            elapsed = seconds(model.set_params(**changes).fit, X[:2000])[0]
             scores = [model.score(part) for part in (X[:500], X[2000:])]
             cells = [f"{value:.2f}" for value in (*scores, log_prob[2000:].mean())]
             yield name, f"{n_components}", f"{elapsed:.0f}", *cells
@@ -408,8 +394,8 @@ def bench_devices(quick):
     for name, (model, train, test) in datasets().items():
         for device in ("cpu", "cuda"):
             fit = clone(model).set_params(device=device, max_iter=max_iter)
-            timed_fit(clone(fit).set_params(max_iter=1), train)  # warm up
-            elapsed = timed_fit(fit, train)
+            clone(fit).set_params(max_iter=1).fit(train)  # warm up
+            elapsed, _ = seconds(fit.fit, train)
             start = time.perf_counter()
             score = fit.score(test)
             scoring = time.perf_counter() - start
@@ -433,23 +419,15 @@ PARTS = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default all")
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="small versions")
     parser.add_argument("--data", help="folder of debd_<name>.npz, for peers")
     parser.add_argument("--seeds", type=int, default=3, help="of peers")
     parser.add_argument("--rows", type=int, default=5000, help="of peers, at most")
-    arguments = parser.parse_args()
-    unknown = set(arguments.parts) - set(PARTS)
-    if unknown:
-        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
+    arguments = parse_parts(parser, PARTS)
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print(
-        f"sklearn_mpt {sklearn_mpt.__version__}, torch {torch.__version__}, "
-        f"{os.cpu_count()} cores, {torch.get_num_threads()} thread(s), "
-        f"load {os.getloadavg()[0]:.1f}"
-    )
-    for part in arguments.parts or PARTS:
+    print_machine()
+    for part in arguments.parts:
         of_part = {}
         if part == "peers":
             of_part = {

@@ -12,12 +12,12 @@ sizes are run, none is extrapolated. Side by side in one run::
 """
 
 import argparse
-import time
 import warnings
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from measuring import processor_seconds
 from sklearn.decomposition import PCA, FactorAnalysis, IncrementalPCA
 from sklearn.mixture import GaussianMixture
 from sklearn.neural_network import MLPRegressor
@@ -49,12 +49,8 @@ def rows(n, d, gaps=0.0):
 
 
 def seconds(function):
-    best = np.inf
-    for _ in range(N_REPEATS):
-        start = time.process_time()
-        function()
-        best = min(best, time.process_time() - start)
-    return best
+    """Return the processor time of the fastest of some calls."""
+    return min(processor_seconds(function)[0] for _ in range(N_REPEATS))
 
 
 TEN_STEPS = {"max_iter": 10, "tol": 0.0}
@@ -168,9 +164,7 @@ def report_streams():
         for n_rows in STREAM_SIZES:
             model, spent, memory = make(), 0.0, []
             for X in parts_of_stream(n_rows, is_binary):
-                start = time.process_time()
-                model.partial_fit(X)
-                spent += time.process_time() - start
+                spent += processor_seconds(model.partial_fit, X)[0]
                 memory.append(resident_mib())
             times.append(spent)
         added = max(memory[5:]) - max(memory[:5])

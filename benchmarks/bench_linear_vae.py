@@ -26,17 +26,15 @@ The rows are the digits of scikit-learn, 1 where darker than 7 of 16, or with
 ``--features 784`` simulated ones. One thread is the default.
 """
 
-import argparse
-import os
 import time
 
 import numpy as np
 import torch
+from measuring import parse_parts, parser_of, print_machine
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
-import sklearn_mpt
 from sklearn_mpt import MPTLinearVAE
 from sklearn_mpt._integration.integrals import integrate_log_prob, rows_of
 from sklearn_mpt._integration.quadrature import GaussHermite
@@ -226,19 +224,14 @@ PARTS = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default all")
+    parser = parser_of(__doc__)
     parser.add_argument("--features", type=int, default=64, help="64: the digits")
     parser.add_argument("--threads", type=int, default=1, help="of torch and BLAS")
-    arguments = parser.parse_args()
+    arguments = parse_parts(parser, PARTS)
     torch.set_num_threads(arguments.threads)
-    print(
-        f"sklearn_mpt {sklearn_mpt.__version__}, torch {torch.__version__}, "
-        f"{os.cpu_count()} cores, {arguments.threads} thread(s), "
-        f"load {os.getloadavg()[0]:.1f}"
-    )
+    print_machine()
     with threadpool_limits(arguments.threads):
-        for part in arguments.parts or PARTS:
+        for part in arguments.parts:
             PARTS[part](arguments.features)
             print(flush=True)
 

@@ -18,10 +18,10 @@ Set ``OMP_NUM_THREADS=1`` on a machine that is busy otherwise.
 """
 
 import sys
-import time
 import warnings
 
 import numpy as np
+from measuring import processor_seconds
 from scipy.special import expit
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import ConvergenceWarning
@@ -100,15 +100,9 @@ MODELS = {
 }
 
 
-def timed(function):
-    start = time.process_time()
-    result = function()
-    return time.process_time() - start, result
-
-
 def measure(model, X, design, n_seeds):
     """Seconds per curve, standard deviation of the area and of the scores."""
-    seconds, curves = timed(
+    seconds, curves = processor_seconds(
         lambda: [
             mpt_curve(model, X, n_masks=6, design=design, random_state=seed)
             for seed in range(n_seeds)
@@ -163,7 +157,7 @@ def measure_wide(model, X, design):
     is_chain, n_features = design == "chain", X.shape[1]
     options = {"n_masks": N_WIDE, "design": design, "random_state": 0}
     options["mask_sizes"] = None if is_chain else WIDE_SIZES
-    seconds, curve = timed(lambda: mpt_curve(model, X, **options))
+    seconds, curve = processor_seconds(lambda: mpt_curve(model, X, **options))
     seconds *= n_features / (N_WIDE * len(curve.mask_sizes))
     sizes = np.arange(1, n_features + 1)
     variance = N_WIDE * np.interp(sizes, curve.mask_sizes, curve.std_errors**2)

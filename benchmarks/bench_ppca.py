@@ -34,10 +34,8 @@ default because these matrices are small: where others use the machine too, a se
 torch thread makes them many times slower, and noisy (``--threads 2`` shows it).
 """
 
-import argparse
 import os
 import resource
-import time
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +44,15 @@ import numpy as np
 import sklearn
 import torch
 from joblib import parallel_config
+from measuring import (
+    fastest,
+    parse_parts,
+    parser_of,
+    print_machine,
+    print_table,
+    processor_seconds,
+    seconds,
+)
 from scipy.stats import f as f_distribution
 from sklearn.datasets import (
     load_breast_cancer,
@@ -59,7 +66,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
-import sklearn_mpt
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
 
 try:
@@ -75,33 +81,9 @@ NOISE = 0.5  # standard deviation of the noise in simulated rows
 # Measuring and printing
 
 
-def seconds(function):
-    """Return the wall time of one call, and what it returned."""
-    start = time.perf_counter()
-    result = function()
-    return time.perf_counter() - start, result
-
-
-def fastest(functions, repeats):
-    """Call the functions in turn; return the fastest time and last result of each."""
-    rounds = [[seconds(function) for function in functions] for _ in range(repeats)]
-    times = np.min([[run[0] for run in turn] for turn in rounds], axis=0)
-    return times, [result for _, result in rounds[-1]]
-
-
 def times_as_long(ratio):
     """Format how many times longer something takes."""
     return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
-
-
-def print_table(title, header, rows):
-    """Print rows of strings under a header "a|b", in right-aligned columns."""
-    lines = [header.split("|"), *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print(f"\n{title}")
-    for line in lines:
-        print("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)))
-    print(flush=True)
 
 
 def set_threads(n_threads):
@@ -469,13 +451,6 @@ def bench_jobs(quick):
 # Part 4: rows with gaps
 
 
-def processor_seconds(function):
-    """Return the processor time of one call, and what it returned."""
-    start = time.process_time()
-    result = function()
-    return time.process_time() - start, result
-
-
 def with_gaps(X, share, seed=0):
     gone = np.random.default_rng(seed).random(X.shape) < share
     return np.where(gone, np.nan, X)
@@ -731,17 +706,13 @@ PARTS = {
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default all")
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="small versions")
     parser.add_argument("--million", action="store_true", help="rows of part stream")
     parser.add_argument("--threads", type=int, default=1, help="of torch and BLAS")
-    arguments = parser.parse_args()
+    arguments = parse_parts(parser, PARTS)
     if arguments.million:
         PARTS["stream"] = partial(bench_stream, n_rows=10**6)
-    unknown = set(arguments.parts) - set(PARTS)
-    if unknown:
-        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
     return arguments
 
 
@@ -755,14 +726,10 @@ def warm_up():
 def main():
     arguments = parse_arguments()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print(
-        f"sklearn_mpt {sklearn_mpt.__version__}, scikit-learn {sklearn.__version__}, "
-        f"torch {torch.__version__}, {os.cpu_count()} cores, "
-        f"{arguments.threads} thread(s), load {os.getloadavg()[0]:.1f}"
-    )
     with set_threads(arguments.threads):
+        print_machine(sklearn)
         warm_up()
-        for part in arguments.parts or PARTS:
+        for part in arguments.parts:
             elapsed, _ = seconds(lambda part=part: PARTS[part](arguments.quick))
             load = os.getloadavg()[0]
             print(f"({part}: {elapsed:.0f} s, load {load:.1f})", flush=True)

@@ -50,7 +50,6 @@ Run all in about ten minutes on two cores, or some, or small versions::
 Competitors take turns and the fastest of several runs counts.
 """
 
-import argparse
 import importlib.util
 import itertools
 import multiprocessing
@@ -63,6 +62,14 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from measuring import (
+    fastest,
+    parse_parts,
+    parser_of,
+    print_machine,
+    print_table,
+    seconds,
+)
 from scipy import stats
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -73,7 +80,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-import sklearn_mpt
 from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
 from sklearn_mpt._text import estimates
 from sklearn_mpt._text.batches import MaskedWindow, predict, score_windows
@@ -89,33 +95,6 @@ except ImportError:
 N_VOCABULARY = 30522
 SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
 SPECIAL["mask"] = "[MASK]"
-
-
-# Measuring and printing
-
-
-def seconds(function):
-    """Return the wall time of one call, and what it returned."""
-    start = time.perf_counter()
-    result = function()
-    return time.perf_counter() - start, result
-
-
-def fastest(functions, repeats):
-    """Call the functions in turn; return the fastest time and last result of each."""
-    rounds = [[seconds(function) for function in functions] for _ in range(repeats)]
-    times = np.min([[run[0] for run in turn] for turn in rounds], axis=0)
-    return times, [result for _, result in rounds[-1]]
-
-
-def print_table(title, header, rows):
-    """Print rows of strings under a header "a|b", in right-aligned columns."""
-    lines = [header.split("|"), *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print(f"\n{title}")
-    for line in lines:
-        print("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)))
-    print(flush=True)
 
 
 # Models and texts
@@ -954,29 +933,15 @@ PARTS = {
 }
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default all")
+def main():
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="small versions")
     parser.add_argument("--threads", type=int, default=1, help="of torch")
-    arguments = parser.parse_args()
-    unknown = set(arguments.parts) - set(PARTS)
-    if unknown:
-        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
-    return arguments
-
-
-def main():
-    arguments = parse_arguments()
+    arguments = parse_parts(parser, PARTS)
     torch.set_num_threads(arguments.threads)
-    print(
-        f"sklearn_mpt {sklearn_mpt.__version__}, torch {torch.__version__}, "
-        f"transformers {transformers.__version__}, minicons "
-        f"{'is not installed' if MaskedLMScorer is None else 'is there'}, "
-        f"{os.cpu_count()} cores, {arguments.threads} thread(s), "
-        f"load {os.getloadavg()[0]:.1f}"
-    )
-    for part in arguments.parts or PARTS:
+    print_machine(transformers)
+    print(f"minicons is {'not installed' if MaskedLMScorer is None else 'there'}")
+    for part in arguments.parts:
         elapsed, _ = seconds(lambda part=part: PARTS[part](arguments.quick))
         print(f"({part}: {elapsed:.0f} s, load {os.getloadavg()[0]:.1f})", flush=True)
 
