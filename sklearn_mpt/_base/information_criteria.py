@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._base.fitted_density import FittedDensityMixin
 from sklearn_mpt._checks import check_sample_weight
-from sklearn_mpt._measure.information_criteria import akaike, bayesian
+
+
+def akaike(log_likelihood, n_parameters):
+    """Return -2 times the log-likelihood (nats), plus 2 for each parameter."""
+    return float(-2 * log_likelihood + 2 * n_parameters)
+
+
+def bayesian(log_likelihood, n_parameters, n_rows):
+    """Return -2 times the log-likelihood (nats), plus log(n_rows) for each parameter.
+
+    n_rows : number of rows, or the sum of their weights.
+    """
+    return float(-2 * log_likelihood + np.log(n_rows) * n_parameters)
 
 
 class InformationCriteriaMixin(FittedDensityMixin):

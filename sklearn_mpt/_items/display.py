@@ -48,6 +48,17 @@ def _chosen(estimator, items):
     return numbers
 
 
+def _lines(ax, theta, curves, labels, line_kw=None):
+    """Draw a line for each curve, with a legend unless it would be long."""
+    lines = [
+        ax.plot(theta, curve, **{"label": label, **(line_kw or {})})[0]
+        for curve, label in zip(curves, labels, strict=True)
+    ]
+    if 1 < len(labels) <= 12:
+        ax.legend()
+    return lines
+
+
 class ItemCurveDisplay(Display):
     """Curves of items: probabilities of answers, or expected answers, by ability.
 
@@ -176,13 +187,8 @@ class ItemCurveDisplay(Display):
             The display, with its axes and figure.
         """
         ax = self._axes(ax)
-        self.lines_ = [
-            ax.plot(self.theta, curve, **{"label": label, **(line_kw or {})})[0]
-            for curve, label in zip(self.curves, self.labels, strict=True)
-        ]
+        self.lines_ = _lines(ax, self.theta, self.curves, self.labels, line_kw)
         ax.set(xlabel="Ability", ylabel=self.ylabel)
-        if 1 < len(self.labels) <= 12:
-            ax.legend()
         return self
 
 
@@ -288,12 +294,7 @@ class InformationDisplay(Display):
         self.line_ = self.error_line_ = None
         self.item_lines_ = []
         if kind == "items":
-            self.item_lines_ = [
-                ax.plot(self.theta, information, label=label)[0]
-                for information, label in zip(self.items.T, self.labels, strict=True)
-            ]
-            if 1 < len(self.labels) <= 12:
-                ax.legend()
+            self.item_lines_ = _lines(ax, self.theta, self.items.T, self.labels)
         else:
             self._plot_test(ax)
         ax.set(xlabel="Ability", ylabel="Information")

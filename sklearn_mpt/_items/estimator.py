@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._base.density import torch_modes
+from sklearn_mpt._base.information_criteria import akaike, bayesian
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.tables import TableMPT
@@ -91,7 +92,6 @@ from sklearn_mpt._items.people import (
 from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
-from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._seeds import RandomState
