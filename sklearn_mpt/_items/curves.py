@@ -117,9 +117,10 @@ class ItemKind(ABC):
 
     def curve(self, shape_params, eta):
         likelihood, location = self.place(shape_params, eta)
-        log_prob, slope, more = likelihood.log_prob_and_scores(
-            self._answers(eta), location
-        )
+        answers = self._answers(eta)
+        log_prob = likelihood.entry_log_prob(answers, location)
+        slope, _ = likelihood.derivatives(answers, location)
+        more = likelihood.shape_scores(answers, location)
         log_prob = log_prob.permute(2, 0, 1).contiguous()
         eta_slope = self.eta_slope(shape_params, slope).permute(2, 0, 1)
         slope, more = (_by_item(part, len(eta)) for part in (slope, more))

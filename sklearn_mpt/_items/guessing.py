@@ -87,17 +87,9 @@ class Guessing(ShapeLikelihood):
         return torch.where(X > 0, odds, -1.0) * known, known**2 * odds
 
     def shape_scores(self, X, location):
-        return self.log_prob_and_scores(X, location)[2]
-
-    def log_prob_and_scores(self, X, location):
         wrong, right = self._log_probs(location)
-        is_right = X > 0
-        # derivatives of log-probabilities in the logit of knowing or guessing, over the
-        # probability of it
-        factor = torch.where(is_right, (wrong - right).exp(), -1.0)
-        known, guessed = torch.sigmoid(location), torch.sigmoid(self.shape_params)
-        log_prob = torch.where(is_right, right, wrong)
-        return log_prob, factor * known, factor * guessed.to(factor.dtype)
+        guessed = torch.sigmoid(self.shape_params).to(location.dtype)
+        return torch.where(X > 0, (wrong - right).exp(), -1.0) * guessed
 
     def mean(self, location):
         return self._log_probs(location)[1].exp()

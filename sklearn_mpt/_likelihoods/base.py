@@ -210,11 +210,6 @@ class Likelihood(torch.nn.Module, ABC):
         """Return the likelihood of all columns of this kind in a table."""
         return cls()
 
-    @property
-    def is_separable(self) -> bool:
-        """Whether each feature has one location."""
-        return self.n_locations == 1
-
     def values_of_each(self, n_features: int) -> list[Sequence[float]] | None:
         """Return the values that each feature takes; None if some take any number.
 
@@ -446,11 +441,6 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return X
 
-    @property
-    def n_net_inputs(self) -> int:
-        """How many numbers `net_inputs` returns for a feature."""
-        return self.net_inputs(torch.zeros(1, 1, device="cpu")).shape[-1]
-
     standardises_net_inputs = False  # whether `net_inputs` are standardised before use
 
     def net_inputs(self, X: torch.Tensor) -> torch.Tensor:
@@ -522,17 +512,6 @@ class Likelihood(torch.nn.Module, ABC):
         """
         shape = np.broadcast_shapes(X.shape[:-1], location.shape[:-1])
         return location.new_zeros(*shape, 0)
-
-    def log_prob_and_scores(
-        self, X: torch.Tensor, location: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return `entry_log_prob`, and derivatives in locations and shape parameters.
-
-        Kinds for which these have parts in common compute them once.
-        """
-        log_prob = self.entry_log_prob(X, location)
-        slope, _ = self.derivatives(X, location)
-        return log_prob, slope, self.shape_scores(X, location)
 
     def shape_sums(
         self,

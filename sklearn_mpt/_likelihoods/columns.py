@@ -136,15 +136,6 @@ class Columns(Likelihood):
     def _by_location(self, parts):
         return _joined(parts, self._location_runs)
 
-    @property
-    def n_net_inputs_by_feature(self):
-        """How many inputs nets without latent variables have for each feature."""
-        counts = [0] * len(self.kinds)
-        for part, columns, _ in self._iter_parts():
-            for j in columns.tolist():
-                counts[j] = part.n_net_inputs
-        return counts
-
     def values_of_each(self, n_features):
         values = [None] * n_features
         for part, columns, _ in self._iter_parts():
@@ -418,6 +409,11 @@ class Columns(Likelihood):
             part.inputs(X[..., columns])
             for part, columns, _ in self._iter_part_slices()
         )
+
+    def net_inputs(self, X):
+        """Return the inputs, part by part."""
+        parts = self._iter_parts()
+        return torch.cat([part.net_inputs(X[..., c]) for part, c, _ in parts], -1)
 
     def precision(self, information, observed, jacobian):
         return sum(

@@ -98,9 +98,7 @@ class Ordinal(Levels):
         return location + at_codes(upper, X), location + at_codes(lower, X)
 
     def entry_log_prob(self, X, location):
-        return self._entry_log_prob(X, *self._around(X, location))
-
-    def _entry_log_prob(self, X, above, beyond):
+        above, beyond = self._around(X, location)
         log_prob = logsigmoid(above) + logsigmoid(-beyond)
         if not self.n_shape_params:
             return log_prob
@@ -118,19 +116,7 @@ class Ordinal(Levels):
         if not self.n_shape_params:
             return super().shape_scores(X, location)
         above, beyond = self._around(X, location)
-        return self._shape_scores(X, torch.sigmoid(-above), torch.sigmoid(beyond))
-
-    def log_prob_and_scores(self, X, location):
-        above, beyond = self._around(X, location)
-        below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
-        scores = below.new_zeros(*below.shape[:-1], 0)
-        if self.n_shape_params:
-            scores = self._shape_scores(X, below, over)
-        return self._entry_log_prob(X, above, beyond), below - over, scores
-
-    def _shape_scores(self, X, below, over):
-        """Return `shape_scores`, given P(x < c) and P(x > c) for the level c."""
-        below, over = below[..., None], over[..., None]
+        below, over = torch.sigmoid(-above)[..., None], torch.sigmoid(beyond)[..., None]
         gaps, is_past, is_at = self._gaps(X)
         slope = gaps * (is_past * (over - below) + is_at * over) + is_at * _at_gap(gaps)
         return slope.flatten(-2)

@@ -85,16 +85,7 @@ class PartialCredit(Levels):
         return X - mean, (prob * (codes - mean[..., None]) ** 2).sum(-1)
 
     def shape_scores(self, X, location):
-        return self._shape_scores(X, self._log_prob(location).exp())
-
-    def log_prob_and_scores(self, X, location):
-        log_prob = self._log_prob(location)
-        prob = log_prob.exp()
-        slope = X - prob @ self._codes(location)
-        return at_codes(log_prob, X), slope, self._shape_scores(X, prob)
-
-    def _shape_scores(self, X, prob):
-        """Return `shape_scores`, given the probabilities of all levels."""
+        prob = self._log_prob(location).exp()
         inner = self._codes(prob)[1:-1]
         is_level = (X[..., None] == inner).to(prob.dtype)
         return (is_level - prob[..., 1:-1]).flatten(-2)

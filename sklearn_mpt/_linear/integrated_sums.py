@@ -404,7 +404,7 @@ def bound_sums(rows, joint, grid, weight=None):
     covariance = posterior.root.mT @ posterior.root
     information = information.sum(1)
     gradient = slope.sum(1).T @ z
-    if likelihood.is_separable:
+    if likelihood.n_locations == 1:
         pull = torch.einsum("nd,nkl,ld->dk", information, covariance, joint.components)
         gradient[:, :-1] -= pull
     else:

@@ -139,7 +139,7 @@ def proposal(rows, joint, n_steps=6):
 
 def location_points(posterior, joint, grid):
     """Return the locations under the posterior at the nodes of a grid; (n, t, l)."""
-    if not joint.likelihood.is_separable:
+    if joint.likelihood.n_locations > 1:
         return joint.location(posterior.mean[:, None] + grid[0] @ posterior.root)
     mean = joint.location(posterior.mean)
     variance = ((posterior.root @ joint.components) ** 2).sum(1)
@@ -165,7 +165,7 @@ def bound_grid(joint, seed, n_nodes=7, n_points=256):
     number of quasi-random points of z in many dimensions.
     """
     device = joint.components.device
-    if joint.likelihood.is_separable:
+    if joint.likelihood.n_locations == 1:
         return grids((n_nodes,), 1, device).groups[0]
     if joint.n_dims <= MAX_GRID_DIMS:
         return grids((ROW_GRID[joint.n_dims],), joint.n_dims, device).groups[0]

@@ -101,7 +101,7 @@ class LikelihoodHead(ColumnHead):
         self.likelihood = likelihood.at(likelihood.shape_params.detach())
         is_known = n_features > 1 and isinstance(kind, str)
         self._single = LikelihoodHead(kind, n_categories, 1) if is_known else None
-        self.n_inputs = likelihood.n_net_inputs
+        self.n_inputs = self.inputs(torch.zeros(1, 1, device="cpu")).shape[-1]
         self.n_locations = likelihood.n_locations
         self.width = self.n_locations + likelihood.n_shape_params
 

@@ -285,7 +285,8 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     def _start(self, X, rng, weight):
         columns = self._likelihood()
         # inputs of the net, without the indicators of visible columns
-        recipe = recipe_for(len(X), sum(columns.n_net_inputs_by_feature))
+        n_inputs = columns.net_inputs(torch.zeros(1, X.shape[1], device="cpu")).shape[1]
+        recipe = recipe_for(len(X), n_inputs)
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)

@@ -817,7 +817,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         arrays = Components(*(part.cpu().numpy() for part in components))
         means = np.full((len(arrays.weights), n_features), np.nan)
         means[:, layout.gaussian.numpy()] = arrays.means
-        if layout.likelihood is not None and layout.likelihood.is_separable:
+        if layout.likelihood is not None and layout.likelihood.n_locations == 1:
             mean = layout.expectations(torch.from_numpy(arrays.locations))
             means[:, layout.others.numpy()] = mean.numpy()
         form = layout.form

@@ -164,7 +164,7 @@ class MixtureParameters:
             reported["locations"] = layout.likelihood.centre(locations)
             reported["probabilities"] = expected
             others = expected
-            if not layout.likelihood.is_separable:
+            if layout.likelihood.n_locations > 1:
                 others = means.new_full((len(means), len(layout.others)), torch.nan)
             columns = torch.cat([layout.gaussian, layout.others]).argsort()
             reported["means"] = torch.cat([means, others], 1)[:, columns]
