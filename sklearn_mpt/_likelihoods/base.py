@@ -86,11 +86,6 @@ def at_codes(table, X):
     return table.expand(*shape, -1).gather(-1, codes)[..., 0]
 
 
-def summed_products(weight, factors):
-    """Return the sums over rows and nodes of (n, s, l) times (n, s, p); (l, p)."""
-    return (factors.flatten(0, 1).T @ weight.flatten(0, 1)).T
-
-
 class Locations:
     """Locations of features at shared nodes, hidden @ coef + intercept.
 
@@ -381,34 +376,6 @@ class Likelihood(torch.nn.Module, ABC):
         feature has several locations, it is a diagonal matrix at least as large as the
         information matrix of the feature.
         """
-
-    def coef_sums(
-        self,
-        X: torch.Tensor,
-        location: torch.Tensor,
-        weight: torch.Tensor | None,
-        information_weight: torch.Tensor | None,
-        products: torch.Tensor,
-        n_coefs: int,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return `derivatives` times functions of z, summed over rows and nodes.
-
-        X : (n, 1, d). location : (n, s, l). weight : of slopes, (n, s, d) or (n, 1, d),
-        or None for 1. information_weight : likewise. products : functions of z,
-        (n, s, p), of which slopes are multiplied by the first `n_coefs`.
-
-        Returns
-        -------
-        gradient : Tensor of shape (l, n_coefs)
-        information : Tensor of shape (l, p)
-        """
-        slope, information = self.derivatives(X, location)
-        if weight is not None:
-            slope = self.to_locations(weight) * slope
-        if information_weight is not None:
-            information = self.to_locations(information_weight) * information
-        gradient = summed_products(slope, products[..., :n_coefs])
-        return gradient, summed_products(information, products)
 
     def to_locations(self, entries: torch.Tensor) -> torch.Tensor:
         """Repeat the number of each feature for each of its locations; (..., l)."""

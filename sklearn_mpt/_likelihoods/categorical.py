@@ -12,7 +12,6 @@ from sklearn_mpt._likelihoods.base import (
     at_codes,
     log_softmax,
     softmax,
-    summed_products,
 )
 from sklearn_mpt._likelihoods.levels import check_codes, smoothed_fractions
 from sklearn_mpt._probabilities import drawn_codes
@@ -77,21 +76,6 @@ class Categorical(Likelihood):
     def derivatives(self, X, location):
         prob = self.mean(location)
         return self.inputs(X) - prob, prob
-
-    def coef_sums(self, X, location, weight, information_weight, products, n_coefs):
-        is_by_row = weight is None or weight.shape[1] == 1
-        if weight is not information_weight or not is_by_row:
-            return super().coef_sums(
-                X, location, weight, information_weight, products, n_coefs
-            )
-        chosen, prob = self.inputs(X), self.mean(location)
-        if weight is not None:
-            chosen, prob = (self.to_locations(weight) * part for part in (chosen, prob))
-        information = summed_products(prob, products)
-        # the sum of the slopes, chosen - prob, is that of chosen less that of prob
-        row_sums = products[..., :n_coefs].sum(1, keepdim=True)
-        gradient = summed_products(chosen, row_sums) - information[:, :n_coefs]
-        return gradient, information
 
     def inputs(self, X):
         """Return 1.0 for the category of each entry, else 0.0."""

@@ -382,25 +382,6 @@ class Columns(Likelihood):
         informations = (part.expand(*shape, -1) for part in informations)
         return self._by_location(slopes), self._by_location(informations)
 
-    def coef_sums(self, X, location, weight, information_weight, products, n_coefs):
-        parts = [
-            part.coef_sums(
-                X[..., columns],
-                location[..., places],
-                None if weight is None else weight[..., columns],
-                None
-                if information_weight is None
-                else information_weight[..., columns],
-                products,
-                n_coefs,
-            )
-            for part, columns, places in self._iter_part_slices()
-        ]
-        sums = zip(*parts, strict=True)
-        return tuple(
-            self._by_location(part.T for part in part_sums).T for part_sums in sums
-        )
-
     def to_locations(self, entries):
         return entries[..., self.feature_of.to(entries.device)]
 

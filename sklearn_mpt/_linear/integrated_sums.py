@@ -342,18 +342,25 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=No
     if len(likelihood.shape_param_features):
         shares = (r[..., None] * t for t in (share, known))
         shape_params = _shape_sums(likelihood, X, location, *shares, z)
-    if targets is None and visible.all():
-        share = known = None
-    width = z.shape[-1]
-    products = r[..., None] * _products(z)
-    sums = likelihood.coef_sums(X, location, share, known, products, width)
-    sums = sums_of(value, weight, sums[0], _as_matrices(sums[1], width), shape_params)
+    slope, information = likelihood.derivatives(X, location)
+    if targets is not None or not visible.all():
+        slope = likelihood.to_locations(share) * slope
+        information = likelihood.to_locations(known) * information
+    width, products = z.shape[-1], r[..., None] * _products(z)
+    gradient = _summed_products(slope, products[..., :width])
+    information = _as_matrices(_summed_products(information, products), width)
+    sums = sums_of(value, weight, gradient, information, shape_params)
     if masks is None:
         return sums
     index, n_masks = masks
     by_mask = value.new_zeros(2, n_masks)
     by_mask.index_add_(1, index, torch.stack([weight * value, weight]))
     return sums._replace(by_mask=by_mask)
+
+
+def _summed_products(weight, factors):
+    """Return the sums over rows and nodes of (n, s, l) times (n, s, p); (l, p)."""
+    return (factors.flatten(0, 1).T @ weight.flatten(0, 1)).T
 
 
 def _shape_sums(likelihood, X, location, share, known, z):

@@ -118,28 +118,6 @@ def test_pairs_take_all_rows_as_observed_at_once(name, entries, location, n_rows
     assert_allclose(*slopes)
 
 
-@pytest.mark.parametrize("n_weights", [0, 1, 5], ids=["ones", "of rows", "of nodes"])
-def test_sums_for_coefficients_are_those_of_entries(name, entries, n_weights):
-    likelihood, (n, d) = LIKELIHOODS[name], entries.shape
-    rng = np.random.default_rng(4)
-    location = torch.tensor(rng.normal(size=(n, 5, N_LOCATIONS.get(name, d))))
-    products = torch.tensor(rng.normal(size=(n, 5, 4)))
-    share = torch.tensor(rng.random((n, n_weights, d))) if n_weights else None
-    X, weight = entries[:, None], torch.ones(()) if share is None else share
-    gradient, information = likelihood.coef_sums(
-        X, location, share, share, products, n_coefs=2
-    )
-    location.requires_grad_()
-    total = (weight * likelihood.entry_log_prob(X, location)).sum()
-    (slope,) = torch.autograd.grad(total, location)
-    each = likelihood.derivatives(X, location)[1].detach()
-    each = each if share is None else likelihood.to_locations(share) * each
-    assert_allclose(
-        gradient.detach(), torch.einsum("nsl,nsp->lp", slope, products[..., :2])
-    )
-    assert_allclose(information.detach(), torch.einsum("nsl,nsp->lp", each, products))
-
-
 def test_slopes_of_pairs_are_those_of_sums_of_entries(name, entries, location):
     likelihood = LIKELIHOODS[name]
     observed = torch.ones_like(entries)
