@@ -50,10 +50,15 @@ class NetworkDensity(OrderMixture):
         """Approximate memory for scoring a row along all orders."""
         return FLOAT_BYTES * self.n_values * len(self.orders)
 
-    def _call(self, method, rows, visible, column, *args):
-        """Return what a method of the conditional of a column returns, as a tensor."""
+    def _call(self, method, rows, visible, row, column, *args):
+        """Return what a method of the conditional of a column returns, as a tensor.
+
+        row : indices of the rows for which it is called, (n_entries,). args : of the
+        method, (n_entries, ...).
+        """
         coding = self.codings[column]
-        of_read = (array.numpy()[:, coding.columns] for array in (rows, visible))
+        at = np.ix_(row.numpy(), coding.columns)
+        of_read = (array.numpy()[at] for array in (rows, visible))
         inputs = PredictorInputs(coding, *of_read)
         args = (arg.numpy() for arg in args)
         with named(self.predictors[column], self.names[column], "predict"):
@@ -70,7 +75,7 @@ class NetworkDensity(OrderMixture):
             at = (column == j).nonzero()[:, 0]
             i = row[at]
             of_column = (arg[i, j] for arg in args)
-            results[at] = self._call(method, rows[i], visible[i], j, *of_column)
+            results[at] = self._call(method, rows, visible, i, j, *of_column)
         return results
 
     def log_prob(self, rows, visible, hidden):
@@ -105,7 +110,7 @@ class NetworkDensity(OrderMixture):
             index = (~present[:, column]).nonzero()[:, 0]
             visible_or_other[:, column] = True
             if len(index):
-                log_probs = self._call("log_probs", rows[index], present[index], column)
+                log_probs = self._call("log_probs", rows, present, index, column)
                 log_prob[index, first:last] = log_probs
         average = X[:, averaged]
         if X[:, averaged].isnan().any():
@@ -119,9 +124,9 @@ class NetworkDensity(OrderMixture):
         The expectation of a number in its units, and probabilities of categories.
         """
         rows, present = self._read(X)
-
+        every = torch.arange(len(rows))
         outputs = [
-            self._call("predict", rows, present, j)
+            self._call("predict", rows, present, every, j)
             for j in range(len(self.conditionals))
         ]
         shift, scale = (
