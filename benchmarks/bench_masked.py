@@ -7,6 +7,8 @@ does not take, it skips: MADE is for 0 and 1, GaussianMixture for numbers::
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --small     # one minute
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --fits      # default fits
     OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --sites     # or zeros and ones
+    OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --long      # rows of 60 sites
+    OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --patience  # before the end
 """
 
 import argparse
@@ -28,7 +30,12 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import scale
 from torch.nn import functional
 
-from sklearn_mpt import MPTDeepVAE, MPTMaskedAutoencoder
+from sklearn_mpt import (
+    MPTDeepVAE,
+    MPTDependencyNetwork,
+    MPTMaskedAutoencoder,
+    MPTMixture,
+)
 
 warnings.simplefilter("ignore")
 
@@ -98,27 +105,68 @@ def print_fits(seed=0):
         )
 
 
-N_SITES, N_STATES = 20, 4
+N_STATES = 4
 
 
-def sites_of_chain(n_rows, rng):
+def sites_of_chain(n_rows, rng, n_sites=20):
     """Sites whose state depends on that of the site before."""
-    given = rng.dirichlet(np.full(N_STATES, 0.4), size=(N_SITES, N_STATES))
+    given = rng.dirichlet(np.full(N_STATES, 0.4), size=(n_sites, N_STATES))
     states = [rng.integers(N_STATES, size=n_rows)]
-    for j in range(1, N_SITES):
+    for j in range(1, n_sites):
         states.append(drawn(given[j][states[-1]], rng))
     return np.column_stack(states)
 
 
-def sites_of_tree(n_rows, rng, n_groups=6):
-    """Sites in groups, whose hidden states depend on one of all."""
-    first = rng.dirichlet(np.full(N_STATES, 0.4), size=(n_groups, N_STATES))
-    given = rng.dirichlet(np.full(N_STATES, 0.4), size=(N_SITES, N_STATES))
-    root = rng.integers(N_STATES, size=n_rows)
-    hidden = [drawn(part[root], rng) for part in first]
-    groups = np.arange(N_SITES) * n_groups // N_SITES
-    pairs = zip(given, groups, strict=True)
-    return np.column_stack([drawn(part[hidden[group]], rng) for part, group in pairs])
+def sites_of_tree(n_rows, rng, sizes=(6, 20)):
+    """Sites at the ends of a tree of hidden states, with so many on each level."""
+    level = [rng.integers(N_STATES, size=n_rows)]
+    for size in sizes:
+        above = np.arange(size) * len(level) // size
+        given = rng.dirichlet(np.full(N_STATES, 0.4), size=(size, N_STATES))
+        level = [
+            drawn(part[level[j]], rng) for part, j in zip(given, above, strict=True)
+        ]
+    return np.column_stack(level)
+
+
+def sites_of_splices(n_rows, rng, n_sites=60):
+    """Chains around the start of an intron, around its end, or neither."""
+    exon = rng.dirichlet(np.full(4, 5.0), size=4)
+    intron = rng.dirichlet([2.0, 1, 1, 4], size=4)
+    kind, middle = rng.integers(3, size=n_rows), n_sites // 2
+    states = np.empty((n_rows, n_sites), dtype=int)
+    states[:, 0] = rng.integers(4, size=n_rows)
+    for j in range(1, n_sites):
+        is_intron = kind == (1 if j < middle else 0)
+        prob = np.where(
+            is_intron[:, None], intron[states[:, j - 1]], exon[states[:, j - 1]]
+        )
+        states[:, j] = drawn(prob, rng)
+    # letters that are kept by sites before and after the start, one side for the other
+    is_start, is_end = kind == 0, kind == 1
+    left = rng.random(n_rows) < 0.5
+    for place, letter in enumerate([0, 0, 2, 2, 3, 0, 0, 2, 3], start=-3):
+        share = np.where(left == (place < 0), 0.9, 0.45)
+        share = 0.99 if place in (0, 1) else share
+        is_kept = is_start & (rng.random(n_rows) < share)
+        states[is_kept, middle + place] = letter
+    # a tract of two letters of any length, then the end
+    length = rng.integers(6, 16, size=n_rows)
+    for place in range(-18, -3):
+        is_tract = is_end & (place >= -3 - length) & (rng.random(n_rows) < 0.8)
+        letter = np.where(rng.random(n_rows) < 0.6, 3, 1)
+        states[is_tract, middle + place] = letter[is_tract]
+    for place, letter in enumerate([1, 0, 2, 2], start=-3):
+        is_kept = is_end & (rng.random(n_rows) < (0.99 if place in (-2, -1) else 0.65))
+        states[is_kept, middle + place] = letter
+    return states
+
+
+def greys(n_rows, rng):
+    """Digits in four greys, of pixels that are not always white."""
+    codes = np.digitize(load_digits().data, [1, 6, 12])
+    codes = codes[:, (codes > 0).mean(0) > 0.01]
+    return rng.permutation(codes)[:n_rows]
 
 
 def drawn(prob, rng):
@@ -131,16 +179,75 @@ def print_sites(n_train=500, n_test=300, seeds=2):
     for make in (sites_of_chain, sites_of_tree):
         for seed in range(seeds):
             rows = make(n_train + n_test, np.random.default_rng(seed))
-            indicators = (rows[..., None] == np.arange(1, N_STATES)).reshape(
-                len(rows), -1
-            )
             line = f"{make.__name__.removeprefix('sites_of_'):10s}"
-            for X, kind in ((rows, "categorical"), (indicators, "bernoulli")):
+            for X, kind in ((rows, "categorical"), (indicators(rows), "bernoulli")):
                 start, X = time.process_time(), X.astype(float)
                 model = MPTMaskedAutoencoder(likelihood=kind, random_state=0)
                 score = model.fit(X[:n_train]).score(X[n_train:])
                 line += f"{score:13.3f}{time.process_time() - start:6.1f}"
             print(line, flush=True)
+
+
+def indicators(rows):
+    """Zeros and ones for all states but the first."""
+    return (rows[..., None] == np.arange(1, N_STATES)).reshape(len(rows), -1)
+
+
+def tables_of_sites(n_rows):
+    """Names and codes of long rows."""
+    rng = np.random.default_rng(0)
+    yield "hidden tree", sites_of_tree(n_rows, rng, (4, 16, 60))
+    yield "splices", sites_of_splices(n_rows, rng)
+    yield "greys of digits", greys(n_rows, rng)
+
+
+def print_long_rows(n_train=1600, n_test=400):
+    """Print nats per row, and seconds of fits, of models of long rows of categories.
+
+    The autoencoder also gets zeros and ones for states. The number of components of a
+    mixture is the best of four for the rows held out.
+    """
+    print(f"{'nats per row, seconds':22s}{'zeros, ones':>18s}", end="")
+    print(f"{'categories':>18s}{'network':>18s}{'mixture':>18s}")
+    for name, rows in tables_of_sites(n_train + n_test):
+        line = f"{name:15s}{len(rows) - n_test:5d} x{rows.shape[1]:3d}"
+        models = [MPTMaskedAutoencoder(likelihood="bernoulli", random_state=0)]
+        how = {"likelihood": "categorical", "random_state": 0}
+        models += [MPTMaskedAutoencoder(**how), MPTDependencyNetwork(**how)]
+        for k, model in enumerate(models):
+            X = (rows if k else indicators(rows)).astype(float)
+            line += "{:12.3f}{:6.1f}".format(*score_and_seconds(model, X, n_test))
+        X, sizes = rows.astype(float), (5, 10, 20, 40)
+        mixtures = [MPTMixture(size, **how) for size in sizes]
+        found = [score_and_seconds(model, X, n_test) for model in mixtures]
+        print(line + "{:12.3f}{:6.1f}".format(*max(found)), flush=True)
+
+
+def score_and_seconds(model, X, n_test):
+    """Mean log-probability of the last rows, and seconds of a fit to the others."""
+    started = time.process_time()
+    model.fit(X[:-n_test])
+    seconds = time.process_time() - started
+    return model.score(X[-n_test:]), seconds
+
+
+PATIENCE = 5, 10, 20
+
+
+def print_patience(seed=0):
+    """Print held-out nats and seconds by the number of epochs without a gain."""
+    print(f"{'':20s}" + "".join(f"{n:18d}" for n in PATIENCE))
+    for name, kind, X, n_test in tables_of_fits():
+        train, test = train_test_split(X, test_size=n_test, random_state=seed)
+        train = train[:1000]
+        line = f"{name:10s}{len(train):5d} x{X.shape[1]:3d}"
+        for n_epochs in PATIENCE:
+            model = MPTMaskedAutoencoder(
+                likelihood=kind, n_iter_no_change=n_epochs, random_state=seed
+            )
+            rows = np.concatenate([train, test])
+            line += "{:12.3f}{:6.1f}".format(*score_and_seconds(model, rows, len(test)))
+        print(line, flush=True)
 
 
 def tables(small):
@@ -252,19 +359,25 @@ MODELS = {
 }
 
 
+PARTS = {
+    "fits": print_fits,
+    "sites": print_sites,
+    "long": print_long_rows,
+    "patience": print_patience,
+}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--small", action="store_true", help="two tables, 6 seconds")
     parser.add_argument("--seconds", type=float, help="for each model and table")
-    parser.add_argument("--fits", action="store_true", help="default fits alone")
-    parser.add_argument("--sites", action="store_true", help="sites of sequences alone")
+    for part, show in PARTS.items():
+        parser.add_argument(f"--{part}", action="store_true", help=show.__doc__)
     arguments = parser.parse_args()
-    if arguments.fits:
-        print_fits()
-        return
-    if arguments.sites:
-        print_sites()
-        return
+    for part, show in PARTS.items():
+        if getattr(arguments, part):
+            show()
+            return
     seconds = arguments.seconds or (6 if arguments.small else 12)
     print(f"Held-out nats per row after {seconds:g} processor seconds each")
     print(f"{'':26s}" + "".join(f"{name:>17s}" for name in MODELS))
