@@ -89,7 +89,7 @@ def test_expected_counts_have_their_mass_in_the_tails():
 
 
 def test_averages_that_are_uncertain_are_said(monkeypatch):
-    model, X = fitted("poisson", 2)
+    model, X = fitted("poisson", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.impute(X)

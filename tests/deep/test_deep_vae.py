@@ -64,7 +64,7 @@ def linear():
 @pytest.fixture(scope="module")
 def binary():
     X = binary_rows()
-    return quiet_fit(quick(likelihood="bernoulli", max_iter=12), X), X
+    return quiet_fit(quick(likelihood="bernoulli", max_iter=4), X), X
 
 
 def test_linear_decoder_reaches_the_closed_form_optimum(linear):
@@ -160,7 +160,6 @@ def test_objectives_and_conditionals_all_train():
     for changes in (
         {"objective": "elbo"},
         {"objective": "iwae"},
-        {"objective": "mpt", "mask_rate": 0.5},
         {"objective": "mpt", "mask_rate": 2},
         {"conditional": "encode_decode", "n_masks": 16},
     ):
@@ -176,7 +175,7 @@ def test_drawn_masks_train(mask_rate):
         quiet_fit(model.set_params(max_iter=max_iter, n_masks=n_masks), X).score(X)
         for max_iter, n_masks in [(0, 16), (4, "auto"), (4, 16)]
     )
-    assert drawn > start + 0.05
+    assert min(drawn, at_once) > start + 0.05
     assert drawn != at_once
 
 
@@ -307,7 +306,7 @@ def test_points_per_row_by_the_objective(objective, n_points):
 def learned():
     """A model and its rows, of which a few say little beside what it has learned."""
     X = load_iris().data[::5]
-    return quiet_fit(quick(max_iter=20), X), X
+    return quiet_fit(quick(max_iter=8), X), X
 
 
 @pytest.mark.parametrize(

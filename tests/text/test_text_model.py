@@ -348,7 +348,7 @@ def test_global_torch_state_is_untouched(folder):
     torch.manual_seed(0)
     state = torch.get_rng_state()
     before = torch.get_default_dtype(), torch.get_num_threads()
-    scorer = scorer_of(folder, dtype="bfloat16", n_jobs=2, batch_tokens=16).fit(TEXTS)
+    scorer = scorer_of(folder, dtype="bfloat16", n_jobs=2, batch_tokens=64).fit(TEXTS)
     scorer.transform(TEXTS)
     assert (torch.get_default_dtype(), torch.get_num_threads()) == before
     assert torch.equal(torch.get_rng_state(), state)
