@@ -2,15 +2,10 @@ import os
 
 # The problems are small: waiting for a second thread costs more than it gives.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "agg")
 
-import joblib
-import matplotlib
-import numpy as np
-import pytest
+import pytest  # what takes long to load, the process that starts the others need not
 
-from sklearn_mpt import MPTProbabilisticPCA
-
-matplotlib.use("agg")
 # They register a device for the whole process, and are no tests.
 collect_ignore = ["second_device.py", "device_cases.py"]
 
@@ -18,6 +13,8 @@ collect_ignore = ["second_device.py", "device_cases.py"]
 @pytest.fixture
 def in_threads():
     """Jobs are threads: each process would load all libraries. Engines test those."""
+    import joblib
+
     with joblib.parallel_config(backend="threading"):
         yield
 
@@ -25,6 +22,10 @@ def in_threads():
 @pytest.fixture
 def known():
     """Rows, and a model whose parameters are known: nothing is trained."""
+    import numpy as np
+
+    from sklearn_mpt import MPTProbabilisticPCA
+
     rng = np.random.default_rng(0)
     components = rng.normal(size=(2, 6))
     start = {"components": components, "mean": np.arange(6.0), "noise_variance": 0.3}

@@ -123,6 +123,9 @@ def test_every_kind_of_array_gives_the_same(name, kind, tmp_path):
                 assert method(rows) is None
             else:
                 assert_allclose(method(rows), truth, rtol=1e-12, err_msg=which)
+            if isinstance(rows, np.ndarray):
+                # torch writes into those that are read-only, too
+                assert_array_equal(rows.astype(float), plain)
 
 
 @pytest.mark.parametrize("kind", ["read-only", "reversed", "memory map", "Fortran"])
@@ -138,15 +141,6 @@ def test_masks_and_latent_variables_of_every_kind(case, kind, tmp_path):
     assert_array_equal(
         model.inverse_transform(KINDS[kind](Z, tmp_path)), model.inverse_transform(Z)
     )
-
-
-def test_rows_given_are_never_written_to(case):
-    model, (X, gaps), _ = case
-    for rows in (X, gaps):
-        before = rows.copy()
-        for method in methods(model).values():
-            method(rows)
-        assert_array_equal(rows, before)
 
 
 def test_integers_and_bools_are_numbers(case):

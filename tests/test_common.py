@@ -12,7 +12,6 @@ import warnings
 
 import numpy as np
 import pytest
-import skops.io
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import all_masks, masked_score, scores_of_masks, terms_of_orders
 from sklearn.base import BaseEstimator, clone
@@ -504,6 +503,8 @@ def test_persistence(model, X, library):
     if library == "pickle":
         copy = pickle.loads(pickle.dumps(model))
     else:
+        import skops.io  # it takes seconds to load
+
         data = skops.io.dumps(model)
         unknown = skops.io.get_untrusted_types(data=data)
         own = f"{type(model).__module__}.{type(model).__name__}"

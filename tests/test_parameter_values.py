@@ -74,7 +74,7 @@ def combinations():
 @pytest.mark.parametrize(("name", "parameter", "values"), [*combinations()])
 def test_other_values_of_a_parameter_serve(name, parameter, values):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(30, 1)) + 0.5 * rng.normal(size=(30, 4))
+    X = rng.normal(size=(20, 1)) + 0.5 * rng.normal(size=(20, 3))
     X = (X > 0).astype(float) if name in BINARY else X
     gaps = np.where(rng.random(X.shape) < 0.1, np.nan, X)
     model, params = MODELS[name]

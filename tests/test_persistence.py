@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-import skops.io
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 import sklearn_mpt
@@ -111,6 +110,8 @@ def test_a_loaded_model_is_the_saved_one(fitted, library):
     if library == "pickle":
         loaded = pickle.loads(pickle.dumps(model))
     else:
+        import skops.io  # it takes seconds to load
+
         data = skops.io.dumps(model)
         types = skops.io.get_untrusted_types(data=data)
         assert all(name.startswith(TRUSTED) for name in types), types

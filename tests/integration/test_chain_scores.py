@@ -33,14 +33,14 @@ def binary_model(n_components, n_features=10, n_rows=30, steepness=1.5):
 @functools.cache
 def deep_model(likelihood, n_rows=12):
     rng = np.random.default_rng(0)
-    X = np.sin(rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, 8)))
+    X = np.sin(rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, 5)))
     X = X + 0.3 * rng.normal(size=X.shape)
     X = X if likelihood == "gaussian" else (X > 0).astype(float)
     model = MPTDeepVAE(
         hidden_layer_sizes=(8,),
         likelihood=likelihood,
         early_stopping=False,
-        max_iter=10,
+        max_iter=4,
         random_state=0,
     )
     return model.fit(X), X
