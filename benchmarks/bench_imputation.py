@@ -359,6 +359,8 @@ def report(results):
         n_tables, n_wrong = of_methods.count().max()
         print(f"\n{shape}: mean ranks over {n_tables} tables (wrong: {n_wrong})")
         print(found.to_string(na_rep="-"))
+    if "MPTImputer" not in set(results["method"]):
+        return
     for column in ("rmse", "wrong"):
         best = means[column].groupby(case).transform("min")
         ratio = (means[column] / best).xs("MPTImputer", level="method")
