@@ -376,7 +376,14 @@ def no_numbers(values):
 
 def words_for(values):
     """Return the set of words for the kinds of values that are not numbers or bools."""
-    return {_word(value) for value in {type(v): v for v in values}.values()} - {""}
+    return {_word(value) for value in one_of_each_type(values)} - {""}
+
+
+def one_of_each_type(values):
+    """Return a value of each type; those of an array of numbers have the same."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
+        return values[:1]
+    return {type(v): v for v in values}.values()
 
 
 def _word(value):

@@ -129,6 +129,8 @@ def zones_of(column):
     dtype = None if column.series is None else column.series.dtype
     if isinstance(dtype, nw.Datetime):
         return {dtype.time_zone or ""}
+    if column.values.dtype != object:
+        return {""}
     zones = {getattr(value, "tzinfo", None) for value in column.present.tolist()}
     return {"" if zone is None else str(zone) for zone in zones} or {""}
 

@@ -18,6 +18,7 @@ from sklearn_mpt._frames import (
     column_place,
     columns_of,
     no_numbers,
+    one_of_each_type,
     plain,
     words_for,
 )
@@ -413,7 +414,7 @@ def _check_codes(column, present):
 
 def kinds_of_values(values):
     """Return the kinds of values: booleans, strings, numbers, objects."""
-    return {_kind_of_value(value) for value in {type(v): v for v in values}.values()}
+    return {_kind_of_value(value) for value in one_of_each_type(values)}
 
 
 def _kind_of_value(value):
