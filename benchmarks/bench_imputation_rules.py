@@ -39,7 +39,15 @@ NAMES = (
     "SLID",
     "storms",
 )
+
+
+def without_untransformed(settings):
+    kinds = kinds_of_models.kinds_of_models(settings)
+    return [k for k in kinds if not (k and k[0].name.startswith("untransformed"))]
+
+
 OTHER_VALUES = {
+    "no untransformed Gaussians": ((search,), "kinds_of_models", without_untransformed),
     "four shrinkages": ((kinds_of_models,), "SHRINKAGES", (0.3, 0.03, 0.003, 0.0003)),
     "no shrinkage of mixtures": ((kinds_of_models,), "SHRINKAGE_OF_MIXTURES", 1e-4),
     "shrinkage of mixtures 0.1": ((kinds_of_models,), "SHRINKAGE_OF_MIXTURES", 0.1),
@@ -54,7 +62,7 @@ OTHER_VALUES = {
     "7 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 7),
     "50 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 50),
     "splits by a third": ((kinds_of_models,), "MAX_FEATURES", 1 / 3),
-    "30 epochs of factors": ((kinds_of_models,), "FACTOR_EPOCHS", 30),
+    "60 epochs of factors": ((kinds_of_models,), "FACTOR_EPOCHS", 60),
     "60 dense columns": ((kinds_of_models,), "MAX_DENSE_COLUMNS", 60),
     "200 dense columns": ((kinds_of_models,), "MAX_DENSE_COLUMNS", 200),
     "8 factors": ((kinds_of_models,), "MAX_FACTORS", 8),

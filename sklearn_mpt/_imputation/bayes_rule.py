@@ -25,6 +25,7 @@ from sklearn_mpt._probabilities import drawn_codes
 from sklearn_mpt._seeds import seed_from
 
 MIN_FREQUENCY = 1e-3  # of a category, so that one that is not in the rows is possible
+MIN_NOISE = 1e-6  # variance that factors leave to a standardised number, at least
 
 
 class BayesRuleModel(CodedModel):
@@ -311,18 +312,24 @@ class FactorBlock(NamedTuple):
 class FactorIndicators(IndicatorModel):
     """A Gaussian with few factors, of which no covariance matrix is formed.
 
-    The noise variance of a column is shrunk towards the mean of all, as if as many rows
-    had it as the column has parameters: with few rows, a factor may follow one column,
-    whose noise would be zero.
+    The noise variance of a column is shrunk towards the geometric mean of all, as if as
+    many rows had it as the column has parameters: with few rows, a factor may follow
+    one column, whose noise would be zero. Their arithmetic mean would be far above the
+    noise of columns that are nearly collinear.
 
     Parameters
     ----------
     n_factors : int
     max_iter, tol : as those of `fit_factors`
+    with_powers : bool, default=True
+        Whether the model reads power transforms of skewed numbers.
     """
 
-    def __init__(self, n_factors: int, max_iter: int, tol: float):
-        super().__init__(MPTLinearVAE(n_factors, noise="per_feature", max_iter=0))
+    def __init__(
+        self, n_factors: int, max_iter: int, tol: float, with_powers: bool = True
+    ):
+        model = MPTLinearVAE(n_factors, noise="per_feature", max_iter=0)
+        super().__init__(model, with_powers)
         self.n_factors, self.max_iter, self.tol = n_factors, max_iter, tol
 
     def set_warm_start(self, **params) -> Self:
@@ -331,10 +338,12 @@ class FactorIndicators(IndicatorModel):
 
     def _fit_model(self, X, sample_weight):
         params = {"max_iter": self.max_iter, "tol": self.tol, "start": self._point()}
-        point = fit_factors(X, sample_weight, self.n_factors, **params)
+        point = fit_factors(
+            X, sample_weight, self.n_factors, noise_floor=MIN_NOISE, **params
+        )
         coefs, noise = point.coefs.numpy(), point.shape_params.exp().numpy()
         n_present, n_parameters = np.count_nonzero(~np.isnan(X), axis=0), coefs.shape[1]
-        pooled = n_present * noise + n_parameters * noise.mean()
+        pooled = n_present * noise + n_parameters * np.exp(np.log(noise).mean())
         arrays = {
             "components": coefs[:, :-1].T,
             "mean": coefs[:, -1],

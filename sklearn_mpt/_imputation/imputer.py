@@ -82,7 +82,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         to 100, Gaussians with all covariances and mixtures (`MPTMixture`);
         forests (`MPTDependencyNetwork`); with `max_seconds` or `max_models` also
         `MPTMaskedAutoencoder` and `MPTDeepVAE`. All but forests describe
-        power transforms of numbers whose columns are skewed [3]_.
+        power transforms of numbers whose columns are skewed [3]_. Where some are,
+        Gaussians of the numbers as they are follow: transforms bend sums of columns.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all

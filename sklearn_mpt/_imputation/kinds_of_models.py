@@ -46,7 +46,7 @@ MAX_FACTORS = 32
 MIXTURE_SIZES = 2, 4, 8, 16
 # Most epochs of mixtures and of factors, and the gain at which they end, in nats per
 # row and column. The chosen models are trained on, on all entries.
-EM_EPOCHS, FACTOR_EPOCHS = 8, 60
+EM_EPOCHS, FACTOR_EPOCHS = 8, 30
 TOL = 5e-4
 # Forests are not calibrated: that takes time, and means of numbers stay as they are.
 # Each level is a column, so that splits must choose from many columns. What other
@@ -96,9 +96,16 @@ class TableSettings(NamedTuple):
 
 
 def kinds_of_models(settings):
-    """Return the kinds that are always tried, each a list of `Candidate`."""
+    """Return the kinds that are always tried, each a list of `Candidate`.
+
+    Power transforms make skewed columns normal, but bend what is linear: where a column
+    is the sum of others, or nearly so, numbers must stay as they are.
+    """
     kinds = [columns_alone(), factors(settings), gaussians(settings)]
-    return [*kinds, mixtures(settings), forests(settings)]
+    kinds += [mixtures(settings), forests(settings)]
+    if settings.coding.has_powers:
+        kinds += [factors(settings, False), gaussians(settings, False)]
+    return kinds
 
 
 def columns_alone():
@@ -106,8 +113,11 @@ def columns_alone():
     return [Candidate("columns alone", lambda _: IndependentColumns())]
 
 
-def factors(settings):
-    """Return Gaussians of 1, 2, 4, ... factors, with indicators for categories."""
+def factors(settings, with_powers=True):
+    """Return Gaussians of 1, 2, 4, ... factors, with indicators for categories.
+
+    with_powers : whether they describe power transforms of skewed numbers.
+    """
     if settings.n_indicators <= MIN_FACTOR_COLUMNS:
         return []
     n_most = min(settings.n_indicators // 2, settings.n_rows // 2, MAX_FACTORS)
@@ -115,15 +125,18 @@ def factors(settings):
     sizes = [2**i for i in range(n_most.bit_length())]
     return [
         Candidate(
-            f"Gaussian, {k} {'factor' if k == 1 else 'factors'}",
-            lambda _, k=k: FactorIndicators(k, *params),
+            f"{_gaussian(with_powers)}, {k} {'factor' if k == 1 else 'factors'}",
+            lambda _, k=k: FactorIndicators(k, *params, with_powers),
         )
         for k in sizes
     ]
 
 
-def gaussians(settings):
-    """Return Gaussians with decreasing shrinkage, with indicators for categories."""
+def gaussians(settings, with_powers=True):
+    """Return Gaussians with decreasing shrinkage, with indicators for categories.
+
+    with_powers : whether they describe power transforms of skewed numbers.
+    """
     n_columns, layout = settings.n_indicators, settings.layout
     if n_columns > MAX_DENSE_COLUMNS:
         return []
@@ -133,12 +146,19 @@ def gaussians(settings):
         if before is not None:
             return warm_started(before, reg_covar=shrinkage)
         model = settings.mixture(1, wide, reg_covar=shrinkage)
-        return GaussianIndicators(model)
+        return GaussianIndicators(model, with_powers)
 
     return [
-        Candidate(f"Gaussian, shrinkage {s}", lambda before, s=s: start(before, s))
+        Candidate(
+            f"{_gaussian(with_powers)}, shrinkage {s}",
+            lambda before, s=s: start(before, s),
+        )
         for s in SHRINKAGES
     ]
+
+
+def _gaussian(with_powers):
+    return "Gaussian" if with_powers else "untransformed Gaussian"
 
 
 def mixtures(settings):

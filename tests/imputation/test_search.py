@@ -69,6 +69,14 @@ def test_small_tables_are_filled_in_better_than_by_neighbours_or_means(name):
     assert error < 0.97 * error_of_means
 
 
+def test_a_sum_of_skewed_columns_is_filled_in_by_the_sum():
+    X = np.exp(np.random.default_rng(0).normal(size=(120, 3)))
+    X = np.column_stack([X, X.sum(axis=1)])
+    is_hidden = np.zeros(X.shape, dtype=bool)
+    is_hidden[:30, 3] = True
+    assert rmse_of_hidden(X, is_hidden) < 0.05
+
+
 def test_a_category_of_many_levels_leaves_numbers_a_model():
     z, X, rng = of_factors(500, 12)
     level = np.argsort(np.argsort(z[:, 0] + rng.normal(size=500))) * 40 // 500
@@ -134,6 +142,19 @@ def test_categories_given_factors_follow_from_bayes_rule():
         found = model.conditional_log_prob(coded, np.arange(3) == j)[:, j]
         code = rows[:, j].astype(int)
         assert_allclose(found, expected[np.arange(200), code], atol=1e-8)
+
+
+def test_small_noise_of_factors_is_found():
+    """Far below a thousandth of the variance, beside a column that is all noise."""
+    _, X, rng = of_factors(60, 20, noise=0.003)
+    X = np.column_stack([X, rng.normal(size=60)])
+    X = np.where(rng.random(X.shape) < 0.2, np.nan, X)
+    layout = ColumnLayout(["gaussian"] * 21, np.zeros(21, int))
+    coding = TableCoding(layout, X)
+    model = FactorIndicators(3, 60, 0.02).fit(CodedRows(X, coding)).model
+    noise = np.sqrt(model.noise_variance_) * coding.transforms[True].scale
+    assert_allclose(np.median(noise), 0.003, rtol=0.2)
+    assert_allclose(noise[-1], 1, rtol=0.4)
 
 
 def test_long_tables_are_filled_in_by_chunks(monkeypatch):
