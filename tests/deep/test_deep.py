@@ -3,12 +3,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import all_masks, dense_grid
-from scipy.special import expit
-from scipy.stats import bernoulli, multivariate_normal, norm
+from scipy.stats import multivariate_normal
 
-from sklearn_mpt._base.density import Units
 from sklearn_mpt._deep import objectives
-from sklearn_mpt._deep.comparators import EncodeDecodeDensity, row_sample_bound
+from sklearn_mpt._deep.comparators import row_sample_bound
 from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
@@ -17,22 +15,17 @@ from sklearn_mpt._deep.objectives import (
     shared_bounds,
     shared_scores,
 )
-from sklearn_mpt._deep.posterior_modes import gaussian_at_mode, n_modes
+from sklearn_mpt._deep.posterior_modes import gaussian_at_mode
 from sklearn_mpt._fitting.masks import training_sets
 from sklearn_mpt._integration.integrals import log_joint, rows_of
 from sklearn_mpt._integration.quadrature import (
     Nodes,
-    PosteriorMixture,
     gaussian_around,
-    gaussian_log_prob,
-    moments,
-    natural_parameters,
     standard_normal_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 N_DIMS, N_FEATURES = 2, 5
-UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())
 
 
 def tensor(*shape, seed=0):
@@ -131,59 +124,6 @@ def test_encoder_can_be_the_posterior_of_a_linear_decoder():
     assert_allclose(posterior.mean[0].detach(), expected)
     root = posterior.root[0].detach().numpy()
     assert_allclose(root.T @ root, np.eye(N_DIMS) - gain @ W[:, seen].T, atol=1e-12)
-
-
-def test_gaussian_log_probs_are_those_of_scipy():
-    posterior = some_encoder()(
-        tensor(3, N_FEATURES), torch.ones(3, N_FEATURES, dtype=torch.bool)
-    )
-    z = tensor(4, N_DIMS, seed=1)
-    log_prob = gaussian_log_prob(z.expand(3, -1, -1), posterior).detach()
-    coefs, constant = natural_parameters(posterior)
-    linear = (constant[:, None] + coefs @ moments(z).T).detach()
-    for i in range(3):
-        root = posterior.root[i].detach().numpy()
-        mean = posterior.mean[i].detach().numpy()
-        expected = multivariate_normal(mean, root.T @ root).logpdf(z)
-        assert_allclose(log_prob[i], expected)
-        assert_allclose(linear[i], expected)
-
-
-@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
-def test_likelihoods_are_those_of_scipy(name):
-    likelihood, X = some_model(name).likelihood, some_rows(name)
-    location = tensor(6, N_FEATURES, seed=1)
-    if name == "bernoulli":
-        expected = bernoulli.logpmf(X[:, None].numpy(), expit(location.numpy()))
-    else:
-        expected = norm.logpdf(X[:, None], location, 0.3**0.5)
-    log_prob = likelihood.entry_log_prob(X[:, None], location).detach()
-    assert_allclose(log_prob, expected)
-    observed = (tensor(4, N_FEATURES, seed=2) > 0).to(X.dtype)
-    of_all = likelihood.pair_log_prob(X * observed, observed, location).detach()
-    assert_allclose(of_all, (expected * observed.numpy()[:, None]).sum(-1))
-
-
-@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
-def test_derivatives_are_those_of_autograd(name):
-    likelihood, X = some_model(name).likelihood, some_rows(name)
-    location = tensor(4, N_FEATURES, seed=1).requires_grad_()
-    slope, curvature = likelihood.derivatives(X, location)
-    total = likelihood.entry_log_prob(X, location).sum()
-    (expected,) = torch.autograd.grad(total, location, create_graph=True)
-    assert_allclose(slope.detach(), expected.detach())
-    (second,) = torch.autograd.grad(expected.sum(), location)
-    assert_allclose(curvature.detach(), -second)
-
-
-@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
-def test_draws_have_the_expected_mean(name):
-    likelihood, location = some_model(name).likelihood, tensor(N_FEATURES)
-    uniform = torch.tensor(np.random.default_rng(0).random((20000, N_FEATURES)))
-    draws = likelihood.draw(location, uniform)
-    error = draws.std(0) / len(draws) ** 0.5
-    z = (draws.mean(0) - likelihood.mean(location)) / error
-    assert z.abs().max() < 4
 
 
 def test_noise_variance_has_a_floor():
@@ -450,49 +390,6 @@ def test_both_modes_of_a_folded_decoder_are_found():
         rows = rows_of(torch.tensor([[4.0], [0.25], [100.0]], dtype=torch.float64))
         _, *found = module.propose(rows)
     means = torch.stack([posterior.mean[:, 0] for posterior in found], 1)
-    assert len(found) == n_modes(1)
     for row, root in zip(means.numpy(), (2, 0.5, 10), strict=True):
         # the prior pulls the modes towards 0
         assert_allclose([row.min(), row.max()], [-root, root], rtol=0.02)
-
-
-def test_points_of_the_mixture_integrate_to_one():
-    observed = torch.ones(3, N_FEATURES, dtype=torch.bool)
-    encoder = some_encoder()
-    with torch.no_grad():
-        posteriors = [encoder(tensor(3, N_FEATURES, seed=s), observed) for s in (1, 2)]
-    rule = PosteriorMixture((256, 256, 64), N_DIMS, "cpu", (0,))
-    rows = rows_of(tensor(3, N_FEATURES, seed=3))
-    nodes = [rule.place(group, posteriors, rows) for group in rule.groups]
-    mass = torch.stack([node.log_weight.exp().sum(1) for node in nodes])
-    second = torch.stack(
-        [(n.log_weight.exp()[..., None] * n.z**2).sum(1) for n in nodes]
-    )
-    assert_allclose(mass.mean(0), 1, atol=0.02)
-    assert_allclose(second.mean(0), 1, atol=0.1)
-
-
-def predict_by_chains(module, X, mask):
-    model = EncodeDecodeDensity(module, UNITS, X.device, seed=(0,))
-    with torch.no_grad():
-        return model.conditional_log_prob(X, mask)
-
-
-def test_chain_of_a_well_determined_row_is_the_conditional():
-    model, mean, covariance = linear_gaussian(noise_variance=0.05)
-    x = np.random.default_rng(0).multivariate_normal(mean, covariance)
-    mask = torch.arange(N_FEATURES)[None] == 0
-    log_prob = predict_by_chains(model, torch.tensor(x)[None], mask)[0, 0]
-    everything = log_density([x], np.ones((1, N_FEATURES), bool), mean, covariance)[0]
-    seen = ~mask.numpy()
-    expected = everything - log_density([x], seen, mean, covariance)[0]
-    assert_allclose(log_prob, expected, atol=0.3)
-
-
-def test_chain_density_integrates_to_one():
-    model, values = some_model("gaussian"), torch.linspace(-8, 8, 161).double()
-    X = tensor(1, N_FEATURES).repeat(len(values), 1)
-    X[:, 0] = values
-    hidden = torch.arange(N_FEATURES)[None] == 0
-    density = predict_by_chains(model, X, hidden)[:, 0].exp()
-    assert_allclose(torch.trapezoid(density, values), 1, atol=1e-3)

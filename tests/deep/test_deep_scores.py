@@ -11,7 +11,6 @@ from sklearn_mpt._base.density import Units
 from sklearn_mpt._base.fitted_density import _warn_if_uncertain
 from sklearn_mpt._deep.density import DeepDensity, DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, propagate
-from sklearn_mpt._deep.posterior_modes import likeliest_points
 from sklearn_mpt._integration.integrals import log_joint, rows_of
 from sklearn_mpt._integration.quadrature import Nodes, standard_normal_log_prob
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
@@ -106,14 +105,15 @@ def test_modes_far_in_the_tails_are_found(x):
     assert error < 0.3
 
 
-@pytest.fixture(scope="module")
-def linear():
-    """A linear decoder, at the closed form, and the model that is exact for it."""
+def at_the_closed_form(**settings):
+    """A linear decoder, the model that is exact for it, and rows."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2)) @ rng.normal(size=(2, 5))
     X += 0.2 * rng.normal(size=X.shape)
     pca = MPTProbabilisticPCA(2, init="pca", max_iter=0).fit(X)
-    model = MPTDeepVAE(hidden_layer_sizes=(), max_iter=0, random_state=0).fit(X)
+    model = MPTDeepVAE(
+        hidden_layer_sizes=(), max_iter=0, random_state=0, **settings
+    ).fit(X)
     W, v = pca.components_, pca.noise_variance_
     pull = W.T * model._scale / v
     model.decoder_coefs_, model.decoder_intercepts_ = [W], [pca.mean_]
@@ -122,6 +122,31 @@ def linear():
     model.encoder_information_ = np.concatenate([pull, -centre[:, None] * pull])
     model.encoder_precision_ = W / np.sqrt(v)
     return model, pca, X
+
+
+@pytest.fixture(scope="module")
+def linear():
+    return at_the_closed_form()
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return at_the_closed_form(conditional="encode_decode")
+
+
+def test_chains_of_well_determined_rows_are_the_conditionals(chain):
+    model, pca, X = chain
+    mask = np.arange(5) == 0
+    log_prob = model.conditional_log_prob(X[:4], mask)
+    assert_allclose(log_prob, pca.conditional_log_prob(X[:4], mask), atol=0.3)
+
+
+def test_densities_of_chains_integrate_to_one(chain):
+    model, _, X = chain
+    values, rows = np.linspace(-8, 8, 401) * X[:, 0].std(), np.tile(X[0], (401, 1))
+    rows[:, 0] = values
+    log_prob = model.conditional_log_prob(rows, np.arange(5) == 0)[:, 0]
+    assert_allclose(np.trapezoid(np.exp(log_prob), values), 1, atol=1e-3)
 
 
 @pytest.mark.parametrize("value", [10.0, 1e3])
@@ -216,21 +241,6 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
     assert len(covered) > 100
     assert np.mean(covered) > 0.87
     assert wrong <= (0 if on_the_data else 0.01 * len(covered))
-
-
-def test_starts_are_near_the_highest_of_many_points_and_apart():
-    model = bent(Gaussian(torch.tensor(0.01).double()), 50, 1.0, 0, "relu")
-    with torch.no_grad():
-        X = model.draw(torch.full((20, 50), torch.nan), np.random.default_rng(0))
-        rows, rng = rows_of(X), np.random.default_rng(1)
-        starts = likeliest_points(rows, model.joint)
-        of_starts, of_others = (
-            log_joint(rows, Nodes(z, standard_normal_log_prob(z)), model.joint)
-            for z in (starts, torch.tensor(rng.normal(size=(2000, 2))))
-        )
-    assert (of_starts.amax(1) > of_others.amax(1)).double().mean() > 0.5
-    apart = torch.cdist(starts, starts) + 10 * torch.eye(starts.shape[1])
-    assert apart.min() > 0.1
 
 
 def test_scores_of_rows_off_the_data_have_all_modes():

@@ -165,9 +165,12 @@ def test_factors_of_locations_serve_as_their_product(
 def test_slopes_are_those_of_autograd(name, entries, location):
     location.requires_grad_()
     total = LIKELIHOODS[name].entry_log_prob(entries, location).sum()
-    (expected,) = torch.autograd.grad(total, location)
-    slope, _ = LIKELIHOODS[name].derivatives(entries, location)
-    assert_allclose(slope.detach(), expected)
+    (expected,) = torch.autograd.grad(total, location, create_graph=True)
+    slope, curvature = LIKELIHOODS[name].derivatives(entries, location)
+    assert_allclose(slope.detach(), expected.detach())
+    if name in ("bernoulli", "gaussian", "poisson"):  # others have several locations
+        (second,) = torch.autograd.grad(expected.sum(), location)
+        assert_allclose(curvature.detach(), -second)
 
 
 def test_noise_slopes_are_those_of_autograd():
