@@ -65,7 +65,8 @@ MODES_AT_ONCE = [
 def unfitted(name):
     model = MODELS[name][0]()
     if "max_iter" in model.get_params():
-        model.set_params(max_iter=3)
+        # one epoch of a deep model is many steps, from several starts
+        model.set_params(max_iter=1 if "deep" in name else 3)
     return model, few(name)
 
 

@@ -270,13 +270,13 @@ def test_standard_errors_are_those_of_second_derivatives():
     best = np.concatenate([model.components_[0], model.intercept_, np.log(noise)])
     steps = np.diag(np.repeat([0.3, 0.3, 0.03], 3))
     hessian = np.empty((9, 9))
-    for i, j in np.ndindex(9, 9):
+    for i, j in zip(*np.tril_indices(9), strict=True):
         ends = [
             s * t * log_likelihood(best + s * steps[i] + t * steps[j])
             for s in (-1, 1)
             for t in (-1, 1)
         ]
-        hessian[i, j] = sum(ends) / (4 * steps[i, i] * steps[j, j])
+        hessian[i, j] = hessian[j, i] = sum(ends) / (4 * steps[i, i] * steps[j, j])
     expected = np.sqrt(np.linalg.inv(-hessian).diagonal()).reshape(3, 3)
     errors = model.standard_errors(X)
     assert_allclose(errors["components"][0], expected[0], rtol=0.02)

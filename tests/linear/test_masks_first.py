@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 
 def locations():
     rng = np.random.default_rng(0)
-    z = rng.normal(size=(150, 1))
+    z = rng.normal(size=(100, 1))
     return rng, z * np.linspace(0.5, 1.5, 6)
 
 

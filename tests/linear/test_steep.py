@@ -47,9 +47,11 @@ def on_a_dense_grid(model, X, n_nodes=1201, radius=8.0):
 @pytest.mark.parametrize("slope", [3, 30])
 def test_quadrature_says_exact_where_it_is(slope):
     model, X = steep_model(2, slope, 12, seed=slope)
+    X = X[:30]
     X[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
     value, error = model.score_samples(X, return_std=True)
-    off = np.abs(value - on_a_dense_grid(model, X))
+    n_nodes = 301 if slope == 3 else 1201
+    off = np.abs(value - on_a_dense_grid(model, X, n_nodes))
     assert (off[error == 0] < 5e-4).all()
     assert (off < 5 * error + 5e-4).all()
     assert (error == 0).mean() > 0.5

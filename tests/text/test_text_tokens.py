@@ -376,7 +376,7 @@ def pll():
 
 
 @pytest.mark.filterwarnings("ignore:.* hold .UNK.")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(text=st.text(max_size=40))
 def test_any_text_is_scored_by_its_tokens(pll, text):
     (part,) = pll.token_scores([text])
