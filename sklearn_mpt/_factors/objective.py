@@ -114,11 +114,16 @@ class GaussianObjective(Objective):
             C = self.symmetric.covariance(present, model.scaled)
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
-        present_pairs = present.T @ (weight[:, None] * present)
         axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
         product = (axes * explained_shares(lengths)) @ axes.T
         precision = identity(len(axes), axes) - product
-        return 0.5 * present_pairs * precision**2
+        return 0.5 * self._present_pairs * precision**2
+
+    @functools.cached_property
+    def _present_pairs(self):
+        """Fractions of rows in which two features are both present; (d, d)."""
+        present, weight = self._patterns
+        return present.T @ (weight[:, None] * present)
 
     @property
     @abstractmethod

@@ -161,7 +161,7 @@ def _posterior(residual, visible, m, symmetric):
     residual : rows less the mean, any number where not visible, (n, d).
     """
     C = symmetric.covariance(visible, m.scaled)
-    projected = (residual * visible / m.noise) @ m.W
+    projected = (residual * visible) @ (m.W / m.noise[:, None])
     return C, (C @ projected[..., None])[..., 0]
 
 
@@ -291,19 +291,20 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     packed = symmetric.pack(C).expand(len(X), -1)
     covered = symmetric.unpack(entry_weight.T @ packed)
     uncertain = (covered @ m.W[..., None])[..., 0]
-    distance = (error**2 / m.noise).sum(1) + (z**2).sum(1)
+    square, weighted_z = error**2, weight[:, None] * z
+    distance = square @ (1 / m.noise) + (z**2).sum(1)
     log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
     value = -0.5 * (log_scale + distance)
-    squares = (entry_weight * error**2).sum(0) + (uncertain * m.W).sum(1)
+    squares = weight @ square + (uncertain * m.W).sum(1)
     noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - entry_weight.sum(0)))
-    error = entry_weight * error
-    loading_gradient = torch.cat([error.T @ z - uncertain, error.sum(0)[:, None]], 1)
-    gradient = Point(loading_gradient / m.noise[:, None], noise_gradient)
+    loading_gradient = error.T @ weighted_z - uncertain
+    coef_gradient = torch.cat([loading_gradient, (weight @ error)[:, None]], 1)
+    gradient = Point(coef_gradient / m.noise[:, None], noise_gradient)
     information = _information(C, z, entry_weight, m, symmetric)
-    second = symmetric.unpack((weight @ packed)[None])[0] + (weight[:, None] * z).T @ z
+    second = symmetric.unpack((weight @ packed)[None])[0] + weighted_z.T @ z
     eye = identity(len(second), second)
     scale = 0.5 * (second - weight.sum() * eye)
-    rescaling = latent_rescaling(scale, (weight[:, None] * z).sum(0))
+    rescaling = latent_rescaling(scale, weighted_z.sum(0))
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 

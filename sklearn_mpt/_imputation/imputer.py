@@ -55,9 +55,8 @@ if TYPE_CHECKING:
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
-# Of draws of numbers with bounds, and of fits to them. With 600 rows and 40% of numbers
-# below a detection limit, whose mean is .31, the expected mean is .42 by a fit to the
-# others, .35 after 3 rounds and .33 after 7.
+# Of draws of numbers with bounds, and of fits to them. What other numbers gain is in
+# benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
 N_ROUNDS = 8
 LikelihoodNames = str | list | tuple | dict
 Bound = float | dict | ArrayLike | None
