@@ -68,7 +68,8 @@ MIN_COMPONENT_ROWS = 1.5
 FIRST_STARTS = ("kmeans", "hierarchical", "random_from_data", "whitened_kmeans")
 LATER_STARTS = ("kmeans", "random_from_data", "whitened_kmeans")
 # `fit` warns if rows tell less of the entropy of their components: all components are
-# nearly the same. Fits to noise tell 4% and more.
+# nearly the same. 72 fits to noise told 1.4% and more (benchmarks/RESULTS.rst,
+# "Mixtures of noise").
 MIN_FRACTION_TOLD = 0.01
 N_ROWS_TOLD = 2000  # rows from which this is estimated, so that it costs no epoch
 
