@@ -49,9 +49,8 @@ MIXTURE_SIZES = 2, 4, 8, 16
 EM_EPOCHS, FACTOR_EPOCHS = 8, 30
 TOL = 5e-4
 # Forests are not calibrated: that takes time, and means of numbers stay as they are.
-# Each level is a column, so that splits must choose from many columns. What other
-# numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of
-# models".
+# What other numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice
+# of models".
 CLASSIFIER_TREES, N_TREES, LEAF_ROWS, MAX_FEATURES = 10, 7, 3, 0.5
 
 
