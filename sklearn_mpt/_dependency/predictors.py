@@ -94,11 +94,6 @@ def is_forest(predictor):
     return isinstance(predictor, sum(_forests(), ()))
 
 
-def is_forest(predictor):
-    """Return whether a predictor is a forest of classification or regression trees."""
-    return isinstance(predictor, sum(_forests(), ()))
-
-
 def has_leaves(predictor):
     """Return whether a regressor is a forest with a mean and a variance in leaves."""
     _, regressors = _forests()
