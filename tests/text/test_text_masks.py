@@ -5,8 +5,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._text.masks import METHODS, MaskDraw
+from sklearn_mpt import MPTScorer
+from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.windows import Window
+
+(METHOD,) = MPTScorer._parameter_constraints["method"]
+METHODS = sorted(METHOD.options)
 
 
 def make_window(n_tokens=7, words=None, places=None, first_token=10):

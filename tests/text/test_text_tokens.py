@@ -21,8 +21,9 @@ from tokenizers import AddedToken
 from transformers import EsmTokenizer
 
 from sklearn_mpt import MPTScorer, feature_contributions, lml_samples, mpt_curve
-from sklearn_mpt._text.masks import METHODS
 
+(METHOD,) = MPTScorer._parameter_constraints["method"]
+METHODS = sorted(METHOD.options)
 N_TOKENS = [7, 7, 2, 9, 1]  # of TEXTS
 PAIRS = [("the cat", "sat on"), ("a dog", "ran"), ("", "the mat")]
 

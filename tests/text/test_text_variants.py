@@ -17,8 +17,14 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.variants import CONVENTIONS
 
+CONVENTIONS = [
+    "joint",
+    "masked-marginal",
+    "wild-type-marginal",
+    "mutant-marginal",
+    "pseudo-perplexity",
+]
 LOG_JOINT = random_joint(4, seed=3)
 WILD = "a b c a"
 
@@ -267,7 +273,8 @@ def test_sites_need_a_variant_of_the_same_length():
     scorer = make_scorer()
     with pytest.raises(ValueError, match="set it to 'joint' or 'pseudo-perplexity'"):
         scorer.score_variants(WILD, ["b2del"], method="masked-marginal")
-    with pytest.raises(ValueError, match="method must be one of 'joint'"):
+    listed = ", ".join(map(repr, CONVENTIONS))
+    with pytest.raises(ValueError, match=f"method must be one of {listed}, got"):
         scorer.score_variants(WILD, ["a1b"], method="magic")
     with pytest.raises(TypeError, match="a single 'a1b'"):
         scorer.score_variants(WILD, "a1b")
