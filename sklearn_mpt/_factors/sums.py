@@ -10,6 +10,10 @@ entries other than itself, entry j has the residual and the variance
 
 Symmetric K x K matrices of rows are packed into K (K + 1) / 2 numbers. Derivatives are
 written out, as they are a few products of matrices. The cost is O(n d k^2).
+
+`density` computes the same conditionals for users: of any targets, and with the
+rounding errors of little noise in view. That takes twice the time with 180 columns and
+32 components, so training has sums of its own.
 """
 
 import functools
