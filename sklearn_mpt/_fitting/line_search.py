@@ -1,7 +1,7 @@
 """Line search by backtracking: a step is halved until it is accepted."""
 
 
-def backtrack(attempt, max_tries, size=1.0, min_size=0.0):
+def backtrack(attempt, max_tries, size=1.0):
     """Halve a step until it is accepted; return its size, and what it leads to.
 
     Parameters
@@ -12,8 +12,6 @@ def backtrack(attempt, max_tries, size=1.0, min_size=0.0):
         Largest number of sizes that are tried.
     size : float
         The first of them.
-    min_size : float
-        A step that is smaller and not accepted is the last one.
 
     Returns
     -------
@@ -23,7 +21,7 @@ def backtrack(attempt, max_tries, size=1.0, min_size=0.0):
     """
     for _ in range(max_tries):
         result = attempt(size)
-        if result is not None or size < min_size:
+        if result is not None:
             return size, result
         size /= 2
     return size, None

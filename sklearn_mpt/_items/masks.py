@@ -18,8 +18,7 @@ from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._integration.masked_scores import target_terms
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.objective import block_sums
-from sklearn_mpt._items.solver import ItemSolver, solve_metric
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._items.solver import ItemSolver, shortened, solve_metric
 
 # Masks in each step, if `n_masks` is "auto". Their noise falls with the number, and
 # each has a product of matrices of its own.
@@ -47,9 +46,6 @@ class MaskedItemSolver(NoisySteps):
 
     Attributes
     ----------
-    max_step : float
-        Largest change of a parameter in a step, in logits. Directions are noisy, so
-        that it is less than without masks.
     resolution : float
         Averages end when they would gain a smaller share of what sampling loses, which
         is (number of parameters) / (2 n_rows).
@@ -57,7 +53,6 @@ class MaskedItemSolver(NoisySteps):
         Number of more epochs whose gain that is.
     """
 
-    max_step = 0.5
     resolution, patience = 0.01, 20
 
     def __init__(self, objective, point, n_rows, *, mask_rate, n_masks, tol, **params):
@@ -97,8 +92,7 @@ class MaskedItemSolver(NoisySteps):
         return MaskedMove(value, error, gain, gradient, direction)
 
     def moved(self, point, move, size):
-        longest = max(float(move.direction.abs().max()), TINY)
-        return point + min(size, self.max_step / longest) * move.direction
+        return point + shortened(self.objective.layout.items, size * move.direction)
 
     def flat(self, move):
         return move.gradient, move.direction

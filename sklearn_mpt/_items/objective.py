@@ -20,7 +20,12 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
-from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, Population, PriorGrid
+from sklearn_mpt._integration.prior_grid import (
+    RADIUS,
+    WIDE_RADIUS,
+    Population,
+    PriorGrid,
+)
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._items.spacing import TRAINING, spacing
 
@@ -155,16 +160,13 @@ class ItemObjective:
     has_node_noise : bool
         Whether values change where nodes move.
     max_spacing_ratio, min_spacing_ratio : float
-        The grid changes where the ratio of its spacing and the needed one is beyond.
-    min_radius : float
-        How far grids must reach, in standard deviations of z. If mean or variance of z
-        are free, new grids reach as far as those of scores, so that the population may
-        move a little before they change.
+        The grid changes where the ratio of its spacing and the needed one is beyond. If
+        mean or variance of z are free, it reaches as far as that of scores, so that the
+        population may move a little before it changes.
     """
 
     has_node_noise = False
     max_spacing_ratio, min_spacing_ratio = 1.15, 0.6
-    min_radius = 6.0
 
     def __init__(self, answers, layout, priors=NO_PRIORS, unseen=None):
         self.answers = answers
@@ -185,11 +187,11 @@ class ItemObjective:
             if (
                 max(ratio) < self.max_spacing_ratio
                 and min(ratio) > self.min_spacing_ratio
-                and self.grid.covers(population, self.min_radius)
+                and self.grid.covers(population, RADIUS)
             ):
                 return False
         may_move = layout.n_parameters > layout.items.n_parameters
-        radius = WIDE_RADIUS if may_move else self.min_radius
+        radius = WIDE_RADIUS if may_move else RADIUS
         self.grid = PriorGrid.over(population, steps, radius)
         return True
 

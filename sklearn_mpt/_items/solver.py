@@ -19,12 +19,14 @@ from sklearn_mpt._fitting.fit_loop import Solver, run
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
-from sklearn_mpt._numbers import TINY
 
-MAX_STEP = 2.0  # largest change of a parameter in a step, in logits
-# Added to the diagonal of an item's information: a share of it, for rounding; and so
-# much for each row, which bounds steps in flat directions.
-RIDGE, MIN_INFORMATION = 1e-6, 1e-4
+# Largest change of a parameter, in logits, in a step that is not halved until it gains:
+# on masks, or on a part of a stream. With 2.0 streams of 20 and 100 rows of seven
+# models ended 0.005 to 0.05 nats per row lower.
+MAX_STEP = 0.5
+# Added to the diagonal of an item's information for each row. It bounds steps in flat
+# directions.
+MIN_INFORMATION = 1e-4
 
 
 class ItemSolver(Solver):
@@ -57,9 +59,6 @@ class ItemSolver(Solver):
     patience : float
         Training ends if, besides, the last step gained less than so many times the
         tolerance.
-    rounding : float
-        Steps that promise a smaller share of the tolerance are not halved further:
-        what they gain is a rounding error.
     """
 
     max_scale = 10.0
@@ -67,7 +66,6 @@ class ItemSolver(Solver):
     max_tries = 20
     moves_without_gain, gain_over_moves = 3, 1e-4
     patience = 10.0
-    rounding = 0.01
 
     def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
@@ -97,13 +95,11 @@ class ItemSolver(Solver):
 
     def step(self):
         now = self._now
-        items = self.objective.layout.items
-        direction = shortened(items, self._direction(now))
+        direction = self._direction(now)
         slope = float(now.gradient @ direction)
         if not slope > 0:
             self._memory = QuasiNewton(self.max_scale)
             direction = solve_metric(self.objective, now, now.gradient)
-            direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
             if not math.isfinite(slope):
                 raise FloatingPointError
@@ -114,8 +110,7 @@ class ItemSolver(Solver):
             is_gain = evaluation is not None and evaluation.value >= least
             return evaluation if is_gain else None
 
-        min_size = self.rounding * self.tol / max(slope, TINY)
-        size, evaluation = backtrack(gaining, self.max_tries, min_size=min_size)
+        size, evaluation = backtrack(gaining, self.max_tries)
         n_rows = self.objective.answers.total
         if evaluation is None:
             self._is_over = not self._memory
@@ -196,8 +191,7 @@ def solve_metric(objective, now, vector):
         objective.layout.items.blocks, now.metric, strict=True
     ):
         damped = information.clone()
-        diagonal = damped.diagonal(dim1=1, dim2=2)
-        diagonal += RIDGE * diagonal + least
+        damped.diagonal(dim1=1, dim2=2).add_(least)
         part = vector[block.parameters].reshape(len(block.items), -1, 1)
         solution[block.parameters] = torch.linalg.solve(damped, part).flatten()
     first = objective.layout.items.n_parameters

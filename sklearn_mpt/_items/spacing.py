@@ -3,8 +3,8 @@ r"""The spacing of grids over abilities: as fine as posteriors and curves need.
 The error for a Gaussian posterior is that of `prior_grid`, :math:`2 \exp(-2 (\pi s /
 h)^2)` at the spacing h and the standard deviation s. A logistic curve of slope a has
 poles at a distance of :math:`\pi / a` from the real line, which cause an error of about
-:math:`2 \exp(-2 \pi^2 / (a h))`. So h is at most a ratio times s, and a multiple of
-this ratio times 1 / a.
+:math:`2 \exp(-2 \pi^2 / (a h))`. So h is at most a ratio times s, and the same
+ratio times 1 / a.
 """
 
 import torch
@@ -24,9 +24,6 @@ from sklearn_mpt._numbers import KEPT_ENTRIES, TINY
 # more dimensions cost more, and at most 2e-6 in scores.
 TRAINING = {1: 1.1, 2: 1.3, 3: 1.6}
 SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
-# Spacing over 1 / (steepest slope), as a multiple of these ratios: with it the error of
-# curves is that of posteriors in one dimension in training, and smaller in more.
-SLOPE_FACTOR = 1.1
 # Nodes in each dimension that are taken even if their table does not fit the memory
 # that is otherwise used: their spacing is 0.13 and 0.42 standard deviations of z.
 MIN_PER_DIM = {1: 101, 2: 31, 3: 31}
@@ -42,7 +39,7 @@ def spacing(items, point, population, ratios):
     widest = MAX_SPACING * population.deviation.amin(0)
     precision = max_precision(items, point, population, widest)
     steepest = items.max_slopes(point).clamp(min=TINY)
-    widest = torch.minimum(widest, SLOPE_FACTOR * ratio / steepest)
+    widest = torch.minimum(widest, ratio / steepest)
     steps = spacings(precision, ratio, widest).tolist()
     n_fitting = KEPT_ENTRIES // (len(items) * items.max_categories)
     max_nodes = max(min(MAX_GRID_NODES, n_fitting), MIN_PER_DIM[n_dims] ** n_dims)
