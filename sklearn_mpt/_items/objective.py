@@ -233,9 +233,9 @@ class ItemObjective:
         for block, (block_gradient, information) in zip(
             self.layout.items.blocks, sums, strict=True
         ):
-            pull, curvature, penalty = self.prior_terms(block, point)
+            slope, curvature, penalty = self.prior_terms(block, point)
             value -= penalty
-            gradient[block.parameters] = (block_gradient - pull).flatten()
+            gradient[block.parameters] = (block_gradient - slope).flatten()
             information.diagonal(dim1=1, dim2=2).add_(curvature)
             if self._is_fixed is not None:
                 is_fixed = self._is_fixed[block.parameters].view(len(block.items), -1)
@@ -276,11 +276,11 @@ class ItemObjective:
         gradient, curvature = torch.zeros_like(values), torch.zeros_like(values)
         penalty, columns = 0.0, block.slope_columns
         if values[:, columns].shape[1]:
-            pull, pull_curvature, penalty = slope_penalty(
+            slope, slope_curvature, penalty = slope_penalty(
                 values[:, columns], self.priors.slope
             )
-            gradient[:, columns] += pull
-            curvature[:, columns] += pull_curvature
+            gradient[:, columns] += slope
+            curvature[:, columns] += slope_curvature
         if self.priors.guessing is not None and block.kind.is_guessed:
             mean, deviation = self.priors.guessing
             standardised = (values[:, -1] - mean) / deviation

@@ -84,8 +84,8 @@ class Categorical(Likelihood):
     def precision(self, information, observed, jacobian):
         full = super().precision(information, observed, jacobian)
         weighted = (self.to_locations(observed) * information)[:, None] * jacobian
-        pull = self._by_feature(weighted).sum(-1)  # shape: (n, k, d)
-        return full - pull @ pull.mT
+        expected = self._by_feature(weighted).sum(-1)  # shape: (n, k, d)
+        return full - expected @ expected.mT
 
     def centre(self, location):
         by_feature = self._by_feature(location)

@@ -86,8 +86,8 @@ class _Ends(NamedTuple):
     def slope(self):
         """Return the derivative of `log_prob` in the location, times the deviation."""
         at_near, _, far_to_near = self.ratios()
-        pull = -at_near * torch.expm1(far_to_near)
-        return torch.where(self.is_mirrored, pull, -pull)
+        slope = -at_near * torch.expm1(far_to_near)
+        return torch.where(self.is_mirrored, slope, -slope)
 
     def spread(self):
         """Return minus twice the derivative of `log_prob` in the log variance."""
@@ -150,16 +150,13 @@ class Interval(DispersionLikelihood):
     def start_location(X, weight=None):
         return Gaussian.start_location(numbers_near(X), weight)
 
-    def start_attributes(self, X, scale, weight=None):
-        return {self.attribute: scale**2}
+    start_attributes = Gaussian.start_attributes
+    shape_attributes = Gaussian.shape_attributes
+    mean, draw = Gaussian.mean, Gaussian.draw
 
     def from_attributes(self, fitted, scale):
         variance = torch.from_numpy(fitted[self.attribute] / scale**2)
         return type(self)(variance, torch.from_numpy(np.log(scale)))
-
-    def shape_attributes(self, scale):
-        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.scatter.device)
-        return {self.attribute: self.scatter * unit**2}
 
     def entry_log_prob(self, X, location):
         log_prob = log_prob_of(X, location, self.scatter)
@@ -190,12 +187,6 @@ class Interval(DispersionLikelihood):
         """Return the derivative, and the information of a number."""
         _, spread, _ = _derivatives(X, location, self.scatter)
         return -0.5 * spread, torch.full_like(spread, 0.5)
-
-    def mean(self, location):
-        return location
-
-    def draw(self, location, uniform):
-        return location + self.scatter.sqrt() * torch.special.ndtri(uniform)
 
     def is_open(self, X):
         return is_open(X)

@@ -140,6 +140,10 @@ class Levels(ShapeLikelihood):
         average = r @ prob  # shape: (C, n, d)
         return average.gather(0, X.long()[None])[0]
 
+    def draw(self, location, uniform):
+        above = self.mean(location).unflatten(-1, (-1, self.n_means))
+        return (uniform[..., None] < above).sum(-1).to(location.dtype)
+
     def fill(self, mean):
         """Return medians, computed from the probabilities P(x >= c) for c >= 1.
 

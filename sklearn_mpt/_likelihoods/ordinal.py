@@ -163,10 +163,6 @@ class Ordinal(Levels):
         """Return the probabilities P(x >= c) for c >= 1."""
         return torch.sigmoid(location[..., None] + self._thresholds()).flatten(-2)
 
-    def draw(self, location, uniform):
-        above = torch.sigmoid(location[..., None] + self._thresholds())
-        return (uniform[..., None] < above).sum(-1).to(location.dtype)
-
 
 def _at_gap(gaps):
     """Return the derivative of log(1 - exp(-gap)) in the logarithm of the gap."""

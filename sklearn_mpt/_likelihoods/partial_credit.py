@@ -103,15 +103,13 @@ class PartialCredit(Levels):
         by_feature = (t.movedim(2, 0).flatten(1, 2) for t in (weighted, prob))
         left, right = by_feature
         blocks = torch.diag_embed(left.sum(1)) - left.mT @ right
-        pulled = (weighted * deviation[..., 1:-1]).movedim(2, 0).flatten(1, 2)
-        cross = pulled.mT @ z.expand(*location.shape[:2], -1).flatten(0, 1)
+        weighted_deviation = (
+            (weighted * deviation[..., 1:-1]).movedim(2, 0).flatten(1, 2)
+        )
+        cross = weighted_deviation.mT @ z.expand(*location.shape[:2], -1).flatten(0, 1)
         return slope.flatten(), torch.cat([blocks, cross], -1).flatten(0, 1)
 
     def mean(self, location):
         """Return the probabilities P(x >= c) for c >= 1."""
         prob = self._log_prob(location).exp()
         return prob.flip(-1).cumsum(-1).flip(-1)[..., 1:].flatten(-2)
-
-    def draw(self, location, uniform):
-        above = self.mean(location).unflatten(-1, (-1, self.n_means))
-        return (uniform[..., None] < above).sum(-1).to(location.dtype)

@@ -412,8 +412,10 @@ def bound_sums(rows, joint, grid, weight=None):
     information = information.sum(1)
     gradient = slope.sum(1).T @ z
     if likelihood.n_locations == 1:
-        pull = torch.einsum("nd,nkl,ld->dk", information, covariance, joint.components)
-        gradient[:, :-1] -= pull
+        correction = torch.einsum(
+            "nd,nkl,ld->dk", information, covariance, joint.components
+        )
+        gradient[:, :-1] -= correction
     else:
         moved = (grid[0] @ posterior.root).flatten(0, 1)
         gradient[:, :-1] += slope.flatten(0, 1).T @ moved
