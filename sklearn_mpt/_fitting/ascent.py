@@ -18,7 +18,7 @@ from sklearn_mpt._fitting.natural_gradient import (
     with_rescaling,
 )
 from sklearn_mpt._fitting.phases import best_of_short_runs
-from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below
+from sklearn_mpt._fitting.stopping import gain_to_come
 from sklearn_mpt._numbers import ROUNDING
 
 
@@ -241,7 +241,7 @@ class Ascent(Solver):
         # if gains fell by less, rounding may be all of it
         self._remaining_gain = gain_to_come(before, self._last_gain, 0.01 * rounding)
         limit = max(self.remaining_gain_share * self._tol, rounding)
-        is_idle = gains_are_below(limit, self._last_gain, self._remaining_gain)
+        is_idle = self._last_gain < limit and self._remaining_gain < limit
         stop_gain = max(self.objective.rules.stop_gain * self._tol, 0.1 * rounding)
         is_idle = is_idle or self._last_gain < stop_gain
         self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0

@@ -73,12 +73,3 @@ def is_flat(losses, window, tol, n_errors=1.0):
     before. n_errors : standard errors of the fall that count as noise.
     """
     return trend(losses, window).is_flat(tol, n_errors)
-
-
-def gains_are_below(tol, last_gain, remaining_gain, patience=1.0):
-    """Return whether steps without noise may end.
-
-    last_gain : must be below `patience` times `tol`. remaining_gain : of all later
-    steps, which must be below `tol`.
-    """
-    return last_gain < patience * tol and remaining_gain < tol

@@ -18,7 +18,7 @@ from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._fitting.fit_loop import Solver, run
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
-from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
+from sklearn_mpt._fitting.stopping import fall_of_lowest
 
 # Largest change of a parameter, in logits, in a step that is not halved until it gains:
 # on masks, or on a part of a stream. With 2.0 streams of 20 and 100 rows of seven
@@ -38,8 +38,8 @@ class ItemSolver(Solver):
     point : Tensor of shape (p,)
         Parameters at the start.
     tol : float
-        Gain, in nats of the whole log-likelihood for each parameter, below which
-        training ends.
+        Gain of later steps, in nats of the whole log-likelihood for each parameter,
+        below which training ends: half of the last step times the gradient.
     n_before : int
         Number of steps on earlier parts of a stream.
 
@@ -56,16 +56,12 @@ class ItemSolver(Solver):
     gain_over_moves : float
         Gain over these moves, in nats per row, below which training ends: the noise of
         nodes hides smaller ones.
-    patience : float
-        Training ends if, besides, the last step gained less than so many times the
-        tolerance.
     """
 
     max_scale = 10.0
     armijo = 1e-4
     max_tries = 20
     moves_without_gain, gain_over_moves = 3, 1e-4
-    patience = 10.0
 
     def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
@@ -120,7 +116,6 @@ class ItemSolver(Solver):
         moved = size * direction
         self._memory.add(moved, now.gradient, evaluation.gradient)
         self.point = self.point + moved
-        gained = evaluation.value - now.value
         self._now = evaluation
         self.loss_curve.append(-evaluation.value / n_rows)
         if self.objective.place_nodes(self.point):
@@ -129,7 +124,7 @@ class ItemSolver(Solver):
                 self._is_over = self._is_at_noise()
                 return
         remaining_gain = 0.5 * float(self._now.gradient @ self._direction(self._now))
-        self._is_over = gains_are_below(self.tol, gained, remaining_gain, self.patience)
+        self._is_over = remaining_gain < self.tol
 
     def terminate(self):
         if self._is_over and self.objective.refine():

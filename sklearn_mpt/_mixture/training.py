@@ -10,7 +10,7 @@ from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver, run
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.phases import best_of_runs, best_of_short_runs
 from sklearn_mpt._fitting.schedules import falling_size, share_of_last
-from sklearn_mpt._fitting.stopping import Trend, gain_to_come, gains_are_below, trend
+from sklearn_mpt._fitting.stopping import Trend, gain_to_come, trend
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import m_step, statistics_of_masks, statistics_of_rows
 from sklearn_mpt._mixture.patterns import pattern_order
@@ -232,7 +232,7 @@ class EM(MixtureSolver):
         remaining_gain = gain_to_come(before, self._gain)
         if remaining_gain == math.inf:
             remaining_gain = abs(self._gain)
-        return gains_are_below(self.tol, self._gain, remaining_gain)
+        return self._gain < self.tol and remaining_gain < self.tol
 
     def recover(self):
         """Go back to the last components whose value is finite."""
