@@ -147,8 +147,8 @@ def test_weights_are_rows_that_are_repeated():
 
 def test_the_fit_is_that_of_the_linear_model():
     rng = np.random.default_rng(2)
-    z, slopes = rng.normal(size=(150, K)), 1.5 * rng.normal(size=(8, K))
-    X = (rng.random((150, 8)) < expit(z @ slopes.T)).astype(float)
+    z, slopes = rng.normal(size=(90, K)), 1.5 * rng.normal(size=(8, K))
+    X = (rng.random((90, 8)) < expit(z @ slopes.T)).astype(float)
     priors = {"slope_prior": 1.0, "random_state": 0}
     model = MPTItemResponse(n_components=K, **priors).fit(X)
     linear = MPTLinearVAE(K, likelihood="bernoulli", objective="lml", **priors).fit(X)

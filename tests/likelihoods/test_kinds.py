@@ -341,7 +341,7 @@ def log_prob_at(theta, rows, likelihood):
 
 
 def test_a_fit_comes_to_the_maximum_of_the_likelihood():
-    X, _ = some_rows(MIXED, 120)
+    X, _ = some_rows(MIXED, 80)
     model = MPTLinearVAE(
         1, likelihood=MIXED, objective="lml", tol=1e-5, slope_prior=None, random_state=0
     ).fit(X)
@@ -387,7 +387,7 @@ def test_information_is_minus_the_second_derivative():
 
 
 def test_standard_errors_have_the_shapes_of_the_attributes():
-    X, _ = some_rows(MIXED, 150)
+    X, _ = some_rows(MIXED, 100)
     model = MPTLinearVAE(1, likelihood=MIXED, random_state=0, tol=1e-3).fit(X)
     errors = model.standard_errors(X)
     for name in ("thresholds", "dispersion", "noise_variance"):

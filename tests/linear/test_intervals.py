@@ -111,7 +111,7 @@ def by_grid(row_ends, columns, n_components):
 
 @pytest.mark.parametrize("n_components", [1, 2])
 def test_scores_and_conditionals_are_those_of_a_grid(n_components):
-    X, _ = table(10)
+    X, _ = table(6)
     model, ends = model_of(X, n_components), ends_by_entry(X)
     whole = [by_grid(row, range(3), n_components)[0] for row in ends]
     assert_allclose(model.score_samples(X), whole, atol=TOLERANCE)
@@ -122,7 +122,7 @@ def test_scores_and_conditionals_are_those_of_a_grid(n_components):
 
 
 def test_intervals_are_filled_with_their_expectations():
-    X, Y = table(12)
+    X, Y = table(8)
     filled = model_of(X, 1).impute(X)
     assert [str(dtype) for dtype in filled.dtypes] == ["float64"] * 3
     for i, row in enumerate(ends_by_entry(X)):
@@ -187,7 +187,7 @@ def test_regression_on_a_number_is_tobit_regression():
 
 
 def test_fit_ends_at_the_maximum_of_the_grid():
-    X, _ = table(100, n_components=1)
+    X, _ = table(60, n_components=1)
     model = MPTLinearVAE(1, likelihood="from_dtype", tol=1e-6, random_state=0).fit(X)
     best = model.score(X)
     init = {

@@ -126,7 +126,7 @@ def test_item_response_model_reaches_the_published_likelihood(objective, toleran
 
 @pytest.mark.filterwarnings("ignore:The likelihood has no finite maximum")
 def test_objectives_end_close_together(arrays):
-    X = binary_rows(200, *arrays, seed=4)
+    X = binary_rows(100, *arrays, seed=4)
     scores = {
         objective: MPTLinearVAE(
             likelihood="bernoulli", objective=objective, random_state=0
@@ -223,7 +223,7 @@ def test_importance_sampling_agrees_with_quadrature(many_components):
 @pytest.mark.filterwarnings("ignore:The likelihood has no finite maximum")
 def test_many_components_train(many_components):
     components, intercept, X = many_components
-    X = binary_rows(100, components, intercept, seed=2)
+    X = binary_rows(60, components, intercept, seed=2)
     fitted = [
         MPTLinearVAE(
             n_components=5,
@@ -251,7 +251,7 @@ def test_draws_follow_the_model(known, arrays, X):
 
 def test_imputed_draws_have_the_imputed_mean(known):
     row = np.array([[1.0, 0.0, np.nan, 1.0, np.nan, 1.0]])
-    draws = known.impute(np.tile(row, (20_000, 1)), method="sample", random_state=0)
+    draws = known.impute(np.tile(row, (10_000, 1)), method="sample", random_state=0)
     assert_allclose(draws.mean(0), known.impute(row)[0], atol=0.02)
     # jointly: the pair of missing entries is as correlated as p(x) says
     pairs = np.tile(row, (4, 1))
