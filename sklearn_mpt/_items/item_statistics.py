@@ -140,6 +140,12 @@ def collapse_cells(observed, expected):
     return tables
 
 
+def _smaller_neighbour(counts, i):
+    """Return the index beside i with the smaller count; the one before if equal."""
+    neighbours = [j for j in (i - 1, i + 1) if 0 <= j < len(counts)]
+    return min(neighbours, key=lambda j: counts[j])
+
+
 def _merge_single(tables):
     """Add rows with one person to the next row."""
     observed, _ = tables
@@ -166,12 +172,7 @@ def _collapse_categories(tables, small):
         while len(cells[0]) > 2:
             least = min(cells[0])
             k = max(i for i, value in enumerate(cells[0]) if value == least)
-            if k == 0:
-                target = 1
-            elif k == len(cells[0]) - 1:
-                target = k - 1
-            else:
-                target = k - 1 if cells[0][k - 1] <= cells[0][k + 1] else k + 1
+            target = _smaller_neighbour(cells[0], k)
             for part in cells:
                 part[target] += part[k]
                 del part[k]
@@ -202,13 +203,7 @@ def _collapse_rows(tables):
         if not small.any():
             break
         row = int(np.flatnonzero(small.any(axis=1))[0])
-        if row == 0:
-            target = 1
-        elif row == len(expected) - 1:
-            target = row - 1
-        else:
-            above, below = tables[0][row - 1].sum(), tables[0][row + 1].sum()
-            target = row - 1 if above <= below else row + 1
+        target = _smaller_neighbour(tables[0].sum(axis=1), row)
         tables = _merge(tables, row, target)
     return tables
 
