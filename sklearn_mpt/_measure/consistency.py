@@ -8,6 +8,7 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._measure.contract import (
     MIN_CHANGE,
     CheckedConditional,
+    change_of,
     describe_mask,
     few_rows,
     measures_of_columns,
@@ -97,7 +98,7 @@ def _check_binary(model, ask, rows, masks):
         calls = ask(rows, mask), ask(rows, mask)
         if any(log_prob is None for log_prob in calls):
             continue
-        if (_change(*calls) <= MIN_CHANGE).all():
+        if (change_of(*calls) <= MIN_CHANGE).all():
             check_sums(ask, rows, mask, binary)
 
 
@@ -147,29 +148,20 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
             after = ask(moved, mask)
             if after is None:
                 continue
-            allowed = MIN_CHANGE if limit is None else limit
-            if limit is None and _change(log_prob, after, kept).max() > MIN_CHANGE:
+            before, allowed = log_prob[:, kept], MIN_CHANGE if limit is None else limit
+            if limit is None and change_of(before, after[:, kept]).max() > MIN_CHANGE:
                 repeated = ask(rows, mask)
-                noise = (
-                    0.0 if repeated is None else _change(log_prob, repeated, kept).max()
-                )
-                allowed = max(MIN_CHANGE, NOISE_FACTOR * noise)
+                if repeated is not None:
+                    noise = change_of(before, repeated[:, kept]).max()
+                    allowed = max(MIN_CHANGE, NOISE_FACTOR * noise)
             when = f"when the hidden values of the features {listed(changed)} changed"
             check_same(log_prob, after, mask, when, allowed, kept)
-
-
-def _change(log_prob, other, targets=slice(None)):
-    """Return differences, relative or in nats, of shape (n_samples, n_targets)."""
-    first, second = log_prob[:, targets], other[:, targets]
-    with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-        change = np.abs(second - first) / np.maximum(1, np.abs(first))
-    return np.where(first == second, 0.0, np.nan_to_num(change, nan=np.inf))
 
 
 def check_same(log_prob, other, mask, when, limit, targets=slice(None)):
     """Check that the log-probabilities of the target features did not change."""
     change = np.zeros(log_prob.shape)
-    change[:, targets] = _change(log_prob, other, targets)
+    change[:, targets] = change_of(log_prob[:, targets], other[:, targets])
     if (change > limit).any():
         i, j = np.argwhere(change > limit)[0]
         raise ValueError(

@@ -419,9 +419,15 @@ def takes_row_masks(conditional, rows):
 
 def _differ(rows, log_prob, masks):
     """Return whether results for two masks differ clearly at entries hidden by both."""
-    first, other = log_prob[:, rows.targets(masks.all(axis=0))]
-    with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-        return (np.abs(first - other) > MIN_CHANGE * np.maximum(1, np.abs(first))).any()
+    change = change_of(*log_prob[:, rows.targets(masks.all(axis=0))])
+    return (change > MIN_CHANGE).any()
+
+
+def change_of(log_prob, other):
+    """Return differences, relative or in nats: 0 where both are -inf, inf if one is."""
+    with np.errstate(invalid="ignore"):
+        change = np.abs(other - log_prob) / np.maximum(1, np.abs(log_prob))
+    return np.where(log_prob == other, 0.0, np.nan_to_num(change, nan=np.inf))
 
 
 def wants_row_orders(conditional, rows):
@@ -452,10 +458,8 @@ def _commute(conditional, rows):
             hidden_log_prob(conditional, rows, mask)[:, pair] for mask in hidden
         ]
         forward, backward = joint[:, 0] + second[:, 1], joint[:, 1] + first[:, 0]
-        with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-            difference = np.abs(forward - backward)
-            if (difference > MAX_ORDER_CHANGE * np.maximum(1, np.abs(forward))).any():
-                return False
+        if (change_of(forward, backward) > MAX_ORDER_CHANGE).any():
+            return False
     return True
 
 
