@@ -159,14 +159,14 @@ class ItemObjective:
     ----------
     has_node_noise : bool
         Whether values change where nodes move.
-    max_spacing_ratio, min_spacing_ratio : float
-        The grid changes where the ratio of its spacing and the needed one is beyond. If
+    max_spacing_ratio : float
+        The grid changes where its spacing is so many times as wide as needed. If
         mean or variance of z are free, it reaches as far as that of scores, so that the
         population may move a little before it changes.
     """
 
     has_node_noise = False
-    max_spacing_ratio, min_spacing_ratio = 1.15, 0.6
+    max_spacing_ratio = 1.15
 
     def __init__(self, answers, layout, priors=NO_PRIORS, unseen=None):
         self.answers = answers
@@ -183,12 +183,9 @@ class ItemObjective:
         population = layout.population(point)
         steps = spacing(layout.items, point, population, TRAINING)
         if self.grid is not None:
-            ratio = [old / new for old, new in zip(self.grid.steps, steps, strict=True)]
-            if (
-                max(ratio) < self.max_spacing_ratio
-                and min(ratio) > self.min_spacing_ratio
-                and self.grid.covers(population, RADIUS)
-            ):
+            pairs = zip(self.grid.steps, steps, strict=True)
+            is_fine = all(old < self.max_spacing_ratio * new for old, new in pairs)
+            if is_fine and self.grid.covers(population, RADIUS):
                 return False
         may_move = layout.n_parameters > layout.items.n_parameters
         radius = WIDE_RADIUS if may_move else RADIUS
