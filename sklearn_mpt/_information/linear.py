@@ -14,7 +14,7 @@ import torch
 from sklearn_mpt._information.louis import covariance_of, missing_information
 from sklearn_mpt._integration.integrals import log_joint
 from sklearn_mpt._integration.quadrature import Nodes
-from sklearn_mpt._likelihoods.base import rank_among_equals
+from sklearn_mpt._likelihoods.base import features_of_locations, rank_among_equals
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
 
@@ -211,7 +211,7 @@ class _CompleteData:
         self.shape_param_features = features.long()
         self.shape_params = likelihood.shape_params.detach().to(W)
         self.n_shape_params = len(features)
-        self.feature = likelihood.features_of_locations(n_locations, W.device)
+        self.feature = features_of_locations(likelihood, n_locations, W.device)
         self.n_coefs = n_locations * self.width
         self.n_parameters = self.n_coefs + self.n_shape_params
 

@@ -161,6 +161,31 @@ def rank_among_equals(numbers):
     return rank
 
 
+def features_of_locations(likelihood, n_locations, device):
+    """Return the index of the feature of each location, int, (n_locations,)."""
+    # features are no more than locations, so these numbers are enough
+    numbers = torch.arange(n_locations, device=device)
+    return likelihood.to_locations(numbers)[:n_locations].contiguous()
+
+
+def shape_blocks(likelihood, n_locations):
+    """Return the `ShapeBlocks` of a likelihood.
+
+    None if the information of shape parameters is diagonal.
+    """
+    if not likelihood.has_blocks:
+        return None
+    device = likelihood.shape_params.device
+    feature = torch.as_tensor(likelihood.shape_param_features, device=device)
+    features, number = feature.unique(return_inverse=True)
+    slots = number.new_full((len(features), likelihood.n_shape_params), -1)
+    slots[number, rank_among_equals(number)] = torch.arange(len(number), device=device)
+    of_locations = features_of_locations(likelihood, n_locations, device)
+    places = torch.searchsorted(of_locations, features)
+    steps = likelihood.shape_steps
+    return ShapeBlocks(slots, places, steps.is_log, steps.lengths)
+
+
 class Likelihood(torch.nn.Module, ABC):
     """Distribution of features given their locations.
 
@@ -387,14 +412,6 @@ class Likelihood(torch.nn.Module, ABC):
         """Repeat the number of each feature for each of its expectations; (..., p)."""
         return entries.repeat_interleave(self.n_means, -1)
 
-    def features_of_locations(
-        self, n_locations: int, device: torch.device
-    ) -> torch.Tensor:
-        """Return the index of the feature of each location, int, (n_locations,)."""
-        # features are no more than locations, so these numbers are enough
-        numbers = torch.arange(n_locations, device=device)
-        return self.to_locations(numbers)[:n_locations].contiguous()
-
     def units_of_locations(self, array: Scale) -> Scale:
         """Return the shift or scale of each location from that of the columns."""
         if np.ndim(array) == 0:
@@ -444,25 +461,6 @@ class Likelihood(torch.nn.Module, ABC):
         """How far steps of the shape parameters go; tensors of shape (g,)."""
         none = self.shape_params
         return ShapeSteps(none, none.bool(), none)
-
-    def shape_blocks(self, n_locations: int) -> ShapeBlocks | None:
-        """Return which shape parameters are solved for with which locations.
-
-        None if the information of shape parameters is diagonal.
-        """
-        if not self.has_blocks:
-            return None
-        device = self.shape_params.device
-        feature = torch.as_tensor(self.shape_param_features, device=device)
-        features, number = feature.unique(return_inverse=True)
-        slots = number.new_full((len(features), self.n_shape_params), -1)
-        slots[number, rank_among_equals(number)] = torch.arange(
-            len(number), device=device
-        )
-        of_locations = self.features_of_locations(n_locations, device)
-        places = torch.searchsorted(of_locations, features)
-        steps = self.shape_steps
-        return ShapeBlocks(slots, places, steps.is_log, steps.lengths)
 
     def noises(self) -> list[torch.nn.Parameter]:
         """Return the torch parameters of noise variances and dispersions.

@@ -28,6 +28,7 @@ from sklearn_mpt._integration.prior_grid import (
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS, Nodes
 from sklearn_mpt._integration.row_nodes import RowNodes
+from sklearn_mpt._likelihoods.base import shape_blocks
 from sklearn_mpt._linear.integrated_sums import (
     NO_CONTEXT,
     RepresentativeValues,
@@ -222,7 +223,7 @@ class IntegratedRows(Objective):
     def _completed(self, sums, joint, point):
         """Add what concerns no single row: blocks of shape parameters, and priors."""
         sums = self._add_priors(sums, point)
-        blocks = joint.likelihood.shape_blocks(len(point.coefs))
+        blocks = shape_blocks(joint.likelihood, len(point.coefs))
         return sums._replace(information=sums.information._replace(blocks=blocks))
 
     def _parts(self, batch, point, joint):

@@ -22,6 +22,7 @@ from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
 from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
 from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
+from sklearn_mpt._likelihoods.base import shape_blocks  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import row_node_sums  # noqa: E402
 from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
 
@@ -155,7 +156,7 @@ def summed(likelihood, X, z, coefs):
     sums = row_node_sums(
         rows, nodes, Point(coefs, likelihood.shape_params), likelihood, None
     )
-    blocks = likelihood.shape_blocks(len(coefs))
+    blocks = shape_blocks(likelihood, len(coefs))
     return sums._replace(information=sums.information._replace(blocks=blocks))
 
 
@@ -292,7 +293,7 @@ def test_steps_solve_for_own_parameters_and_coefficients_together():
     z = torch.from_numpy(rng.normal(size=(60, 1)))
     sums = summed(likelihood, X, z, coefs)
     step = divide(sums.gradient, sums.information)
-    slots, places, *_ = likelihood.shape_blocks(4)
+    slots, places, *_ = shape_blocks(likelihood, 4)
     for slot, place in zip(slots, places, strict=True):
         slot = slot[slot >= 0]
         rows = sums.information.shape_params[slot]
