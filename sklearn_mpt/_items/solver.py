@@ -47,8 +47,6 @@ class ItemSolver(Solver):
     ----------
     max_scale : float
         Largest factor of full steps by the last one; see `QuasiNewton`.
-    armijo : float
-        A step must have this share of the gain that the slope promises.
     max_tries : int
         Number of sizes of a step that are tried.
     moves_without_gain : int
@@ -59,7 +57,6 @@ class ItemSolver(Solver):
     """
 
     max_scale = 10.0
-    armijo = 1e-4
     max_tries = 20
     moves_without_gain, gain_over_moves = 3, 1e-4
 
@@ -102,8 +99,7 @@ class ItemSolver(Solver):
 
         def gaining(size):
             evaluation = self.objective(self.point + size * direction)
-            least = now.value + self.armijo * size * slope
-            is_gain = evaluation is not None and evaluation.value >= least
+            is_gain = evaluation is not None and evaluation.value >= now.value
             return evaluation if is_gain else None
 
         size, evaluation = backtrack(gaining, self.max_tries)
