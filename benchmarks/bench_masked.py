@@ -231,22 +231,21 @@ def score_and_seconds(model, X, n_test):
     return model.score(X[-n_test:]), seconds
 
 
-PATIENCE = 5, 10, 20
+PATIENCE = 5, 10, 15, 20
 
 
 def print_patience(seed=0):
-    """Print held-out nats and seconds by the number of epochs without a gain."""
-    print(f"{'':20s}" + "".join(f"{n:18d}" for n in PATIENCE))
+    """Print held-out nats, seconds and epochs by `n_iter_no_change`."""
+    print(f"{'':20s}" + "".join(f"{n:23d}" for n in PATIENCE))
     for name, kind, X, n_test in tables_of_fits():
         train, test = train_test_split(X, test_size=n_test, random_state=seed)
-        train = train[:1000]
-        line = f"{name:10s}{len(train):5d} x{X.shape[1]:3d}"
+        rows = np.concatenate([train[:1000], test])
+        line = f"{name:10s}{len(rows) - len(test):5d} x{X.shape[1]:3d}"
         for n_epochs in PATIENCE:
-            model = MPTMaskedAutoencoder(
-                likelihood=kind, n_iter_no_change=n_epochs, random_state=seed
-            )
-            rows = np.concatenate([train, test])
-            line += "{:12.3f}{:6.1f}".format(*score_and_seconds(model, rows, len(test)))
+            how = {"n_iter_no_change": n_epochs, "random_state": seed}
+            model = MPTMaskedAutoencoder(likelihood=kind, **how)
+            score, seconds = score_and_seconds(model, rows, len(test))
+            line += f"{score:12.3f}{seconds:6.1f}{model.n_iter_:5d}"
         print(line, flush=True)
 
 

@@ -66,7 +66,9 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
         "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
         "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
-        or "auto", as in `MPTLinearVAE`, or an instance of your own `Likelihood`.
+        or "auto", as in `MPTLinearVAE`, or an instance of your own `Likelihood`. Give
+        columns of categories, such as sites of sequences, as "categorical" and not as
+        zeros and ones: with 60 columns, rows were 4 nats likelier.
     net : torch.nn.Module or callable, default=None
         Your own net in place of the residual net, or a function that takes the numbers
         of inputs and outputs and returns one: see the guide.
@@ -109,7 +111,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         rows.
     tol : float, default=1e-3
         Improvement of the loss, in nats per row, below which training ends.
-    n_iter_no_change : int, default=10
+    n_iter_no_change : int, default=15
         Epochs over which it is judged; with `early_stopping` up to twice as many.
     early_stopping : bool, default=True
         Whether validation rows decide on the end of training and the parameters that
@@ -213,7 +215,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         learning_rate: float | str = "auto",
         batch_size: int | str = "auto",
         tol: float = 1e-3,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 15,
         early_stopping: bool = True,
         validation_fraction: float = 0.1,
         warm_start: bool = False,
