@@ -32,9 +32,10 @@ SHRINKAGES = 0.03, 0.0003
 # Shrinkage of mixtures: columns for each row of a component, times this. The bias from
 # it must vanish with the number of rows, as standard errors do.
 SHRINKAGE_OF_MIXTURES = 0.03
-# Most columns, with those of indicators, of models with covariances of all columns. EM
-# inverts those of the columns that are missing in a row, for each row.
-MAX_DENSE_COLUMNS = 100
+# Most columns, with those of indicators, of Gaussians with covariances of all columns.
+# EM inverts those of the columns that are missing in a row, for each row. What other
+# limits cost is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
+MAX_DENSE_COLUMNS = 200
 # Most columns, with those of indicators, that have no models with few factors: there,
 # Gaussians with all covariances predict as well: "Imputation: a plain list of models"
 # in benchmarks/RESULTS.rst.
@@ -163,7 +164,7 @@ def _gaussian(with_powers):
 def mixtures(settings):
     """Return mixtures of 2, 4, ... components, in which categories are independent."""
     layout = settings.layout.without_levels()
-    if layout.kinds.count("gaussian") > MAX_DENSE_COLUMNS:
+    if layout.kinds.count("gaussian") > MAX_DENSE_COLUMNS // 2:  # two covariances
         return []
 
     def start(n_components):

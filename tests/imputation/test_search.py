@@ -10,7 +10,7 @@ from sklearn.impute import KNNImputer
 from sklearn.preprocessing import scale
 
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation import stacking
+from sklearn_mpt._imputation import kinds_of_models, stacking
 from sklearn_mpt._imputation.bayes_rule import FactorIndicators
 from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
@@ -89,6 +89,20 @@ def test_a_category_of_many_levels_leaves_numbers_a_model():
     error = (filled.iloc[:, :12].to_numpy(float) - X) / X.std(axis=0)
     error = np.sqrt(np.mean(error[is_hidden[:, :12]] ** 2))
     assert error < 1.3 * noise_of(X)
+
+
+@pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
+def test_means_of_more_than_100_levels_are_found():
+    rng = np.random.default_rng(0)
+    level = rng.integers(120, size=390)
+    X = rng.normal(size=(120, 2))[level] + 0.3 * rng.normal(size=(390, 2))
+    is_hidden = rng.random(X.shape) < 0.2
+    gaps = pd.DataFrame(np.where(is_hidden, np.nan, X), columns=["a", "b"])
+    means = gaps.groupby(level).transform("mean").fillna(0).to_numpy()
+    gaps["level"] = [f"level {code}" for code in level]
+    filled = MPTImputer(max_models=3, random_state=0).fit_transform(gaps)
+    error = error_of_hidden(X, is_hidden, filled[["a", "b"]].to_numpy())
+    assert error < 1.1 * error_of_hidden(X, is_hidden, means)
 
 
 def test_forests_find_the_column_of_many_levels_that_determines_another():
@@ -211,12 +225,13 @@ def test_a_model_that_cannot_be_fitted_is_left_out(monkeypatch):
         searched(monkeypatch, [[failing]])
 
 
-def test_wide_tables_get_a_model_of_all_their_columns():
+def test_wide_tables_get_a_model_of_all_their_columns(monkeypatch):
     """Nearly as good as the true model, where columns alone have an error of 1.
 
     A limit ends the search with a warning, as larger models gain.
     """
-    _, X, rng = of_factors(60, 101)
+    monkeypatch.setattr(kinds_of_models, "MAX_DENSE_COLUMNS", 40)
+    _, X, rng = of_factors(60, 60)
     is_hidden = rng.random(X.shape) < 0.1
     gaps = np.where(is_hidden, np.nan, X)
     with pytest.warns(UserWarning, match=r"by max_models, though .* 4 factors, gained"):
