@@ -32,7 +32,7 @@ MODELS = {
 
 def rows_for(name, *, gaps):
     """Rows of columns that differ 10^5 times in scale, in single precision."""
-    n_rows = 40 if name in ("binary", "table") else 120
+    n_rows = 20 if name in ("binary", "table") else 120
     X = load_breast_cancer().data[:n_rows, [7, 0, 2, 3, 4, 9]]
     X = X.astype(np.float32)
     if name in ("binary", "table"):
