@@ -31,9 +31,9 @@ class QuasiNewton:
 
     Parameters
     ----------
-    max_scale : float
-        Full steps are multiplied by a factor from 1 to this number: by how much the
-        last step says that they are too short. 1 suits full steps that also change the
+    lengthens : bool
+        Whether full steps are multiplied by a factor of 1 or more: by how much the last
+        step says that they are too short. False suits full steps that also change the
         scale of z, and so are not too short everywhere.
     length : int
         Number of steps that are remembered.
@@ -41,8 +41,8 @@ class QuasiNewton:
         Smallest fall of the gradient along a step, as a share of the expected one.
     """
 
-    def __init__(self, max_scale=1.0, length=10, min_fall=0.2):
-        self.max_scale = max_scale
+    def __init__(self, lengthens=False, length=10, min_fall=0.2):
+        self.lengthens = lengthens
         self.length, self.min_fall = length, min_fall
         self._pairs = []
 
@@ -70,10 +70,10 @@ class QuasiNewton:
             shares.append((displacement @ gradient) / (displacement @ fall))
             gradient = gradient - shares[-1] * fall
         step = divide(gradient)
-        if self._pairs and self.max_scale > 1:
+        if self._pairs and self.lengthens:
             displacement, fall = self._pairs[-1]
             ratio = float(displacement @ fall) / float(fall @ divide(fall))
-            step = min(max(1.0, ratio), self.max_scale) * step
+            step = max(1.0, ratio) * step
         for (displacement, fall), share in zip(
             self._pairs, reversed(shares), strict=True
         ):

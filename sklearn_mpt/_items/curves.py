@@ -43,8 +43,6 @@ from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.ordinal import Ordinal
 from sklearn_mpt._likelihoods.partial_credit import PartialCredit
 
-# Largest threshold at the start of training, in logits: a probability of 6e-6.
-MAX_THRESHOLD = 12.0
 EPS = np.finfo(float).eps
 
 
@@ -193,9 +191,7 @@ class LevelItems(ItemKind):
         return self.n_categories == 2
 
     def start(self, proportions, slope):
-        logits = self._start_logits(proportions, slope).clip(
-            -MAX_THRESHOLD, MAX_THRESHOLD
-        )
+        logits = self._start_logits(proportions, slope)
         location, thresholds = self.levels.split_logits(logits)
         if self.n_categories == 2:
             return location[:, None]
@@ -312,7 +308,7 @@ class NominalItems(ItemKind):
     def start(self, proportions, slope):
         intercept = np.log(proportions[:, 1:] / proportions[:, :1])
         slopes = slope[:, None] * np.arange(1, self.n_categories)
-        return np.c_[slopes, intercept.clip(-MAX_THRESHOLD, MAX_THRESHOLD)]
+        return np.c_[slopes, intercept]
 
     def describe(self, slopes, shape_params):
         """Return slopes of the last category over C - 1, and scores beside them."""

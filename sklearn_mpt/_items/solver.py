@@ -45,8 +45,6 @@ class ItemSolver(Solver):
 
     Attributes
     ----------
-    max_scale : float
-        Largest factor of full steps by the last one; see `QuasiNewton`.
     max_tries : int
         Number of sizes of a step that are tried.
     moves_without_gain : int
@@ -56,7 +54,6 @@ class ItemSolver(Solver):
         nodes hides smaller ones.
     """
 
-    max_scale = 10.0
     max_tries = 20
     moves_without_gain, gain_over_moves = 3, 1e-4
 
@@ -65,7 +62,7 @@ class ItemSolver(Solver):
         self.point = point
         self.tol = tol * len(point)
         self.loss_curve = []
-        self._memory = QuasiNewton(self.max_scale)
+        self._memory = QuasiNewton(lengthens=True)
         self._n_steps = n_before
         self._is_over = False
         self._now = None
@@ -91,7 +88,7 @@ class ItemSolver(Solver):
         direction = self._direction(now)
         slope = float(now.gradient @ direction)
         if not slope > 0:
-            self._memory = QuasiNewton(self.max_scale)
+            self._memory = QuasiNewton(lengthens=True)
             direction = solve_metric(self.objective, now, now.gradient)
             slope = float(now.gradient @ direction)
             if not math.isfinite(slope):
@@ -106,7 +103,7 @@ class ItemSolver(Solver):
         n_rows = self.objective.answers.total
         if evaluation is None:
             self._is_over = not self._memory
-            self._memory = QuasiNewton(self.max_scale)
+            self._memory = QuasiNewton(lengthens=True)
             self.loss_curve.append(-now.value / n_rows)
             return
         moved = size * direction
@@ -124,7 +121,7 @@ class ItemSolver(Solver):
 
     def terminate(self):
         if self._is_over and self.objective.refine():
-            self._is_over, self._memory = False, QuasiNewton(self.max_scale)
+            self._is_over, self._memory = False, QuasiNewton(lengthens=True)
             self._evaluate()
         return self._is_over
 
