@@ -78,12 +78,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
         mixed: independent columns; in tables of more than 30 columns, with those of
         indicators of categories, Gaussians with 1, 2, 4, ... factors; in tables of up
-        to 200, Gaussians with all covariances; in those of up to 100 columns of
-        numbers, mixtures (`MPTMixture`);
-        forests (`MPTDependencyNetwork`); with `max_seconds` or `max_models` also
-        `MPTMaskedAutoencoder` and `MPTDeepVAE`. All but forests describe
-        power transforms of numbers whose columns are skewed [3]_. Where some are,
-        Gaussians of the numbers as they are follow: transforms bend sums of columns.
+        to 100, or of more if rows or columns of the table are few, Gaussians with all
+        covariances and mixtures (`MPTMixture`); forests (`MPTDependencyNetwork`); with
+        `max_seconds` or `max_models` also `MPTMaskedAutoencoder` and `MPTDeepVAE`. All
+        but forests describe power transforms of numbers whose columns are skewed [3]_.
+        Where some are, Gaussians of the numbers as they are follow: transforms bend
+        sums of columns.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all

@@ -32,10 +32,10 @@ SHRINKAGES = 0.03, 0.0003
 # Shrinkage of mixtures: columns for each row of a component, times this. The bias from
 # it must vanish with the number of rows, as standard errors do.
 SHRINKAGE_OF_MIXTURES = 0.03
-# Most columns, with those of indicators, of Gaussians with covariances of all columns.
-# EM inverts those of the columns that are missing in a row, for each row. What other
-# limits cost is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
-MAX_DENSE_COLUMNS = 200
+# Most columns, with those of indicators, of Gaussians with covariances of all columns,
+# in a table of 1,000 rows; see `TableSettings.allows_covariances`. What other limits
+# cost is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
+MAX_DENSE_COLUMNS = 100
 # Most columns, with those of indicators, that have no models with few factors: there,
 # Gaussians with all covariances predict as well: "Imputation: a plain list of models"
 # in benchmarks/RESULTS.rst.
@@ -81,6 +81,15 @@ class TableSettings(NamedTuple):
     def n_indicators(self):
         """Number of columns in which categories have an indicator each."""
         return int(self.coding.indicators.widths.sum())
+
+    def allows_covariances(self, n_columns):
+        """Return whether covariances of so many columns take no longer than others.
+
+        EM inverts those of the columns that are missing in a row, for each pattern of
+        gaps. With few rows or few columns of the table, patterns are few.
+        """
+        n_patterns = min(self.n_rows, 2 ** len(self.layout.kinds))
+        return n_patterns * n_columns**3 <= 1000 * MAX_DENSE_COLUMNS**3
 
     def mixture(self, n_components, layout, **params):
         """Return a mixture of columns with the kinds of a layout."""
@@ -138,7 +147,7 @@ def gaussians(settings, with_powers=True):
     with_powers : whether they describe power transforms of skewed numbers.
     """
     n_columns, layout = settings.n_indicators, settings.layout
-    if n_columns > MAX_DENSE_COLUMNS:
+    if not settings.allows_covariances(n_columns):
         return []
     wide = ColumnLayout(["gaussian"] * n_columns, layout.n_categories)
 
@@ -164,7 +173,7 @@ def _gaussian(with_powers):
 def mixtures(settings):
     """Return mixtures of 2, 4, ... components, in which categories are independent."""
     layout = settings.layout.without_levels()
-    if layout.kinds.count("gaussian") > MAX_DENSE_COLUMNS // 2:  # two covariances
+    if not settings.allows_covariances(layout.kinds.count("gaussian")):
         return []
 
     def start(n_components):

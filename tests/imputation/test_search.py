@@ -230,7 +230,7 @@ def test_wide_tables_get_a_model_of_all_their_columns(monkeypatch):
 
     A limit ends the search with a warning, as larger models gain.
     """
-    monkeypatch.setattr(kinds_of_models, "MAX_DENSE_COLUMNS", 40)
+    monkeypatch.setattr(kinds_of_models, "MAX_DENSE_COLUMNS", 10)
     _, X, rng = of_factors(60, 60)
     is_hidden = rng.random(X.shape) < 0.1
     gaps = np.where(is_hidden, np.nan, X)
