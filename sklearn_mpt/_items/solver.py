@@ -21,7 +21,7 @@ from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest
 
 # Largest change of a parameter, in logits, in a step that is not halved until it gains:
-# on masks, or on a part of a stream. With 2.0 streams of 20 and 100 rows of seven
+# on masks, or on a part of a stream. With 2.0 streams of 20 and 100 rows of four
 # models ended 0.005 to 0.05 nats per row lower.
 MAX_STEP = 0.5
 # Added to the diagonal of an item's information for each row. It bounds steps in flat
