@@ -144,7 +144,8 @@ def factors(settings, with_powers=True):
 def gaussians(settings, with_powers=True):
     """Return Gaussians with decreasing shrinkage, with indicators for categories.
 
-    with_powers : whether they describe power transforms of skewed numbers.
+    with_powers : whether they describe power transforms of skewed numbers. Numbers as
+    they are have the least shrinkage only, which sums of columns need.
     """
     n_columns, layout = settings.n_indicators, settings.layout
     if not settings.allows_covariances(n_columns):
@@ -162,7 +163,7 @@ def gaussians(settings, with_powers=True):
             f"{_gaussian(with_powers)}, shrinkage {s}",
             lambda before, s=s: start(before, s),
         )
-        for s in SHRINKAGES
+        for s in (SHRINKAGES if with_powers else SHRINKAGES[-1:])
     ]
 
 
