@@ -26,7 +26,6 @@ import pandas as pd
 from bench_imputation import TABLES, ByModels, hide, load, measure
 
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._dependency import inputs
 from sklearn_mpt._imputation import (
     hidden_table,
     imputer,
@@ -68,7 +67,6 @@ OTHER_VALUES = {
     "leaves of a row": ((kinds_of_models,), "LEAF_ROWS", 1),
     "7 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 7),
     "50 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 50),
-    "forests read indicators": ((inputs,), "is_forest", lambda predictor: False),
     "splits by a third": ((kinds_of_models,), "MAX_FEATURES", 1 / 3),
     "60 epochs of factors": ((kinds_of_models,), "FACTOR_EPOCHS", 60),
     "50 dense columns": ((kinds_of_models,), "MAX_DENSE_COLUMNS", 50),

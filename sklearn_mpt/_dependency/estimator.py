@@ -129,11 +129,10 @@ class MPTDependencyNetwork(TableMPT):
     smallest distance of two values of the column, or 0.003 standard deviations.
     Fits take time linear in rows and in columns, but for the choice of inputs, where
     there are more columns than `max_inputs`.
-    Predictors get indicators of categories, and forests whole numbers, of which a split
-    takes many at once. A predictor that takes no NaN, by its tags, gets 0 for hidden
-    inputs and indicators of visible columns. Weights of rows are passed to predictors
-    as `sample_weight`; for the default forests they are probabilities to draw a row. If
-    a predictor fails, the error names it and its column.
+    A predictor that takes no NaN, by its tags, gets 0 for hidden inputs and indicators
+    of visible columns. Weights of rows are passed to predictors as `sample_weight`; for
+    the default forests they are probabilities to draw a row. If a predictor fails, the
+    error names it and its column.
 
     Trees of forests have means, variances and thresholds in single precision, so that a
     pickle takes about a quarter of what those of scikit-learn's forests take.

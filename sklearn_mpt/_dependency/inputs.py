@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._dependency.predictors import is_forest, takes_gaps
+from sklearn_mpt._dependency.predictors import takes_gaps
 from sklearn_mpt._likelihoods.columns import Columns
 
 
@@ -77,15 +77,12 @@ class PredictorInputs:
         """Return the inputs of a predictor, (n, p).
 
         Those that are not visible are NaN, if the predictor takes NaN. If not, they are
-        0, and indicators of visible columns are inputs too. Forests read categories as
-        whole numbers, of which a split takes many at once. Without other columns there
+        0, and indicators of visible columns are inputs too. Without other columns there
         is one input, 0.
         """
         if not self.visible.shape[1]:
             return np.zeros((len(self), 1))
-        if not takes_gaps(predictor):
-            return self._with_indicators
-        return self._as_numbers if is_forest(predictor) else self._with_nan
+        return self._with_nan if takes_gaps(predictor) else self._with_indicators
 
     @cached_property
     def _coded(self):
@@ -94,10 +91,6 @@ class PredictorInputs:
     @property
     def _is_seen(self):
         return self.visible[:, self.coding.column_of]
-
-    @cached_property
-    def _as_numbers(self):
-        return np.where(self.visible, self.rows, np.nan)
 
     @cached_property
     def _with_nan(self):

@@ -567,13 +567,6 @@ def test_predictors_without_nan_get_indicators():
     assert_array_equal(Z[hidden, 3], 0)
 
 
-def test_forests_read_each_column_as_one_number():
-    X = np.column_stack([np.tile([0.0, 1.0], 20), np.arange(40.0) % 3, np.arange(40.0)])
-    kinds = ["bernoulli", "categorical", "gaussian"]
-    model = network(*trees(), likelihood=kinds).fit(X)
-    assert [forests[0].n_features_in_ for forests in model.estimators_] == [2, 2, 2]
-
-
 def test_masks_of_copies():
     present = np.ones((4000, 4), dtype=bool)
     present[:, 3] = False
