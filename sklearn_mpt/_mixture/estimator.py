@@ -883,6 +883,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
                 f"Component(s) {listed(few)} stand for fewer than {MIN_COMPONENT_ROWS} "
                 "rows each. Use fewer components, or another start (n_init)."
             )
+        if self.n_components == 1:
+            return
         told, entropy = self._told_of_components(fitted, data)
         if told < MIN_FRACTION_TOLD * entropy:
             warn_caller(
