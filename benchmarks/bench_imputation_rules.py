@@ -59,7 +59,7 @@ OTHER_VALUES = {
     "shrinkage of mixtures 0.1": ((kinds_of_models,), "SHRINKAGE_OF_MIXTURES", 0.1),
     "mixtures of 2 and 4": ((kinds_of_models,), "MIXTURE_SIZES", (2, 4)),
     "4 epochs of EM": ((kinds_of_models,), "EM_EPOCHS", 4),
-    "8 epochs of EM": ((kinds_of_models,), "EM_EPOCHS", 8),
+    "6 epochs of EM": ((kinds_of_models,), "EM_EPOCHS", 6),
     "16 epochs of EM": ((kinds_of_models,), "EM_EPOCHS", 16),
     "gain 0.001": ((weights, search), "MIN_GAIN", 1e-3),
     "gain 0.01": ((weights, search), "MIN_GAIN", 1e-2),

@@ -124,7 +124,7 @@ class NetworkDensity(OrderMixture):
         The expectation of a number in its units, and probabilities of categories.
         """
         rows, present = self._read(X)
-        every = torch.arange(len(rows))
+        every = torch.arange(len(rows), device=rows.device)
         outputs = [
             self._call("predict", rows, present, every, j)
             for j in range(len(self.conditionals))

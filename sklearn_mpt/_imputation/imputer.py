@@ -567,7 +567,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
     def _imputed(self, estimator, X, method, random_state, bounds):
         """Return what an estimator fills in within bounds, before shifts are added."""
-        if self.estimator is None:
+        if hasattr(self, "selection_"):  # the parameter may have changed after fit
             return estimator.impute(X, method, random_state, bounds)
         filled = estimator.impute(X, method=method, random_state=random_state)
         limits = self._limits.with_bounds(*bounds)

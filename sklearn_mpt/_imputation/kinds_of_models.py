@@ -47,7 +47,7 @@ MAX_FACTORS = 32
 MIXTURE_SIZES = 2, 4, 8, 16
 # Most epochs of mixtures and of factors, and the gain at which they end, in nats per
 # row and column. The chosen models are trained on, on all entries.
-EM_EPOCHS, FACTOR_EPOCHS = 6, 30
+EM_EPOCHS, FACTOR_EPOCHS = 8, 30
 TOL = 5e-4
 # Forests are not calibrated: that takes time, and means of numbers stay as they are.
 # What other numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice
