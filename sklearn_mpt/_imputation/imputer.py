@@ -78,7 +78,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
         mixed: independent columns; in tables of more than 30 columns, with those of
         indicators of categories, Gaussians with 1, 2, 4, ... factors; in tables of up
-        to 100, or of more if rows or columns of the table are few, Gaussians with all
+        to 80, or of more if rows or columns of the table are few, Gaussians with all
         covariances and mixtures (`MPTMixture`); forests (`MPTDependencyNetwork`); with
         `max_seconds` or `max_models` also `MPTMaskedAutoencoder` and `MPTDeepVAE`. All
         but forests describe power transforms of numbers whose columns are skewed [3]_.

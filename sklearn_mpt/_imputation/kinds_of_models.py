@@ -35,7 +35,7 @@ SHRINKAGE_OF_MIXTURES = 0.03
 # Most columns, with those of indicators, of Gaussians with covariances of all columns,
 # in a table of 1,000 rows; see `TableSettings.allows_covariances`. What other limits
 # cost is in benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
-MAX_DENSE_COLUMNS = 100
+MAX_DENSE_COLUMNS = 80
 # Most columns, with those of indicators, that have no models with few factors: there,
 # Gaussians with all covariances predict as well: "Imputation: a plain list of models"
 # in benchmarks/RESULTS.rst.
