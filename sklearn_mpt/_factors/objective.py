@@ -39,6 +39,9 @@ class GaussianObjective(Objective):
     ----------
     max_joint_noises : int
         Largest number of noise variances whose information is inverted as a matrix.
+    joins_noises : bool
+        Whether it is inverted as a matrix at all. The inverse would enlarge the noise
+        of gradients from few rows.
     trial : tuple of (float, int)
         Least gain of a direction that is tried, as a share of the loss by removing the
         component, and number of epochs.
@@ -89,7 +92,7 @@ class GaussianObjective(Objective):
         sums = functools.reduce(operator.add, self._parts(rotated, batch))
         is_lml = self.masks is None or self.masks.is_uniform
         is_shared = point.shape_params.ndim == 0
-        is_joint = not self.is_noisy and len(point.coefs) <= self.max_joint_noises
+        is_joint = self.joins_noises and len(point.coefs) <= self.max_joint_noises
         if sums.information is not None and is_lml and (is_shared or is_joint):
             row_information = self._noise_information(rotated)
             information = sums.information._replace(
@@ -216,6 +219,7 @@ class GaussianRows(GaussianObjective):
         row_entries = 8 * n_features + 4 * n_dims**2
         self.n_block = max(64, CHUNK_ENTRIES // row_entries)
         self.is_noisy = masks is not None or self.n_batches > 1
+        self.joins_noises = not self.is_noisy
         self.has_gaps = bool(torch.isnan(X.min()))
 
     def _without_masks(self):
@@ -287,6 +291,7 @@ class GaussianMoments(GaussianObjective):
     def __init__(self, moments, n_masks, n_dims, masks, floor, exact_follows=False):
         super().__init__(masks, n_dims, floor, moments.mean.device, exact_follows)
         self.is_noisy = masks is not None
+        self.joins_noises = not exact_follows  # or masks need not reach the maximum
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
         has_pairs = self.is_noisy and masks.is_uniform and n_masks > 1

@@ -34,7 +34,8 @@ class MPTProbabilisticPCA(LinearMPT):
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" weighs all sizes
         1..n_features alike and is unbiased for the LML; a float in (0, 1] is a fixed
-        rate and an int a fixed size, both biased.
+        rate and an int a fixed size. These maximise the score of that size alone, at
+        parameters with a lower LML.
     n_masks : int or "auto", default="auto"
         Number of masks in each step, for complete rows. With missing entries, and in
         `partial_fit`, each row has its own mask in every step, or several if rows are

@@ -54,7 +54,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
         Gaussian. None is maximum likelihood, but if a feature separates the rows and a
         slope exceeds 10, the excess has one of standard deviation 1, and `fit` warns.
     mask_rate : "uniform", float or int, default="uniform"
-        Share of hidden features, or their number if an int; "uniform" is unbiased.
+        Fraction of hidden features, or their number if an int: the score of that size
+        alone is maximised, and the LML is lower. "uniform" is unbiased for the LML.
     n_masks : int or "auto", default="auto"
         Number of masks in each step; the rows are divided among them. "auto" is 32, or
         64 if all features are Gaussian, 16 with a uniform rate. With a uniform rate,

@@ -41,6 +41,16 @@ def test_fit_is_a_maximum_for_scikit_learn_too(objective):
     assert_allclose(further.score(X), fitted.score(X), atol=tolerance)
 
 
+@pytest.mark.filterwarnings("ignore:Heywood case")
+@pytest.mark.parametrize("n_masks", [4, 20])
+def test_fits_by_masks_end_near_the_maximum_with_little_noise(n_masks):
+    """Components explain nearly all of some features."""
+    X = scale(load_breast_cancer().data)
+    best = factors(8, objective="lml").fit(X)
+    by_masks = factors(8, n_masks=n_masks).fit(X)
+    assert by_masks.score(X) > best.score(X) - 0.01
+
+
 def test_parameters_of_scikit_learn_have_its_scores():
     X = load_wine().data
     reference = FactorAnalysis(n_components=2, random_state=0).fit(X)
