@@ -15,7 +15,7 @@ import io
 import time
 import warnings
 from contextlib import ExitStack, redirect_stdout
-from functools import lru_cache
+from functools import lru_cache, partial
 from unittest.mock import patch
 
 import bench_dependency
@@ -39,7 +39,16 @@ from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
+from sklearn_mpt._fitting import exact_steps
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
+from sklearn_mpt._items import curves as item_curves
+from sklearn_mpt._items import estimator as item_estimator
+from sklearn_mpt._items import guessing
+from sklearn_mpt._items import masks as item_masks
+from sklearn_mpt._items import solver as item_solver
+from sklearn_mpt._items import spacing as item_spacing
+from sklearn_mpt._items.objective import ItemObjective
+from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._linear import gaussian_model
 from sklearn_mpt._text import estimates, hashing
 
@@ -387,7 +396,133 @@ NOISY_FITS = [
 ]
 
 
+def number(fit, place, name, other):
+    """Return a measure: whether a number is its own value, or another one.
+
+    fit : function of a case and a seed, which returns a dict. place : module or class
+    that has the number. name : of its attribute.
+    """
+
+    def measure(case, seed, is_with):
+        with ExitStack() as stack:
+            if not is_with:
+                stack.enter_context(patch.object(place, name, other))
+            return fit(case, seed)
+
+    measure.__doc__ = f"{place.__name__}.{name}, or {getattr(other, '__name__', other)}"
+    return measure
+
+
+def item_fit(case, seed, **params):
+    """Log-likelihood of items, nats per row, steps, and processor seconds."""
+    name, n_dims, X = item_answers(case, seed)
+    model = MPTItemResponse(name, n_dims, random_state=seed, **params)
+    start = time.process_time()
+    model.fit(X)
+    seconds = time.process_time() - start
+    return {"LML": model.score(X), "steps": model.n_iter_, "seconds": seconds}
+
+
+def masked_item_fit(case, seed):
+    return item_fit(case, seed, objective="mpt", n_masks=8)
+
+
+def first_masks_item_fit(case, seed):
+    return item_fit(case, seed, objective="mpt")
+
+
+def item_stream(case, seed):
+    """Log-likelihood of items after a stream of ten parts of fifty rows."""
+    name, n_dims, X = item_answers(case, seed)
+    model = MPTItemResponse(name, n_dims, random_state=seed)
+    start = time.process_time()
+    for part in np.array_split(X[:500], 10):
+        model.partial_fit(part)
+    return {"LML": model.score(X), "seconds": time.process_time() - start}
+
+
+# The model, rows, items and abilities of each table of answers.
+ITEM_TABLES = {
+    "2pl": ("2pl", 1000, 15, 1),
+    "2pl, few rows": ("2pl", 100, 20, 1),
+    "2pl, gaps": ("2pl", 1000, 15, 1),
+    "2pl, steep": ("2pl", 1000, 15, 1),
+    "2pl, 2 abilities": ("2pl", 500, 12, 2),
+    "graded": ("graded", 800, 10, 1),
+    "gpcm": ("gpcm", 800, 10, 1),
+    "nominal": ("nominal", 800, 10, 1),
+    "3pl": ("3pl", 1000, 15, 1),
+}
+STREAMED_ITEMS = [case for case in ITEM_TABLES if case != "2pl, few rows"]
+
+
+def item_answers(case, seed):
+    """Return the name of the model, the number of abilities, and answers drawn."""
+    name, n_rows, n_items, n_dims = ITEM_TABLES[case]
+    rng = np.random.default_rng([seed, n_rows, n_items])
+    slopes = rng.uniform(0.6, 2.0, (n_dims, n_items)) * (3 if "steep" in case else 1)
+    logits = rng.normal(size=(n_rows, n_dims)) @ slopes + rng.normal(size=n_items)
+    noisy = logits + rng.logistic(size=logits.shape)
+    levels = [0.0] if name.endswith("pl") else [-1.2, 0.0, 1.2]
+    X = np.digitize(noisy, levels).astype(float)
+    if name == "3pl":
+        X[rng.random(X.shape) < 0.2] = 1.0
+    if "gaps" in case:
+        X[rng.random(X.shape) < 0.15] = np.nan
+    return name, n_dims, X
+
+
+def ones_as_slopes(X, n_dims, weight=None):
+    slopes = np.ones((X.shape[1], n_dims))
+    slopes[1::2, 1:] = -1  # several abilities must differ
+    return slopes
+
+
+ITEM_NUMBERS = {
+    "item ridge": number(item_fit, item_solver, "MIN_INFORMATION", 1e-12),
+    "item start": number(item_fit, item_estimator, "first_slopes", ones_as_slopes),
+    "item least slope": number(
+        item_fit, item_estimator, "first_slopes", partial(first_slopes, min_slope=0.0)
+    ),
+    "item loading": number(
+        item_fit,
+        item_estimator,
+        "first_slopes",
+        partial(first_slopes, max_loading=0.999),
+    ),
+    "item rows of start": number(
+        item_fit, item_estimator, "first_slopes", partial(first_slopes, max_rows=10**9)
+    ),
+    "item guessing": number(item_fit, item_curves, "GUESSING_START", 0.05),
+    "item known": number(item_fit, guessing, "MIN_KNOWN", 1e-6),
+    "item grid moves": number(item_fit, ItemObjective, "max_spacing_ratio", 1.0),
+    "item spacing": number(item_fit, item_spacing, "TRAINING", item_spacing.SCORING),
+    "item memory": number(
+        item_fit, exact_steps, "QuasiNewton", partial(exact_steps.QuasiNewton, length=3)
+    ),
+    "item fall": number(
+        item_fit,
+        exact_steps,
+        "QuasiNewton",
+        partial(exact_steps.QuasiNewton, min_fall=1e-3),
+    ),
+}
+MASK_NUMBERS = {
+    "item masks": number(first_masks_item_fit, item_masks, "AUTO_MASKS", 8),
+    "item resolution": number(
+        masked_item_fit, item_masks.MaskedItemSolver, "resolution", 0.1
+    ),
+    "item step by masks": number(masked_item_fit, item_solver, "MAX_STEP", 2.0),
+}
+
+
 MECHANISMS = {
+    **{name: (measure, list(ITEM_TABLES)) for name, measure in ITEM_NUMBERS.items()},
+    **{name: (measure, STREAMED_ITEMS) for name, measure in MASK_NUMBERS.items()},
+    "item step of streams": (
+        number(item_stream, item_solver, "MAX_STEP", 2.0),
+        STREAMED_ITEMS,
+    ),
     "promises": (promises, NOISY_FITS),
     "regressions": (regressions, FACTOR_FITS),
     "weights": (weights, list(TEXT_MODELS)),

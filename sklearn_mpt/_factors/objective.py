@@ -4,7 +4,6 @@ import functools
 import math
 import operator
 from abc import abstractmethod
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from sklearn_mpt._factors.sums import (
 )
 from sklearn_mpt._fitting.masks import MaskedBatch
 from sklearn_mpt._fitting.natural_gradient import axes_of
-from sklearn_mpt._fitting.objective import AscentRules, Objective
+from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._matrices import explained_shares, identity, inverse_product
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
@@ -45,13 +44,9 @@ class GaussianObjective(Objective):
     trial : tuple of (float, int)
         Least gain of a direction that is tried, as a share of the loss by removing the
         component, and number of epochs.
-    stop_gain_after_masks : float
-        Share of `tol` below which a step gains when training ends, for the objective
-        that follows masks: near the maximum, gains fall fast.
     """
 
     max_joint_noises = 500
-    stop_gain_after_masks = 0.1
     trial = 0.25, 16
     has_gaps = False
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
@@ -62,7 +57,6 @@ class GaussianObjective(Objective):
         self.floor = floor
         self.symmetric = packing_of(n_dims, device)
         self._exact_follows = exact_follows
-        self.rules = AscentRules()
         self._iteration = 0
 
     def batches(self, rng):
@@ -141,9 +135,7 @@ class GaussianObjective(Objective):
         """Return the objective summed over all sizes, without masks, if it follows."""
         if not self._exact_follows:
             return None
-        exact = self._without_masks()
-        exact.rules = replace(exact.rules, stop_gain=self.stop_gain_after_masks)
-        return exact
+        return self._without_masks()
 
     @abstractmethod
     def _without_masks(self):

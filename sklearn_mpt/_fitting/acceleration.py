@@ -7,6 +7,9 @@ corrects it by differences of gradients: moved by s, the gradient falls by y, an
 corrected information maps s to y. The inverse information of the full step takes the
 place of the identity [2]_.
 
+Full steps are multiplied by the ratio by which the last step says that they are too
+short, if it is above 1.
+
 Along a ray on which the gradient hardly falls, such as the slopes of features that
 separate the rows, y is mixed with the fall that was expected [3]_. So the information
 along a step falls to no less than `min_fall` of itself at once.
@@ -31,18 +34,13 @@ class QuasiNewton:
 
     Parameters
     ----------
-    lengthens : bool
-        Whether full steps are multiplied by a factor of 1 or more: by how much the last
-        step says that they are too short. False suits full steps that also change the
-        scale of z, and so are not too short everywhere.
     length : int
         Number of steps that are remembered.
     min_fall : float
         Smallest fall of the gradient along a step, as a share of the expected one.
     """
 
-    def __init__(self, lengthens=False, length=10, min_fall=0.2):
-        self.lengthens = lengthens
+    def __init__(self, length=10, min_fall=0.2):
         self.length, self.min_fall = length, min_fall
         self._pairs = []
 
@@ -70,7 +68,7 @@ class QuasiNewton:
             shares.append((displacement @ gradient) / (displacement @ fall))
             gradient = gradient - shares[-1] * fall
         step = divide(gradient)
-        if self._pairs and self.lengthens:
+        if self._pairs:
             displacement, fall = self._pairs[-1]
             ratio = float(displacement @ fall) / float(fall @ divide(fall))
             step = max(1.0, ratio) * step

@@ -15,18 +15,13 @@ class AscentRules:
     ----------
     max_step : float
         Bound on the step of the coefficients of a feature; see `natural_step`.
-    node_noise : float
-        Values without noise may fall by this share, because nodes move with the
-        posteriors. If it is not 0, a full step that falls by less than `tol` ends the
-        ascent.
     stop_gain : float
-        Steps end when they gain a smaller share. Later ones may gain more together,
-        because gains fall slowly along a ridge.
+        Steps end when they gain a smaller share, if errors of sampled nodes may be as
+        large.
     """
 
     max_step: float = math.inf
-    node_noise: float = 0.0
-    stop_gain: float = 3e-3
+    stop_gain: float = 0.0
 
 
 class Objective(ABC):

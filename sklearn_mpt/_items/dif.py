@@ -6,10 +6,13 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
+from sklearn_mpt._fitting.fit_loop import run
 from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
-from sklearn_mpt._items.solver import maximise
+from sklearn_mpt._items.solver import ItemSolver
+
+MAX_STEPS = 1000  # of a fit, as `max_iter` of `MPTItemResponse` by default
 
 
 class DifferentialFunctioning(NamedTuple):
@@ -110,7 +113,7 @@ class _DifFits:
         unseen = torch.from_numpy(items.unseen(X)).to(self.device)
         objective = ItemObjective(answers, self.layout(items), self.priors, unseen)
         point = torch.from_numpy(start).to(self.device)
-        point, _ = maximise(objective, point)
+        point = run(ItemSolver(objective, point), MAX_STEPS)
         _, expected = objective.expect(point)  # the likelihood, without priors
         return expected.value, point.cpu().numpy()
 

@@ -104,9 +104,7 @@ class MaskedItemSolver(NoisySteps):
         """Return the solver for the log marginal likelihood, or None."""
         if not self.is_followed:
             return None
-        solver = ItemSolver(self.objective, self.point, self._tol_of_following)
-        solver.init(0)
-        return solver
+        return ItemSolver(self.objective, self.point, self._tol_of_following)
 
     def _evaluate(self, point, batch):
         """Return the evaluation by masks, and the standard error of its value."""

@@ -1,21 +1,10 @@
-r"""Quasi-Newton steps of item parameters.
-
-Full steps divide the gradient by the information of complete data, as the M-step of EM
-does. Limited-memory BFGS estimates from the steps how much smaller the information is
-because z is not observed [1]_.
-
-References
-----------
-.. [1] K. Lange, "A quasi-Newton acceleration of the EM algorithm", Statistica Sinica 5,
-   1995.
-"""
+"""Steps of item parameters, in the metric of complete data."""
 
 import math
 
 import torch
 
-from sklearn_mpt._fitting.acceleration import QuasiNewton
-from sklearn_mpt._fitting.fit_loop import Solver, run
+from sklearn_mpt._fitting.exact_steps import ExactSteps, Move
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import fall_of_lowest
@@ -29,8 +18,8 @@ MAX_STEP = 0.5
 MIN_INFORMATION = 1e-4
 
 
-class ItemSolver(Solver):
-    """Limited-memory BFGS in the metric of complete data.
+class ItemSolver(ExactSteps):
+    """Maximise the log marginal likelihood of items.
 
     Parameters
     ----------
@@ -39,14 +28,14 @@ class ItemSolver(Solver):
         Parameters at the start.
     tol : float
         Gain of later steps, in nats of the whole log-likelihood for each parameter,
-        below which training ends: half of the last step times the gradient.
+        below which training ends.
     n_before : int
         Number of steps on earlier parts of a stream.
 
     Attributes
     ----------
     max_tries : int
-        Number of sizes of a step that are tried.
+        Number of sizes of a step on a part that are tried until the value is finite.
     moves_without_gain : int
         Number of moves of the nodes of rows whose gain is compared with the next.
     gain_over_moves : float
@@ -59,71 +48,51 @@ class ItemSolver(Solver):
 
     def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
-        self.point = point
-        self.tol = tol * len(point)
-        self.loss_curve = []
-        self._memory = QuasiNewton(lengthens=True)
-        self._n_steps = n_before
-        self._is_over = False
-        self._now = None
-        self._losses_at_new_nodes, self._best = [], point
+        self._n_rows, self._n_steps = objective.answers.total, n_before
+        super().__init__(point, min_gain=tol * len(point) / self._n_rows)
+        self._best = point
 
     @property
     def result(self):
         """The last point; with noise of nodes, the best one at nodes that had moved."""
         return self._best if self.objective.has_node_noise else self.point
 
-    def init(self, max_iter):
-        self._evaluate()
-
-    def _evaluate(self):
-        self.objective.place_nodes(self.point)
-        self._now = self.objective(self.point)
-        if self._now is None:
-            raise FloatingPointError
+    def begin(self):
+        super().begin()
         self._losses_at_new_nodes, self._best = [-self._now.value], self.point
 
-    def step(self):
-        now = self._now
-        direction = self._direction(now)
-        slope = float(now.gradient @ direction)
-        if not slope > 0:
-            self._memory = QuasiNewton(lengthens=True)
-            direction = solve_metric(self.objective, now, now.gradient)
-            slope = float(now.gradient @ direction)
-            if not math.isfinite(slope):
-                raise FloatingPointError
+    def place_nodes(self):
+        self._has_moved = self.objective.place_nodes(self.point)
+        return self._has_moved
 
-        def gaining(size):
-            evaluation = self.objective(self.point + size * direction)
-            is_gain = evaluation is not None and evaluation.value >= now.value
-            return evaluation if is_gain else None
-
-        size, evaluation = backtrack(gaining, self.max_tries)
-        n_rows = self.objective.answers.total
+    def move(self, point):
+        evaluation = self.objective(point)
         if evaluation is None:
-            self._is_over = not self._memory
-            self._memory = QuasiNewton(lengthens=True)
-            self.loss_curve.append(-now.value / n_rows)
-            return
-        moved = size * direction
-        self._memory.add(moved, now.gradient, evaluation.gradient)
-        self.point = self.point + moved
-        self._now = evaluation
-        self.loss_curve.append(-evaluation.value / n_rows)
-        if self.objective.place_nodes(self.point):
-            self._now = self.objective(self.point)
-            if self.objective.has_node_noise:
-                self._is_over = self._is_at_noise()
-                return
-        remaining_gain = 0.5 * float(self._now.gradient @ self._direction(self._now))
-        self._is_over = remaining_gain < self.tol
+            return Move(-math.inf, None, None, is_finite=False)
+        n = self._n_rows
+        return Move(evaluation.value / n, evaluation.gradient / n, evaluation, True)
+
+    def divide(self, gradient):
+        return solve_metric(self.objective, self._now.step, self._n_rows * gradient)
+
+    def moved(self, size):
+        return self.point + size * self.divide(self._now.gradient)
+
+    def moved_by(self, step):
+        return self.point + step
+
+    def displacement(self, point):
+        return point - self.point
 
     def terminate(self):
-        if self._is_over and self.objective.refine():
-            self._is_over, self._memory = False, QuasiNewton(lengthens=True)
-            self._evaluate()
-        return self._is_over
+        if self.converged and self.objective.refine():
+            self.start_at(self.point)
+        return self.converged
+
+    def _is_at_maximum(self, last_gain):
+        if self.objective.has_node_noise and self._has_moved:
+            return self._is_at_noise()
+        return super()._is_at_maximum(last_gain)
 
     def _is_at_noise(self):
         """Return whether values at nodes that moved have not risen for some moves."""
@@ -131,21 +100,14 @@ class ItemSolver(Solver):
         losses.append(-self._now.value)
         if losses[-1] <= min(losses):
             self._best = self.point
-        n, n_rows = self.moves_without_gain, self.objective.answers.total
-        min_gain = max(self.tol, self.gain_over_moves * n_rows)
+        n = self.moves_without_gain
+        min_gain = max(self.min_gain, self.gain_over_moves)
         return len(losses) > n and fall_of_lowest(losses, n) <= min_gain
-
-    def _direction(self, now):
-        """Return the full step, corrected by the last ones."""
-        return self._memory.direction(
-            now.gradient, lambda gradient: solve_metric(self.objective, now, gradient)
-        )
 
     def step_on_part(self):
         """Take one step of EM on a part of a stream; step sizes fall."""
-        self._evaluate()
-        now = self._now
-        direction = solve_metric(self.objective, now, now.gradient)
+        self.begin()
+        direction = self.divide(self._now.gradient)
         direction = shortened(self.objective.layout.items, direction)
         size, _ = backtrack(
             lambda size: self.objective(self.point + size * direction),
@@ -153,7 +115,7 @@ class ItemSolver(Solver):
             falling_size(self._n_steps),
         )
         self.point = self.point + size * direction
-        self.loss_curve.append(-now.value / self.objective.answers.total)
+        self.loss_curve.append(-self._now.value)
 
 
 def shortened(items, direction):
@@ -185,10 +147,3 @@ def solve_metric(objective, now, vector):
     first = objective.layout.items.n_parameters
     solution[first:] = vector[first:] / now.population_metric
     return solution
-
-
-def maximise(objective, point, tol=1e-7, max_iter=500):
-    """Return the parameters at the maximum, and the value there."""
-    solver = ItemSolver(objective, point, tol)
-    run(solver, max_iter)
-    return solver.point, solver._now.value

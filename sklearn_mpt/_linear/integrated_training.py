@@ -99,12 +99,9 @@ class TrainingSizes:
 
 
 SIZES = TrainingSizes()
-# Shares of tol. With sampled nodes, an ascent ends when steps gain less than the first:
-# smaller gains may be errors of nodes, and an ascent with more nodes follows. Falls
-# less than the second are errors of nodes, which move with the posteriors: a smaller
-# share halves steps that are right, a larger one takes steps that lose up to that
-# share.
-STOP_GAIN_IF_SAMPLED, NODE_NOISE = 1.0, 0.1
+# Share of tol. With sampled nodes, an ascent ends when steps gain less than that:
+# smaller gains may be errors of nodes, and an ascent with more nodes follows.
+STOP_GAIN_IF_SAMPLED = 1.0
 MAX_STEP = 1.0  # largest step of a coefficient; the quadratic model fails beyond
 
 
@@ -379,10 +376,6 @@ class LikelihoodRows(IntegratedRows):
         self.bounds = params.objective == "elbo"
         is_sampled = self.row_nodes.is_sampled and not self.bounds
         self._is_coarse = is_sampled and not is_fine
-        self.rules = replace(
-            self.rules,
-            node_noise=0.0 if self.bounds else NODE_NOISE,
-        )
         if is_sampled and not self.is_noisy:
             self.rules = replace(self.rules, stop_gain=STOP_GAIN_IF_SAMPLED)
         self.targets, self.representative = None, None
