@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import narwhals.stable.v2 as nw
 import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import FLOATS, check_finite, check_floats, check_real
+from sklearn_mpt._labels import aligned, labels_of
 from sklearn_mpt._measure.standard_errors import student_quantile
 
 
 class PooledEstimate(NamedTuple):
     """Result of `pool_estimates`: an estimate pooled over several imputed tables.
 
-    All fields are floats, or arrays of the shape of one estimate.
+    All fields are floats, or arrays of the shape of one estimate; a Series or DataFrame
+    of pandas if that is one.
 
     Parameters
     ----------
-    estimate : float or ndarray
+    estimate : float, ndarray, Series or DataFrame
         Mean of the estimates.
-    std_error : float or ndarray
+    std_error : float, ndarray, Series or DataFrame
         Standard error of the estimate, including the error from missing values.
-    df : float or ndarray
+    df : float, ndarray, Series or DataFrame
         Degrees of freedom of Student's t.
-    fraction_missing : float or ndarray
+    fraction_missing : float, ndarray, Series or DataFrame
         Fraction of the information that is lost by missing values.
 
     Examples
@@ -35,10 +39,10 @@ class PooledEstimate(NamedTuple):
     [1.02, 2.98]
     """
 
-    estimate: float | np.ndarray
-    std_error: float | np.ndarray
-    df: float | np.ndarray
-    fraction_missing: float | np.ndarray
+    estimate: Any
+    std_error: Any
+    df: Any
+    fraction_missing: Any
 
     def interval(self, level: float = 0.95) -> tuple:
         """Return the lower and the upper end of the interval of this level.
@@ -50,7 +54,7 @@ class PooledEstimate(NamedTuple):
 
         Returns
         -------
-        low, high : float or ndarray
+        low, high : float, ndarray, Series or DataFrame
             Ends of the interval, by Student's t with `df` degrees of freedom.
         """
         half_width = student_quantile(level, self.df, "level") * self.std_error
@@ -66,7 +70,8 @@ def pool_estimates(
     Parameters
     ----------
     estimates : array-like of shape (n_imputations,) or (n_imputations, ...)
-        An estimate, or an array of them, from each table.
+        An estimate, or an array of them, from each table. Entries of Series,
+        DataFrames and dicts are found by their labels, whose order may differ.
     variances : array-like of the same shape
         Their squared standard errors, each computed as if its table were complete.
     df : float, default=None
@@ -78,12 +83,14 @@ def pool_estimates(
     -------
     pooled : PooledEstimate
         A named tuple of `estimate`, `std_error`, `df` and `fraction_missing`, with a
-        method ``interval(level)``.
+        method ``interval(level)``. They have the labels of the first estimate, if it is
+        a Series or DataFrame of pandas.
 
     Raises
     ------
     ValueError
-        If there are fewer than two estimates, shapes differ, or variances are negative.
+        If there are fewer than two estimates, shapes or sets of labels differ, or
+        variances are negative.
 
     See Also
     --------
@@ -123,7 +130,7 @@ def pool_estimates(
     >>> round(low, 2), round(high, 2)
     (0.61, 1.59)
     """
-    estimates, within = _checked(estimates, variances)
+    estimates, within, first = _checked(estimates, variances)
     if isinstance(df, FLOATS) and df == np.inf:
         df = None
     if df is not None:
@@ -144,12 +151,23 @@ def pool_estimates(
     results = mean, np.sqrt(total), degrees, missing
     if np.ndim(mean) == 0:
         results = tuple(map(float, results))
-    return PooledEstimate(*results)
+    return PooledEstimate(*(_labelled(result, first) for result in results))
 
 
 def _checked(estimates, variances):
-    estimates = check_floats(estimates, "estimates")
-    variances = check_floats(variances, "variances")
+    """Return estimates and variances as arrays, and the first one that has labels."""
+    estimates, variances = _by_table(estimates), _by_table(variances)
+    labelled = [
+        one
+        for values in (estimates, variances)
+        if isinstance(values, list)
+        for one in values
+        if labels_of(one) is not None
+    ]
+    first = labelled[0] if labelled else None
+    names = [labels_of(first, axis) for axis in (0, 1)]
+    estimates = _in_order(estimates, names, "estimates")
+    variances = _in_order(variances, names, "variances")
     if estimates.ndim == 0 or len(estimates) < 2:
         raise ValueError(
             "estimates must be those of at least 2 imputed tables, got shape "
@@ -164,4 +182,29 @@ def _checked(estimates, variances):
     check_finite(variances, "variances")
     if (variances < 0).any():
         raise ValueError(f"variances must be at least 0, got {variances.min()}.")
-    return estimates, variances
+    return estimates, variances, first
+
+
+def _by_table(values):
+    """Return a list with the estimates of each table, if they may have labels."""
+    if not is_into_dataframe(values):
+        return list(values) if isinstance(values, list | tuple) else values
+    if hasattr(values, "iloc"):
+        return [row for _, row in values.iterrows()]
+    return list(nw.from_native(values).iter_rows(named=True))
+
+
+def _in_order(values, names, parameter):
+    if isinstance(values, list):
+        values = [aligned(one, names, parameter, "first estimate") for one in values]
+    return check_floats(values, parameter)
+
+
+def _labelled(result, like):
+    """Return a result with the labels of an estimate of pandas."""
+    if not hasattr(like, "iloc"):
+        return result
+    labels = {"index": like.index}
+    if np.ndim(like) == 2:
+        labels["columns"] = like.columns
+    return type(like)(result, **labels)

@@ -1,0 +1,80 @@
+"""Labels of Series, DataFrames and dicts, by which their entries are found.
+
+Entries of columns, items, classes and estimates have labels. Rows go by their position,
+as in scikit-learn.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+
+from sklearn_mpt._frames import column_names, plain
+from sklearn_mpt._messages import listed
+
+COLUMNS = "columns of X"
+
+
+def labels_of(value, axis=0):
+    """Return the labels along an axis of a table, or None where there are none.
+
+    They are the index of a Series or DataFrame of pandas, the columns of a DataFrame
+    (axis 1), or the keys of a dict.
+    """
+    if isinstance(value, Mapping):
+        return list(map(plain, value)) if axis == 0 else None
+    if is_into_dataframe(value) and axis == 1:
+        return column_names(value)
+    has_index = hasattr(value, "iloc") and axis == 0
+    return value.index.tolist() if has_index else None
+
+
+def places_of(names, labels, parameter, whose=COLUMNS):
+    """Return the place of each name among the labels of a parameter.
+
+    Labels are names, in any order, or else numbers 0, 1, ...
+
+    whose : what has the names, for messages.
+    """
+    labels, names = (list(map(plain, part)) for part in (labels, names))
+    if labels == names:
+        return np.arange(len(names))
+    place = {label: i for i, label in enumerate(labels)}
+    for known in (names, list(range(len(labels)))):
+        if len(labels) == len(place) == len(known) and set(known) == set(place):
+            return np.array([place[label] for label in known], dtype=int)
+    raise ValueError(
+        f"{parameter} must have the labels of the {whose}, {listed(names)}, or 0, 1, "
+        f"..., got {listed(labels)}. An array, such as of to_numpy(), goes by position."
+    )
+
+
+def aligned(value, names, parameter, whose=COLUMNS):
+    """Return a value as an array, in the order of the names of each of its axes.
+
+    names : sequence of the names along each axis, or None where an axis has none.
+    """
+    is_dict = isinstance(value, Mapping)
+    array = np.asarray(list(value.values()) if is_dict else value)
+    for axis, known in enumerate(names):
+        labels = labels_of(value, axis)
+        if labels is not None and known is not None:
+            places = places_of(known, labels, parameter, whose)
+            array = array.take(places, axis)
+    return array
+
+
+def check_columns(table, names, parameter):
+    """Refuse a table, or a row of it, whose columns are not these names in order.
+
+    Labels 0, 1, ... are no names, unless X has such names in another order.
+    """
+    labels, names = labels_of(table, np.ndim(table) - 1), list(map(plain, names))
+    if labels is None or labels == names:
+        return
+    if labels != list(range(len(labels))) or set(labels) == set(names):
+        raise ValueError(
+            f"{parameter} must have the columns of X in the same order, "
+            f"{listed(names)}, got {listed(labels)}. An array, such as of to_numpy(), "
+            "goes by position."
+        )
