@@ -3,7 +3,7 @@
 scikit-learn stores 64 bytes for each node of a tree, and 8 for each number that it
 predicts. Most of them are small whole numbers. The fields of all nodes of a forest are
 packed here, leaves apart from the others, each in the smallest type that holds it
-exactly.
+exactly. What the leaves imply of the other nodes is not stored.
 """
 
 import copy
@@ -11,8 +11,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from sklearn_mpt._dependency.predictors import has_leaves
+from sklearn_mpt._numbers import TINY
+
 TYPES = np.int8, np.int16, np.int32, np.float32
 N_NODES, NODES, VALUES = "node_count", "nodes", "values"  # in the state of a tree
+LEFT, RIGHT = "left_child", "right_child"
+IMPLIED = "n_node_samples", "weighted_n_node_samples", VALUES, "impurity"
 
 
 def narrowed(array):
@@ -29,7 +34,8 @@ def round_trees(forest):
     """Round means, variances and thresholds of a fitted forest to single precision.
 
     Trees compare thresholds with numbers in single precision, so that rows stay in the
-    same leaves if thresholds are rounded down.
+    same leaves if thresholds are rounded down. Nodes above leaves get the mean that the
+    leaves imply, and the variance where impurities are variances.
     """
     for tree in forest.estimators_:
         tree = tree.tree_
@@ -38,6 +44,34 @@ def round_trees(forest):
         rounded = tree.threshold.astype(np.float32)
         below = np.nextafter(rounded, np.float32(-np.inf))
         tree.threshold[:] = np.where(rounded > tree.threshold, below, rounded)
+        *_, mean, variance = implied_by_leaves(*_fields(tree.__getstate__()))
+        tree.value[:] = mean
+        if has_leaves(forest):
+            tree.impurity[:] = variance
+
+
+def implied_by_leaves(fields, own):
+    """Return the fields `IMPLIED` of all nodes, given those of leaves.
+
+    fields : arrays of the nodes of trees. own : number of each node in its tree.
+    """
+    left, right = (np.arange(len(own)) - own + fields[name] for name in (LEFT, RIGHT))
+    count, weight, mean, variance = implied = [fields[name].copy() for name in IMPLIED]
+    levels, nodes = [], np.flatnonzero(own == 0)
+    while len(nodes):
+        inner = nodes[fields[LEFT][nodes] >= 0]
+        levels.append(inner)
+        nodes = np.concatenate([left[inner], right[inner]])
+    for inner in reversed(levels):
+        a, b = left[inner], right[inner]
+        count[inner] = count[a] + count[b]
+        weight[inner] = weight[a] + weight[b]
+        part = weight[b] / np.maximum(weight[inner], TINY)
+        difference = mean[b] - mean[a]
+        mean[inner] = mean[a] + part[:, None, None] * difference
+        between = part * (1 - part) * (difference**2).sum(axis=(1, 2))
+        variance[inner] = variance[a] + part * (variance[b] - variance[a]) + between
+    return implied
 
 
 def packed(forest):
@@ -45,21 +79,25 @@ def packed(forest):
     trees = [tree.tree_ for tree in forest.estimators_]
     _, arguments, _ = trees[0].__reduce__()
     states = [tree.__getstate__() for tree in trees]
-    nodes, values = (
-        np.concatenate([state.pop(name) for state in states])
-        for name in (NODES, VALUES)
-    )
-    is_leaf = nodes["left_child"] < 0
-    fields = {name: nodes[name] for name in nodes.dtype.names} | {VALUES: values}
+    fields, own = _fields(*states)
+    implied = dict(zip(IMPLIED, implied_by_leaves(fields, own), strict=True))
+    is_leaf = fields[LEFT] < 0
+    # in the order of depth, a left child is the next node
+    stored = fields | {name: fields[name] - own for name in (LEFT, RIGHT)}
+    arrays = {
+        name: [_narrowest(field[~is_leaf]), _narrowest(fields[name][is_leaf])]
+        for name, field in stored.items()
+    }
+    for name, field in implied.items():
+        if np.array_equal(field, fields[name]):
+            arrays[name][0] = None
+    rest = [{k: v for k, v in s.items() if k not in (NODES, VALUES)} for s in states]
     return {
         "forest": _with_trees(forest, [None] * len(trees)),
         "arguments": arguments,
-        "states": states,
+        "states": rest,
         "is_leaf": np.packbits(is_leaf),
-        "fields": {
-            name: [_narrowest(field[~is_leaf]), _narrowest(field[is_leaf])]
-            for name, field in fields.items()
-        },
+        "fields": arrays,
     }
 
 
@@ -74,19 +112,37 @@ def unpacked(parts):
         return tree
 
     empty = tree_of().__getstate__()
-    ends = np.cumsum([0] + [state[N_NODES] for state in parts["states"]])
+    counts = [state[N_NODES] for state in parts["states"]]
+    ends = np.cumsum([0, *counts])
+    own = np.concatenate([np.arange(count) for count in counts])
     is_leaf = np.unpackbits(parts["is_leaf"], count=ends[-1]).astype(bool)
     nodes = np.zeros(ends[-1], dtype=empty[NODES].dtype)
     values = np.zeros((ends[-1], *empty[VALUES].shape[1:]))
+    fields = {name: nodes[name] for name in nodes.dtype.names} | {VALUES: values}
     for name, (inner, leaves) in parts["fields"].items():
-        field = values if name == VALUES else nodes[name]
-        field[~is_leaf], field[is_leaf] = inner, leaves
+        fields[name][is_leaf] = leaves
+        if inner is not None:
+            fields[name][~is_leaf] = inner
+    for name in (LEFT, RIGHT):
+        fields[name][~is_leaf] += own[~is_leaf]
+    for name, field in zip(IMPLIED, implied_by_leaves(fields, own), strict=True):
+        if parts["fields"][name][0] is None:
+            fields[name][:] = field
     blocks = [slice(*pair) for pair in pairwise(ends)]
     trees = [
         tree_of(state | {NODES: nodes[block], VALUES: values[block]})
         for state, block in zip(parts["states"], blocks, strict=True)
     ]
     return _with_trees(parts["forest"], trees)
+
+
+def _fields(*states):
+    """Return the fields of the nodes of trees, and the number of each in its tree."""
+    nodes, values = (
+        np.concatenate([state[name] for state in states]) for name in (NODES, VALUES)
+    )
+    fields = {name: nodes[name] for name in nodes.dtype.names} | {VALUES: values}
+    return fields, np.concatenate([np.arange(state[N_NODES]) for state in states])
 
 
 def _narrowest(array):
