@@ -10,6 +10,7 @@ from contextlib import suppress
 from numbers import Integral, Real
 
 import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe, is_into_series
 from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_scalar
@@ -320,14 +321,20 @@ def bound_parameters(estimator, free):
 
 
 def _frozen(value):
-    containers = list | tuple | dict | np.ndarray
-    return copy.deepcopy(value) if isinstance(value, containers) else value
+    is_container = isinstance(value, list | tuple | dict | np.ndarray)
+    is_container |= is_into_dataframe(value) or is_into_series(value)
+    return copy.deepcopy(value) if is_container else value
 
 
 def _is_same(value, other):
     """Return whether two values of a parameter are equal; NaN is equal to NaN."""
     if value is other:
         return True
+    if isinstance(value, dict) and isinstance(other, dict):
+        has_same_keys = value.keys() == other.keys()
+        return has_same_keys and all(_is_same(value[key], other[key]) for key in value)
+    if is_into_dataframe(value) or is_into_series(value):
+        return type(value) is type(other) and bool(value.equals(other))
     with suppress(Exception):  # values of users, and arrays, may not compare
         if bool(value == other):
             return True

@@ -13,11 +13,16 @@ from sklearn_mpt._frames import (
     is_missing,
     plain,
 )
+from sklearn_mpt._labels import labels_of, places_of
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.reader import TableReader
 
 KINDS_WITHOUT_NUMBERS = {None, "bernoulli", *CATEGORIES}
+ADVICE_ON_ENTRIES = (
+    "Bounds of entries belong to the rows of one table: call fit_transform with it. In "
+    "cross-validation, whose folds have other rows, give bounds of columns."
+)
 
 
 class Adjustments(NamedTuple):
@@ -39,22 +44,22 @@ class Adjustments(NamedTuple):
 
     @classmethod
     def from_parameters(
-        cls, delta, min_value, max_value, reader: TableReader, X, n_rows=None
+        cls, delta, min_value, max_value, reader: TableReader, X, given=None
     ) -> Self:
         """Read the parameters; the error lists all problems.
 
-        X : the table that is filled in. n_rows : of the bounds of entries; by default
-        those of X.
+        X : the table that is filled in. given : the table to whose rows the bounds of
+        entries belong; by default X.
         """
         names, problems, values = column_names(X), [], []
-        n_rows = len(X) if n_rows is None else n_rows
+        given = X if given is None else given
         for parameter, value, default in (
             ("delta", delta, 0.0),
             ("min_value", min_value, np.nan),
             ("max_value", max_value, np.nan),
         ):
             is_delta = parameter == "delta"
-            columns = _Columns(parameter, reader, names, None if is_delta else n_rows)
+            columns = _Columns(parameter, reader, names, None if is_delta else given)
             values.append(columns.read(value, default))
             problems += columns.problems
         if not problems:
@@ -70,6 +75,12 @@ class Adjustments(NamedTuple):
         if problems:
             raise ValueError(" ".join(problems))
         return cls(*values)
+
+    @property
+    def of_entries(self):
+        """Names of the parameters that have bounds of entries."""
+        bounds = {"min_value": self.low, "max_value": self.high}
+        return [name for name, values in bounds.items() if values.ndim == 2]
 
     @property
     def bounds(self):
@@ -91,13 +102,14 @@ class Adjustments(NamedTuple):
 class _Columns:
     """The columns of a parameter that has a number for each, or one for each entry.
 
-    parameter : its name. n_rows : number of rows of the table, if it takes numbers for
-    entries. problems : what is wrong with it, after `read`.
+    parameter : its name. table : the table, if it takes numbers for entries. problems :
+    what is wrong with it, after `read`.
     """
 
-    def __init__(self, parameter, reader, names, n_rows=None):
+    def __init__(self, parameter, reader, names, table=None):
         self.parameter, self.reader, self.names = parameter, reader, names
-        self.n_rows, self.problems = n_rows, []
+        self.table, self.problems = table, []
+        self.n_rows = None if table is None else len(table)
 
     def read(self, value, default):
         """Return the numbers of columns, (d,), or of entries, (n, d).
@@ -129,10 +141,10 @@ class _Columns:
     def _given(self, value):
         """Return a number, or numbers of entries, for the columns that have any."""
         if isinstance(value, Mapping):
-            return {
-                column_place(key, self.names, self.parameter): by
-                for key, by in value.items()
-            }
+            return self._by_label(value)
+        labels = labels_of(value)
+        if np.ndim(value) == 1 and labels not in (None, list(range(len(value)))):
+            return self._by_label(value)
         shape = tuple(map(int, np.shape(value)))
         allowed = [(len(self.names),)]
         if self.n_rows is not None:
@@ -143,13 +155,17 @@ class _Columns:
             raise ValueError(
                 f"{self.parameter} must have a number for each of {len(self.names)} "
                 f"columns,{of_entries} got shape {shape}."
+                f"{self._advice if len(shape) == 2 else ''}"
             )
         if len(shape) == 1:
-            return dict(enumerate(np.asarray(value).tolist()))
+            is_labelled = labels is not None
+            numbers = dict(enumerate(np.asarray(value).tolist()))
+            return self._by_label(numbers) if is_labelled else numbers
         columns = columns_of(value)
         names = [column.name for column in columns]
-        has_names = is_into_dataframe(value) and all(
-            isinstance(name, str) for name in self.names
+        has_names = is_into_dataframe(value) and (
+            set(names) == set(self.names)
+            or all(isinstance(name, str) for name in self.names)
         )
         if has_names and set(names) != set(self.names):
             others = sorted(set(names) ^ set(self.names), key=str)
@@ -161,11 +177,37 @@ class _Columns:
             column_place(name, self.names, self.parameter) if has_names else j
             for j, name in enumerate(names)
         ]
+        rows = self._rows(value, self.parameter)
         return {
-            j: column.values.astype(object).tolist()
+            j: column.values[rows].astype(object).tolist()
             for j, column in zip(places, columns, strict=True)
             if len(column.present)
         }
+
+    def _by_label(self, value):
+        """Return the entries of a dict or a Series, by the places of their columns."""
+        given = {}
+        for key, by in value.items():
+            place = column_place(key, self.names, self.parameter)
+            if place in given:
+                raise ValueError(
+                    f"{self.parameter} names column {self.names[place]!r} twice."
+                )
+            given[place] = by
+        return given
+
+    def _rows(self, value, name):
+        """Return the places of the rows of the table among entries of a value."""
+        labels = labels_of(value)
+        if labels is None:
+            return slice(None)
+        names = labels_of(self.table)
+        names = range(self.n_rows) if names is None else names
+        return places_of(names, labels, name, "rows of X")
+
+    @property
+    def _advice(self):
+        return "" if self.table is None else f" {ADVICE_ON_ENTRIES}"
 
     def _numbers(self, j, value):
         """Return the number of column j, or those of its entries; NaN where none is."""
@@ -178,12 +220,14 @@ class _Columns:
                 of_entries = "" if self.n_rows is None else f" or {self.n_rows} of them"
                 raise ValueError(
                     f"{name} must be a number{of_entries}, got shape {np.shape(value)}."
+                    f"{self._advice}"
                 )
             else:
+                entries = np.asarray(value, dtype=object)[self._rows(value, name)]
                 numbers = np.array(
                     [
                         np.nan if is_missing(by) else _number(by, name, self.parameter)
-                        for by in np.asarray(value, dtype=object).tolist()
+                        for by in entries.tolist()
                     ]
                 )
         except ValueError as error:

@@ -27,7 +27,11 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._frames import column_names, columns_of, with_distinct_names
-from sklearn_mpt._imputation.adjustments import Adjustments, rows_of
+from sklearn_mpt._imputation.adjustments import (
+    ADVICE_ON_ENTRIES,
+    Adjustments,
+    rows_of,
+)
 from sklearn_mpt._imputation.bounded_tables import filled_within, unlimited
 from sklearn_mpt._imputation.gaps import (
     as_table,
@@ -106,11 +110,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         for each column, of shape (n_features,); or one for each entry, of the shape of
         X, such as the detection limits of its rows, where NaN stands for no bound. A
         dict maps columns, by name or number, to a bound, or to an array of shape
-        (n_samples,), such as another column. Draws and expectations are those of
-        distributions that are truncated at the bounds. Models also learn from bounds
-        that exclude some of the numbers seen in `fit`. With None, numbers lie at most a
-        standard deviation outside of what was seen, dates do not lie outside, and
-        numbers are not negative where nothing is, and not below half of the least
+        (n_samples,), such as another column. Bounds of entries hold for the table of
+        `fit` alone: other tables are refused. A Series with the names of columns is
+        read like a dict, and labels of rows like those of X. Draws and expectations are
+        those of distributions that are truncated at the bounds. Models also learn from
+        bounds that exclude some of the numbers seen in `fit`. With None, numbers lie at
+        most a standard deviation outside of what was seen, dates do not lie outside,
+        and numbers are not negative where nothing is, and not below half of the least
         number seen where all are above zero, unless there is an `estimator`; infinite
         bounds lift that.
     missing_values : int, float, str, NaN, None or pandas.NA, default=NaN
@@ -133,7 +139,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         nets are tried, too, after all others.
     delta : dict or array-like of shape (n_features,), default=None
         Numbers that are added to the values filled in, in units of their column (days,
-        for dates); a dict maps columns, by name or number, to them. Use it if entries
+        for dates); a dict, or a Series with names of columns, maps columns, by name or
+        number, to them. Use it if entries
         may be missing because of their values (for example, high incomes), which no
         model can detect: repeat the analysis with several shifts to see which results
         depend on them.
@@ -253,6 +260,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader
+    _bounds_of_entries: list[str]  # names of the parameters that have any
+    _bounded_table: str  # digest of the table whose entries have bounds
     _limits: Limits  # of columns; infinite if the user gave an estimator
     _is_kept: np.ndarray  # which columns `transform` returns, shape: (n_features,)
 
@@ -341,7 +350,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             forget(self)
             given, counted, weights = self._read_rows(X, sample_weight)
             X = take(given, counted)
-            adjustments = self._learn_table(X, len(given))
+            adjustments = self._learn_table(X, given)
+            self._bounds_of_entries = adjustments.of_entries
+            if self._bounds_of_entries:
+                self._bounded_table = digest_of(given)
             self._fit_models(X, weights)
             bounds = [rows_of(bound, counted) for bound in adjustments.bounds]
             self._train_within(X, bounds, weights)
@@ -428,10 +440,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     def _names(self, X):
         return getattr(self, "feature_names_in_", np.array(column_names(X))).tolist()
 
-    def _learn_table(self, X, n_rows):
+    def _learn_table(self, X, given):
         """Learn how columns are read, and warn of those that are not modelled.
 
-        n_rows : number of rows that were given; X has those that count.
+        given : all rows; X has those that count.
 
         Returns
         -------
@@ -447,7 +459,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self._reader, reasons = TableReader.learn(X, "from_dtype", KINDS)
             problems.append(str(error))
         try:
-            adjustments = self._adjustments(X, n_rows)
+            adjustments = self._read_adjustments(X, given)
         except ValueError as error:
             problems.append(str(error))
         names = column_names(X)
@@ -482,9 +494,18 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self._is_kept[empty] = False
         self._warn_of_columns(reasons, _looks_of_strings(X, self._reader, reasons))
 
-    def _adjustments(self, X, n_rows=None):
+    def _read_adjustments(self, X, given=None):
         bounds = self.min_value, self.max_value
-        return Adjustments.from_parameters(self.delta, *bounds, self._reader, X, n_rows)
+        return Adjustments.from_parameters(self.delta, *bounds, self._reader, X, given)
+
+    def _adjustments(self, X):
+        """Return bounds and shifts for a table; that of fit, for bounds of entries."""
+        if self._bounds_of_entries and digest_of(X) != self._bounded_table:
+            raise ValueError(
+                f"{' and '.join(self._bounds_of_entries)} has bounds of entries, but X "
+                f"is not the table of fit. {ADVICE_ON_ENTRIES}"
+            )
+        return self._read_adjustments(X)
 
     def _warn_of_columns(self, reasons, hints):
         """Warn of columns without a model, and of strings that look like numbers.

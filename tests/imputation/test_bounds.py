@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.base import clone
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE
 from sklearn_mpt._imputation.adjustments import Adjustments
@@ -288,4 +289,6 @@ def test_all_problems_of_bounds_are_in_one_message():
         MPTImputer(min_value=named).fit(gaps)
     fitted = MPTImputer(max_models=1, max_value={"v": limit}).fit(gaps)
     with pytest.raises(ValueError, match="must be a number or 20 of them, got shape"):
+        clone(fitted).fit(gaps[:20])
+    with pytest.raises(ValueError, match="max_value has bounds of entries, but X is n"):
         fitted.transform(gaps[:20])
