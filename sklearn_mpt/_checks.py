@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 from sklearn_mpt._frames import plain
+from sklearn_mpt._labels import check_columns
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
@@ -200,8 +201,13 @@ def check_device(device, dtype="float64"):
         ) from error
 
 
-def check_mask(mask, n_samples, n_features):
-    """Return a boolean mask of shape (1, n_features) or (n_samples, n_features)."""
+def check_mask(mask, n_samples, names):
+    """Return a boolean mask of shape (1, n_features) or (n_samples, n_features).
+
+    names : of the features, which a mask with names must have.
+    """
+    n_features = len(names)
+    check_columns(mask, names, "mask")
     mask = np.asarray(mask)
     if mask.dtype != bool:
         raise TypeError(

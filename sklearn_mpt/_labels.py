@@ -69,8 +69,11 @@ def check_columns(table, names, parameter):
 
     Labels 0, 1, ... are no names, unless X has such names in another order.
     """
-    labels, names = labels_of(table, np.ndim(table) - 1), list(map(plain, names))
-    if labels is None or labels == names:
+    labels = labels_of(table, np.ndim(table) - 1)
+    if labels is None:
+        return
+    names = list(map(plain, names))
+    if labels == names:
         return
     if labels != list(range(len(labels))) or set(labels) == set(names):
         raise ValueError(

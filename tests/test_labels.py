@@ -11,7 +11,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
-from sklearn_mpt import MPTImputer, MPTProbabilisticPCA, pool_estimates
+from sklearn_mpt import (
+    MPTImputer,
+    MPTMaskedAutoencoder,
+    MPTProbabilisticPCA,
+    mpt_curve,
+    pool_estimates,
+    rows_from_covariance,
+)
 from sklearn_mpt._imputation.adjustments import Adjustments
 from sklearn_mpt._tables.reader import TableReader
 
@@ -173,3 +180,73 @@ def test_parameters_of_pandas_that_are_changed_in_place_are_found():
     bound[1] = 1.0
     with pytest.raises(ValueError, match=r"(?s)max_value=.* differs from the"):
         imputer.transform(frame)
+
+
+# Covariances
+
+
+def test_covariances_and_means_are_found_by_names():
+    names, n_samples = list("abc"), 100
+    covariance = pd.DataFrame(np.diag([1.0, 2.0, 3.0]) + 0.5, names, names)
+    mean = pd.Series([4.0, 5.0, 6.0], names)
+    expected, weight = rows_from_covariance(covariance, n_samples, mean=mean)
+    assert_allclose(np.cov(expected.T, aweights=weight, bias=True), covariance)
+    assert_allclose(expected.mean(), mean)
+    for form in (mean[::-1], mean[::-1].to_dict(), mean.tolist()):
+        X, _ = rows_from_covariance(covariance[::-1], n_samples, mean=form)
+        pd.testing.assert_frame_equal(X, expected)
+    with pytest.raises(ValueError, match="mean must have the labels of the columns of"):
+        rows_from_covariance(covariance, n_samples, mean={"a": 1.0, "b": 2.0, "d": 0.0})
+    with pytest.raises(ValueError, match="rows of covariance must have the labels of"):
+        rows_from_covariance(covariance.rename({"a": "d"}), n_samples)
+
+
+# Masks
+
+
+def fitted_model():
+    frame = table_with_gaps().fillna(0.0)
+    return MPTProbabilisticPCA(1, init="pca", max_iter=0).fit(frame), frame
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_masks_have_the_columns_of_X(library):
+    model, frame = fitted_model()
+    hidden = np.array([[True, False, True], [False, True, True]])
+    imputer = MPTImputer(max_models=1, random_state=0).fit(frame)
+    expected = model.conditional_log_prob(frame[:2], hidden)
+    mask = library.DataFrame(dict(zip("abc", hidden.T, strict=True)))
+    assert_array_equal(model.conditional_log_prob(frame[:2], mask), expected)
+    for one in (model, imputer.estimator_):
+        with pytest.raises(
+            ValueError, match="mask must have the columns of X in the s"
+        ):
+            one.conditional_log_prob(frame[:2], mask[["c", "b", "a"]])
+    with pytest.raises(ValueError, match="mask must have the columns of X in the same"):
+        model.mean_masked_scores(frame, mask[["c", "b", "a"]])
+    without_names = pd.DataFrame(hidden)
+    assert_array_equal(model.conditional_log_prob(frame[:2], without_names), expected)
+    one = pd.Series([True, False, False], list("bca"))
+    with pytest.raises(ValueError, match="mask must have the columns of X in the same"):
+        model.conditional_log_prob(frame, one)
+
+
+BLOCKS = pd.Series({"c": 0, "b": 0, "a": 1})
+
+
+@pytest.mark.parametrize(
+    "blocks", [BLOCKS, BLOCKS.to_dict(), BLOCKS.set_axis([2, 1, 0])]
+)
+def test_blocks_of_masks_are_found_by_names(blocks):
+    model, frame = fitted_model()
+    how = {"n_masks": 3, "random_state": 0}
+    wanted = mpt_curve(model, frame, mask_blocks=[1, 0, 0], **how)
+    other = mpt_curve(model, frame, mask_blocks=[0, 0, 1], **how)
+    found = mpt_curve(model, frame, mask_blocks=blocks, **how)
+    assert_array_equal(found.scores, wanted.scores)
+    assert (wanted.scores != other.scores).any()
+    renamed = dict(zip("xyz", [1, 0, 1], strict=True))
+    with pytest.raises(ValueError, match="mask_blocks must have the labels of the col"):
+        mpt_curve(model, frame, mask_blocks=renamed, **how)
+    with pytest.raises(ValueError, match="mask_blocks must have the labels of the col"):
+        MPTMaskedAutoencoder(mask_blocks=renamed).fit(frame)

@@ -26,7 +26,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
-from sklearn_mpt._measure.contract import given_or_parameter
+from sklearn_mpt._measure.contract import feature_names, given_or_parameter
 from sklearn_mpt._numbers import CHUNK_BYTES
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -128,15 +128,16 @@ class FittedDensityMixin(DensityMixin):
         X : array-like of shape (n_samples, n_features)
             Rows; NaN marks missing entries.
         mask : array-like of bool, of shape (n_features,) or (n_samples, n_features)
-            True where a feature is hidden.
+            True where a feature is hidden. Names of its columns must be those of X.
 
         Returns
         -------
         log_prob : ndarray of shape (n_samples, n_features)
             In nats; 0.0 where not hidden, or missing.
         """
+        names = feature_names(self, X)
         X, density = self._validate_rows(X), self._density()
-        mask = check_mask(mask, *X.shape)
+        mask = check_mask(mask, len(X), names or range(X.shape[1]))
         if len(mask) == len(X):
             return self._map_rows(density, density.conditional_log_prob, X, mask)
         shared = self._tensor(mask)
@@ -159,8 +160,10 @@ class FittedDensityMixin(DensityMixin):
         scores : ndarray of shape (n_masks,)
             In nats per hidden feature.
         """
-        X, density, masks = self._validate_rows(X), self._density(), np.asarray(masks)
-        masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
+        names = feature_names(self, X)
+        X, density = self._validate_rows(X), self._density()
+        masks = check_mask(masks, len(masks), names or range(X.shape[1]))
+        masks = self._tensor(masks)
         with torch_modes():
             rows = as_view(X, masks.device)
             n_rows = _n_rows(density.row_bytes)

@@ -11,8 +11,12 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from sklearn.utils import check_array
 
+from sklearn_mpt._checks import check_floats
 from sklearn_mpt._frames import column_names, joined_frame, library_of
+from sklearn_mpt._labels import aligned, labels_of, places_of
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
+
+WHOSE = "columns of covariance"
 
 
 def rows_from_covariance(
@@ -31,11 +35,12 @@ def rows_from_covariance(
     ----------
     covariance : array-like of shape (n_features, n_features)
         Covariances, as sums over rows divided by their number, or correlations. Names
-        of the columns of a DataFrame are kept.
+        of the columns of a DataFrame are kept, and its rows are found by these names.
     n_samples : int or float
         Number of rows that the matrix was computed from.
-    mean : array-like of shape (n_features,), default=None
-        Means of the features; None is 0.
+    mean : array-like of shape (n_features,) or dict, default=None
+        Means of the features; None is 0. Those of a Series or a dict are found by the
+        names of the columns of `covariance`.
 
     Returns
     -------
@@ -47,7 +52,8 @@ def rows_from_covariance(
     Raises
     ------
     ValueError
-        If the matrix is not square, symmetric and positive semidefinite.
+        If the matrix is not square, symmetric and positive semidefinite, or names
+        differ.
 
     Examples
     --------
@@ -61,9 +67,11 @@ def rows_from_covariance(
     ((4,), (4, 1))
     """
     S = check_array(covariance, dtype=np.float64, input_name="covariance")
-    d = len(S)
+    d, names = len(S), labels_of(covariance, 1)
     if S.shape != (d, d):
         raise ValueError(f"covariance must be square, got shape {S.shape}.")
+    if labels_of(covariance) is not None:
+        S = S[places_of(names, labels_of(covariance), "rows of covariance", WHOSE)]
     size = np.abs(S).max()
     if np.abs(S - S.T).max() > MAX_GIVEN_ERROR * size:
         raise ValueError("covariance must be symmetric, got one that is not.")
@@ -76,7 +84,11 @@ def rows_from_covariance(
             f"{values[0]:.3g}. Pairwise deletion of gaps makes such matrices: fit the "
             "rows with their gaps."
         )
-    mean = np.zeros(d) if mean is None else np.asarray(mean, dtype=np.float64)
+    if mean is None:
+        mean = np.zeros(d)
+    else:
+        names = range(d) if names is None else names
+        mean = check_floats(aligned(mean, [names], "mean", WHOSE), "mean")
     if mean.shape != (d,):
         raise ValueError(f"mean must have shape {(d,)}, got shape {mean.shape}.")
     half = np.sqrt(d * np.maximum(values, 0))[:, None] * vectors.T

@@ -210,7 +210,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         """
         check_is_fitted(self)
         shape, columns = np.shape(X), self._columns
-        mask = np.broadcast_to(check_mask(mask, *shape), shape)[:, columns]
+        mask = check_mask(mask, shape[0], column_names(X))
+        mask = np.broadcast_to(mask, shape)[:, columns]
         numbers, log_prob = self._numbers(X), np.zeros(shape)
         is_target = mask & ~np.isnan(numbers)
         mixture_log_prob = self._log_prob(numbers, mask, self.weights_)

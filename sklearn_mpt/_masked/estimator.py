@@ -89,9 +89,10 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         the present columns, and trains the bound. A float in (0, 1] is a fixed rate and
         an int a fixed number; they train D times the score of that size.
     mask_blocks : array-like of shape (n_features,) or "span", default=None
-        Structure of the masks. An array has a label for each column: columns of one
-        label, such as pixels of one patch, are hidden together. With "span",
-        consecutive columns are hidden. See `mpt_curve`. The objective is then not a
+        Structure of the masks. An array has a label for each column, a Series or dict
+        one for each name of a column: columns of one label, such as pixels of one
+        patch, are hidden together. With "span", consecutive columns are hidden. See
+        `mpt_curve`. The objective is then not a
         bound of the log-density, and `loss_curve_` is not comparable with that of other
         masks; scores are densities all the same. None hides every set of one size with
         the same probability.
@@ -274,7 +275,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
 
     def _check_parameters(self, n_features):
         check_widths(self.hidden_layer_sizes)
-        read_blocks(self.mask_blocks, n_features)
+        read_blocks(self.mask_blocks, self._table_names or range(n_features))
 
     def _check_fitted_parameters(self):
         if self.net is None:
@@ -363,7 +364,8 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         generator = torch.Generator(device=device)
         generator.manual_seed(seed_from(data.rng, N_TORCH_SEEDS))
         batch_size, n_masks, rate = self.batch_size, self.n_masks, self.learning_rate
-        blocks = read_blocks(self.mask_blocks, X.shape[1])
+        names = self._table_names or range(X.shape[1])
+        blocks = read_blocks(self.mask_blocks, names)
         module = self._module(fitted).to(device)
         sizes = RowMasks(self.mask_rate, X.shape[1], blocks)
         loss = MaskedLoss(

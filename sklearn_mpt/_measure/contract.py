@@ -55,7 +55,7 @@ from functools import partial
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._frames import column_names, fill_masked
+from sklearn_mpt._frames import column_names, fill_masked, plain
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 from sklearn_mpt._messages import listed
@@ -192,7 +192,8 @@ def feature_names(model, X):
     """Return the names of the columns of a DataFrame, or of those of `fit`, or None."""
     if is_into_dataframe(X):
         return column_names(X)
-    return getattr(model, "feature_names_in_", None)
+    names = getattr(model, "feature_names_in_", None)
+    return None if names is None else list(map(plain, names))
 
 
 def refuse_texts(model, name, advice=""):

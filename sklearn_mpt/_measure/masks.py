@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._labels import aligned
 from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
@@ -49,13 +50,17 @@ class MaskBlocks(NamedTuple):
     is_span: bool
 
 
-def read_blocks(mask_blocks, n_features):
-    """Return the parameter `mask_blocks` as `MaskBlocks`, or None; check it."""
+def read_blocks(mask_blocks, names):
+    """Return the parameter `mask_blocks` as `MaskBlocks`, or None; check it.
+
+    names : of the features, by which entries with labels are found.
+    """
     if mask_blocks is None:
         return None
+    n_features = len(names)
     if isinstance(mask_blocks, str) and mask_blocks == "span":
         return MaskBlocks(np.arange(n_features), True)
-    labels = np.asarray(mask_blocks)
+    labels = aligned(mask_blocks, [names], "mask_blocks")
     if labels.shape != (n_features,):
         got = f"shape {labels.shape}" if labels.ndim else repr(mask_blocks)
         raise ValueError(

@@ -14,6 +14,7 @@ from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
     check_rows,
+    feature_names,
     given_or_parameter,
     ragged_hook,
     takes_row_masks,
@@ -89,8 +90,9 @@ def mpt_curve(
         draws more of them at sizes where scores vary more, in proportion to the
         standard deviation in a pilot [2]_. It needs `design` "independent" or "auto".
     mask_blocks : array-like of shape (n_features,), "span" or "word", default=None
-        Structure of the masks. An array has a label for each feature: features of one
-        label, such as columns of one topic or pixels of one patch, are hidden together.
+        Structure of the masks. An array has a label for each feature, a Series or dict
+        one for each name of a feature: features of one label, such as columns of one
+        topic or pixels of one patch, are hidden together.
         Blocks come in random order; a mask hides whole blocks, and some features of one
         more if its size needs it. With "span", a mask hides consecutive features, such
         as steps of time, from a random one on; a span that reaches the last feature
@@ -162,7 +164,8 @@ def mpt_curve(
     check_hidden_values(estimator, rows)
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
     check_choice(design, "design", DESIGNS)
-    blocks = read_blocks(mask_blocks, rows.shape[1])
+    names = feature_names(estimator, X)
+    blocks = read_blocks(mask_blocks, names or range(rows.shape[1]))
     if blocks is not None:
         design = _design_of_blocks(design)
     if design == "all":
