@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,13 @@ import torch
 from torch.nn import functional
 
 from sklearn_mpt._base.user_modules import UserModuleWrapper, seeded
+
+
+class Layer(torch.nn.Linear):
+    """A linear layer without values, which draws none from torch's generator."""
+
+    def reset_parameters(self):
+        pass
 
 
 class ResidualNet(torch.nn.Module):
@@ -34,24 +42,18 @@ class ResidualNet(torch.nn.Module):
         super().__init__()
         self.dropout = dropout
         sizes = [widths[0] if widths else n_inputs, *widths]
-        empty = {"device": "cpu", "dtype": torch.float32}
-
-        def linear(n_in, n_out, bias=True):
-            return torch.nn.utils.skip_init(
-                torch.nn.Linear, n_in, n_out, bias=bias, **empty
-            )
-
-        self.first = linear(n_inputs, widths[0]) if widths else None
-        self.enter = torch.nn.ModuleList(linear(*pair) for pair in pairwise(sizes))
-        self.leave = torch.nn.ModuleList(linear(width, width) for width in widths)
+        layer = partial(Layer, device="cpu", dtype=torch.float32)
+        self.first = layer(n_inputs, widths[0]) if widths else None
+        self.enter = torch.nn.ModuleList(layer(*pair) for pair in pairwise(sizes))
+        self.leave = torch.nn.ModuleList(layer(width, width) for width in widths)
         self.project = torch.nn.ModuleDict(
             {
-                str(i): linear(a, b, bias=False)
+                str(i): layer(a, b, bias=False)
                 for i, (a, b) in enumerate(pairwise(sizes))
                 if a != b
             }
         )
-        self.last = linear(sizes[-1], n_outputs)
+        self.last = layer(sizes[-1], n_outputs)
         self.width = max(sizes)
         self.n_hidden = sizes[-1]
 
@@ -122,7 +124,9 @@ def _dropout_scale(h, dropout, generator):
     bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64, device=h.device)
     bits.random_(-(2**63), None, generator=generator)
     level = bits.view(torch.int16)[: h.numel()].view(h.shape)
-    return (level >= n_dropped - 2**15).to(h.dtype) / (1 - n_dropped / 2**16)
+    scale = torch.empty_like(h)
+    torch.ge(level, n_dropped - 2**15, out=scale)  # a third of the time of a conversion
+    return scale.div_(1 - n_dropped / 2**16)
 
 
 class UserNet(UserModuleWrapper):
