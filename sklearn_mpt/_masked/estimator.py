@@ -34,6 +34,7 @@ from sklearn_mpt._masked.module import NUMBERS, MaskedModule
 from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import (
+    STEPS,
     MaskedLoss,
     MaskedSolver,
     StandardisedRows,
@@ -106,10 +107,9 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     learning_rate : float or "auto", default="auto"
         Step size of Adam. "auto" is 0.01.
     batch_size : int or "auto", default="auto"
-        Number of rows in each step. "auto" is a third of the rows, 32 to 128, or, if
-        that is more, an eighth of them up to 256. An epoch passes over few rows several
-        times, until it has taken about 16 steps, but at most half as often as there are
-        rows.
+        Number of rows in each step. "auto" is two thirds of the rows, 64 to 256. An
+        epoch passes over few rows several times, until it has taken about 8 steps, but
+        at most half as often as there are rows.
     tol : float, default=1e-3
         Improvement of the loss, in nats per row, below which training ends.
     n_iter_no_change : int, default=15
@@ -384,6 +384,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             loss if data.is_all else loss.as_part(),
             fitted["_learning_rate"] if rate == "auto" else float(rate),
             validation=validation,
+            steps=STEPS,
             log_scale=log_scale,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
