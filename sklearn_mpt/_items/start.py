@@ -10,18 +10,14 @@ from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._numbers import TINY
 
 
-def first_slopes(
-    X, n_dims, weight=None, *, max_rows=5000, min_slope=0.1, max_loading=0.9
-):
-    """Return slopes computed from the correlations of the items; (d, k).
+# Largest correlation of an item's response with z: slopes must be finite.
+MAX_LOADING = 0.9
 
-    max_rows : approximate number of rows that are used. min_slope : smallest size of
-    a slope, where there is one ability: at 0 its sign would be open. max_loading :
-    largest correlation of an item's response with z, so that slopes are finite.
-    """
-    step = max(1, len(X) // max_rows)
-    X = X[::step].astype(float)
-    weight = np.ones(len(X)) if weight is None else weight[::step]
+
+def first_slopes(X, n_dims, weight=None):
+    """Return slopes computed from the correlations of the items; (d, k)."""
+    X = X.astype(float)
+    weight = np.ones(len(X)) if weight is None else weight
     present = ~np.isnan(X)
     count = np.maximum(weight @ present, TINY)
     mean = weight @ np.nan_to_num(X) / count
@@ -33,11 +29,7 @@ def first_slopes(
     moments = moments_of(rows, weight, rows.new_zeros(rows.shape[1]))
     loadings = principal_loadings(moments, n_dims)
     length = np.linalg.norm(loadings, axis=1, keepdims=True)
-    loadings *= np.minimum(1, max_loading / np.maximum(length, TINY))
+    loadings *= np.minimum(1, MAX_LOADING / np.maximum(length, TINY))
     slopes = SCALE * loadings / np.sqrt(1 - (loadings**2).sum(axis=1, keepdims=True))
     sign = np.where(slopes.sum(axis=0) < 0, -1.0, 1.0)
-    slopes *= sign
-    if n_dims == 1:
-        small = np.abs(slopes) < min_slope
-        slopes = np.where(small, np.where(slopes < 0, -1, 1) * min_slope, slopes)
-    return slopes
+    return slopes * sign
