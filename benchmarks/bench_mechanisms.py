@@ -32,6 +32,7 @@ from sklearn_mpt import (
     MPTDependencyNetwork,
     MPTItemResponse,
     MPTLinearVAE,
+    MPTMixture,
     MPTProbabilisticPCA,
     MPTScorer,
 )
@@ -43,13 +44,12 @@ from sklearn_mpt._fitting import exact_steps
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._items import curves as item_curves
 from sklearn_mpt._items import estimator as item_estimator
-from sklearn_mpt._items import guessing
 from sklearn_mpt._items import masks as item_masks
 from sklearn_mpt._items import solver as item_solver
 from sklearn_mpt._items import spacing as item_spacing
 from sklearn_mpt._items.objective import ItemObjective
-from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._linear import gaussian_model
+from sklearn_mpt._mixture.training import AveragedMaskedEM, MixtureSolver
 from sklearn_mpt._text import estimates, hashing
 
 
@@ -452,8 +452,20 @@ ITEM_TABLES = {
     "gpcm": ("gpcm", 800, 10, 1),
     "nominal": ("nominal", 800, 10, 1),
     "3pl": ("3pl", 1000, 15, 1),
+    "3pl, hard item": ("3pl", 800, 8, 1),
+    "2pl, reversed": ("2pl", 600, 12, 1),
+    "2pl, 3 abilities": ("2pl", 400, 12, 3),
 }
-STREAMED_ITEMS = [case for case in ITEM_TABLES if case != "2pl, few rows"]
+STREAMED_ITEMS = [
+    "2pl",
+    "2pl, gaps",
+    "2pl, steep",
+    "2pl, reversed",
+    "graded",
+    "gpcm",
+    "nominal",
+    "3pl",
+]
 
 
 def item_answers(case, seed):
@@ -461,7 +473,12 @@ def item_answers(case, seed):
     name, n_rows, n_items, n_dims = ITEM_TABLES[case]
     rng = np.random.default_rng([seed, n_rows, n_items])
     slopes = rng.uniform(0.6, 2.0, (n_dims, n_items)) * (3 if "steep" in case else 1)
-    logits = rng.normal(size=(n_rows, n_dims)) @ slopes + rng.normal(size=n_items)
+    if "reversed" in case or n_dims > 2:
+        slopes *= rng.choice([-1, 1], slopes.shape)
+    intercepts = rng.normal(size=n_items)
+    if "hard" in case:
+        intercepts[0] = -4 * slopes[0, 0]
+    logits = rng.normal(size=(n_rows, n_dims)) @ slopes + intercepts
     noisy = logits + rng.logistic(size=logits.shape)
     levels = [0.0] if name.endswith("pl") else [-1.2, 0.0, 1.2]
     X = np.digitize(noisy, levels).astype(float)
@@ -481,20 +498,7 @@ def ones_as_slopes(X, n_dims, weight=None):
 ITEM_NUMBERS = {
     "item ridge": number(item_fit, item_solver, "MIN_INFORMATION", 1e-12),
     "item start": number(item_fit, item_estimator, "first_slopes", ones_as_slopes),
-    "item least slope": number(
-        item_fit, item_estimator, "first_slopes", partial(first_slopes, min_slope=0.0)
-    ),
-    "item loading": number(
-        item_fit,
-        item_estimator,
-        "first_slopes",
-        partial(first_slopes, max_loading=0.999),
-    ),
-    "item rows of start": number(
-        item_fit, item_estimator, "first_slopes", partial(first_slopes, max_rows=10**9)
-    ),
     "item guessing": number(item_fit, item_curves, "GUESSING_START", 0.05),
-    "item known": number(item_fit, guessing, "MIN_KNOWN", 1e-6),
     "item grid moves": number(item_fit, ItemObjective, "max_spacing_ratio", 1.0),
     "item spacing": number(item_fit, item_spacing, "TRAINING", item_spacing.SCORING),
     "item memory": number(
@@ -516,7 +520,41 @@ MASK_NUMBERS = {
 }
 
 
+def mixture_fit(case, seed):
+    """Log-likelihood of a mixture, nats per row, epochs, and processor seconds."""
+    name, params = case
+    X = scale(numbers_of(name)[:400, :6])
+    X[np.random.default_rng(seed).random(X.shape) < 0.1] = np.nan
+    model = MPTMixture(3, random_state=seed, **dict(params))
+    start = time.process_time()
+    model.fit(X)
+    seconds = time.process_time() - start
+    return {"LML": model.score(X), "epochs": model.n_iter_, "seconds": seconds}
+
+
+MIXED_TABLES = "wine cancer diabetes iris bfi Boston swiss USJudgeRatings".split()
+MASKED_MIXTURES = [
+    (name, params)
+    for name in MIXED_TABLES
+    for params in ((("n_masks", 4),), (("mask_rate", 0.3), ("n_masks", 4)))
+]
+STARTED_MIXTURES = [(name, (("n_init", 4),)) for name in MIXED_TABLES]
+MIXTURE_NUMBERS = {
+    "mixture windows": number(
+        mixture_fit, AveragedMaskedEM, "_compare_windows", lambda solver, curve: None
+    ),
+    "mixture first epochs": number(mixture_fit, AveragedMaskedEM, "min_epochs", 2),
+    "mixture last epoch": number(mixture_fit, AveragedMaskedEM, "max_epochs", 1000),
+    "mixture delay": number(mixture_fit, AveragedMaskedEM, "step_delay", 10),
+}
+
+
 MECHANISMS = {
+    **{name: (measure, MASKED_MIXTURES) for name, measure in MIXTURE_NUMBERS.items()},
+    "mixture short runs": (
+        number(mixture_fit, MixtureSolver, "short_epochs", 8),
+        STARTED_MIXTURES,
+    ),
     **{name: (measure, list(ITEM_TABLES)) for name, measure in ITEM_NUMBERS.items()},
     **{name: (measure, STREAMED_ITEMS) for name, measure in MASK_NUMBERS.items()},
     "item step of streams": (
