@@ -9,7 +9,6 @@ from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._numbers import TINY
 
-
 # Largest correlation of an item's response with z: slopes must be finite.
 MAX_LOADING = 0.9
 

@@ -137,7 +137,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         Training ends when the last epoch gained less than this, and all epochs to come
         are expected to gain less together; in nats per row.
     n_iter_no_change : int, default=5
-        Length of the windows of epochs whose mean losses are compared, at least 5.
+        Least number of epochs whose mean loss is compared with that of as many before,
+        where all epochs draw masks.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False

@@ -316,30 +316,19 @@ class AveragedMaskedEM(MaskedEM):
     Parameters
     ----------
     n_iter_no_change : int
-        Number of epochs whose mean loss is compared with that of as many before.
+        Least number of epochs whose mean loss is compared with that of as many before.
 
     Attributes
     ----------
-    min_epochs, max_epochs : int
-        Least and largest number of epochs.
-    min_window : int
-        Smallest `n_iter_no_change`: standard errors of fewer losses are not reliable.
-    rise_in_noise : float
-        A window of epochs is undone if its mean loss is so many standard errors above
-        that of the window before.
-    size_after_rise : float
-        Size of the steps after that, relative to their size before.
+    max_epochs : int
+        Largest number of epochs: the average of points of falling steps hardly changes.
     """
 
-    min_epochs, max_epochs = 10, 200
-    min_window = 5
-    rise_in_noise = 2.0
-    size_after_rise = 0.25
+    max_epochs = 200
 
     def __init__(self, rows, starts, draw_masks, rng, *, n_iter_no_change, **params):
         super().__init__(rows, starts, draw_masks, rng, **params)
-        self.window = max(self.min_window, n_iter_no_change)
-        self._kept = None  # the components at the end of the last good window
+        self.n_iter_no_change = n_iter_no_change
         self._average = None
 
     @property
@@ -349,24 +338,12 @@ class AveragedMaskedEM(MaskedEM):
     def terminate(self):
         curve = self.loss_curve
         self._add_to_average(len(curve))
-        if len(curve) % self.window == 0:
-            self._compare_windows(curve)
-        if len(curve) < max(self.min_epochs, 2 * self.window):
+        if len(curve) < 2 * self.n_iter_no_change:
             return False
         n = len(curve) // 2
         last = trend(curve, n)
         is_settled = last.is_flat(self.tol) and last.noise / math.sqrt(n) < self.tol
         return is_settled or len(curve) >= self.max_epochs
-
-    def _compare_windows(self, curve):
-        """Undo the last window of epochs and shrink the steps, if its loss rose."""
-        n = self.window
-        fall, noise = trend(curve if len(curve) > n else [curve[0], *curve], n)
-        if -fall > self.rise_in_noise * noise:
-            self.recover()
-            self.learning_rate *= self.size_after_rise
-        else:
-            self._kept = self.components
 
     def _add_to_average(self, n_epochs):
         """Average the components of all epochs; the weights of early epochs fade."""
@@ -377,7 +354,3 @@ class AveragedMaskedEM(MaskedEM):
             for a, b in zip(before, self.components, strict=True)
         )
         self._average = Components(*mixed)
-
-    def recover(self):
-        """Go back to the end of the last window that did not raise the loss."""
-        self.components = self._kept or self._start
