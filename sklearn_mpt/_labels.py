@@ -49,18 +49,25 @@ def places_of(names, labels, parameter, whose=COLUMNS):
     )
 
 
+def first_labels(values):
+    """Return the labels of the first value that has any, or None."""
+    found = (labels_of(value) for value in values)
+    return next((labels for labels in found if labels is not None), None)
+
+
 def aligned(value, names, parameter, whose=COLUMNS):
-    """Return a value as an array, in the order of the names of each of its axes.
+    """Return a value in the order of the names of its axes; an array, if it has labels.
 
     names : sequence of the names along each axis, or None where an axis has none.
     """
+    labels = [labels_of(value, axis) for axis in range(len(names))]
+    if all(part is None for part in labels):
+        return value
     is_dict = isinstance(value, Mapping)
     array = np.asarray(list(value.values()) if is_dict else value)
-    for axis, known in enumerate(names):
-        labels = labels_of(value, axis)
-        if labels is not None and known is not None:
-            places = places_of(known, labels, parameter, whose)
-            array = array.take(places, axis)
+    for axis, (known, found) in enumerate(zip(names, labels, strict=True)):
+        if known is not None and found is not None:
+            array = array.take(places_of(known, found, parameter, whose), axis)
     return array
 
 

@@ -12,10 +12,15 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
 from sklearn_mpt import (
+    ConditionalMasker,
     MPTImputer,
+    MPTItemResponse,
+    MPTLinearVAE,
     MPTMaskedAutoencoder,
+    MPTMixture,
     MPTProbabilisticPCA,
     mpt_curve,
+    order_log_prob,
     pool_estimates,
     rows_from_covariance,
 )
@@ -250,3 +255,127 @@ def test_blocks_of_masks_are_found_by_names(blocks):
         mpt_curve(model, frame, mask_blocks=renamed, **how)
     with pytest.raises(ValueError, match="mask_blocks must have the labels of the col"):
         MPTMaskedAutoencoder(mask_blocks=renamed).fit(frame)
+
+
+def test_other_rows_have_the_columns_of_X():
+    model, frame = fitted_model()
+    reordered = frame[["c", "b", "a"]]
+    with pytest.raises(ValueError, match="reference must have the columns of X in the"):
+        order_log_prob(model, frame[:2], "confident", reference=reordered)
+    masker = ConditionalMasker(model, n_samples=2, random_state=0)
+    visible = np.array([True, True, False])
+    with pytest.raises(ValueError, match="x must have the columns of X in the same"):
+        masker(visible, reordered.iloc[0])
+    with pytest.raises(ValueError, match="mask must have the columns of X in the same"):
+        masker(pd.Series(visible, list("cba")), frame.iloc[0])
+
+
+# Initial arrays and items
+
+
+@pytest.mark.parametrize(
+    "model", [MPTProbabilisticPCA(1), MPTLinearVAE(1, noise="per_feature")]
+)
+def test_initial_arrays_are_found_by_names(model):
+    frame = table_with_gaps()
+    noise = 0.5 if isinstance(model, MPTProbabilisticPCA) else SHIFTED
+    init = {
+        "components": SHIFTED.to_frame().T,
+        "mean": SHIFTED.to_dict(),
+        "noise_variance": noise,
+    }
+    fitted = clone(model).set_params(init=init, max_iter=0).fit(frame)
+    assert_allclose(fitted.mean_, [4, 5, 3])
+    assert_allclose(np.abs(fitted.components_), [[4, 5, 3]])
+    if isinstance(model, MPTLinearVAE):
+        assert_allclose(fitted.noise_variance_, [4, 5, 3])
+    init["mean"] = SHIFTED.rename({"a": "other"})
+    with pytest.raises(ValueError, match=r"init\['mean'\] must have the labels of the"):
+        clone(model).set_params(init=init, max_iter=0).fit(frame)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+def test_initial_arrays_of_mixtures_are_found_by_names(covariance_type):
+    frame = table_with_gaps()
+    means = np.array([[0.0, 1.0, 2.0], [5.0, 6.0, 7.0]])
+    precisions = {
+        "full": np.stack([np.eye(3), 2 * np.eye(3)]),
+        "tied": pd.DataFrame(np.diag([1.0, 2.0, 3.0]), list("abc"), list("abc")),
+        "diag": pd.DataFrame([[1.0, 2, 3], [4, 5, 6]], ["x", "y"], list("abc")),
+        "spherical": pd.Series([1.0, 2.0], ["x", "y"]),
+    }[covariance_type]
+    how = {"covariance_type": covariance_type, "max_iter": 0, "random_state": 0}
+    expected = MPTMixture(
+        2,
+        weights_init=[0.25, 0.75],
+        means_init=means,
+        precisions_init=np.asarray(precisions),
+        **how,
+    ).fit(frame)
+    if covariance_type in ("diag", "spherical"):
+        precisions = precisions[::-1]
+    elif covariance_type == "tied":
+        precisions = precisions.loc[::-1, ["b", "c", "a"]]
+    inits = {
+        "weights_init": pd.Series({"x": 0.25, "y": 0.75}),
+        "means_init": pd.DataFrame(means, ["x", "y"], list("abc")).loc[::-1, ::-1],
+        "precisions_init": precisions,
+    }
+    found = MPTMixture(2, **inits, **how).fit(frame)
+    for name in ("weights_", "means_", "covariances_"):
+        assert_array_equal(getattr(found, name), getattr(expected, name))
+    inits["weights_init"] = {"x": 0.25, "other": 0.75}
+    with pytest.raises(ValueError, match="means_init must have the labels of the"):
+        MPTMixture(2, **inits, **how).fit(frame)
+
+
+def test_parameters_of_items_are_matched_by_their_labels():
+    slopes, difficulty = {"i": 1.0, "j": 2.0, "k": 0.5}, {"k": 3.0, "j": 4.0, "i": 5.0}
+    expected = MPTItemResponse.from_items(
+        model="3pl",
+        discrimination=[1.0, 2.0, 0.5],
+        difficulty=[5.0, 4.0, 3.0],
+        guessing=[0.1, 0.2, 0.3],
+        latent_mean=[0.0, 1.0],
+        latent_variance=[1.0, 4.0],
+    )
+    for form in (pd.Series, dict, lambda given: pd.DataFrame({"a": given})):
+        found = MPTItemResponse.from_items(
+            model="3pl",
+            discrimination=form(slopes),
+            difficulty=form(difficulty),
+            guessing=pd.Series({"j": 0.2, "k": 0.3, "i": 0.1}),
+            latent_mean=pd.Series({"girls": 0.0, "boys": 1.0}),
+            latent_variance=pd.Series({"boys": 4.0, "girls": 1.0}),
+        )
+        for name in ("discrimination_", "difficulty_", "guessing_", "latent_variance_"):
+            assert_allclose(getattr(found, name), getattr(expected, name))
+    with pytest.raises(ValueError, match="difficulty must have the labels of the i"):
+        MPTItemResponse.from_items(
+            discrimination=pd.Series(slopes), difficulty=pd.Series({"i": 1.0, "l": 2.0})
+        )
+
+
+def test_correlations_of_abilities_are_matched_by_their_labels():
+    names = ["F", "G", "H"]
+    slopes = pd.DataFrame(np.eye(3) + 0.2, list("ijk"), names)
+    correlation = pd.DataFrame(
+        [[1.0, 0.5, 0.2], [0.5, 1.0, 0.1], [0.2, 0.1, 1.0]], names, names
+    )
+    found = MPTItemResponse.from_items(
+        discrimination=slopes,
+        intercept=[0.0, 0.0, 0.0],
+        factor_correlation=correlation.loc[["H", "F", "G"], ["G", "H", "F"]],
+    )
+    assert_allclose(found.factor_correlation_, correlation)
+
+
+def test_anchors_are_found_by_the_names_of_items():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.integers(0, 2, (60, 4)), columns=list("abcd"))
+    model, group = MPTItemResponse("rasch").fit(X), np.arange(60) % 2
+    anchors = pd.Series({"d": True, "c": True, "b": False, "a": False})
+    test = model.dif(X, group, anchors=anchors)
+    assert_array_equal(np.isnan(test.statistic), [False, False, True, True])
+    with pytest.raises(ValueError, match="anchors must have the labels of the items"):
+        model.dif(X, group, anchors=anchors.rename({"a": "other"}))

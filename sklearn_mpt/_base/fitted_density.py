@@ -162,7 +162,7 @@ class FittedDensityMixin(DensityMixin):
         """
         names = feature_names(self, X)
         X, density = self._validate_rows(X), self._density()
-        masks = check_mask(masks, len(masks), names or range(X.shape[1]))
+        masks = check_mask(masks, np.shape(masks)[0], names or range(X.shape[1]))
         masks = self._tensor(masks)
         with torch_modes():
             rows = as_view(X, masks.device)

@@ -46,6 +46,7 @@ from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
 from sklearn_mpt._items.fixed_parameters import FixedParameters
 from sklearn_mpt._items.given_parameters import (
+    by_item,
     given_items,
     given_population,
     given_slopes,
@@ -91,6 +92,7 @@ from sklearn_mpt._items.people import (
 )
 from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._items.start import first_slopes
+from sklearn_mpt._labels import aligned, labels_of
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
@@ -686,6 +688,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """Make a model of items whose parameters are known, without a fit.
 
         The model can score new people, estimate their abilities and fill in answers.
+        Series, DataFrames with a row for each item, and dicts are matched by their
+        labels; items have the order of the first that has any.
 
         Parameters
         ----------
@@ -738,6 +742,18 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         >>> model.abilities([[1, 1, 0]], method="ml").theta.round(3)
         array([[0.988]])
         """
+        if discrimination is not None and factor_correlation is not None:
+            abilities = [labels_of(discrimination, 1)] * 2
+            factor_correlation = aligned(
+                factor_correlation, abilities, "factor_correlation", "abilities"
+            )
+        discrimination, intercept, difficulty, guessing, category_scores = by_item(
+            discrimination=discrimination,
+            intercept=intercept,
+            difficulty=difficulty,
+            guessing=guessing,
+            category_scores=category_scores,
+        )
         thresholds = given_thresholds(intercept, difficulty)
         slopes = given_slopes(discrimination, len(thresholds))
         d, n_dims = slopes.shape
@@ -1157,7 +1173,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"got {groups.labels.tolist()}."
             )
         if anchors is not None:
-            anchors = anchor_items(anchors, rows.shape[1])
+            anchors = anchor_items(anchors, self._item_names)
         with torch_modes():
             return dif_by_likelihood_ratio(
                 self._model_of(vars(self)),

@@ -7,8 +7,18 @@ import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._items.curves import BINARY, Items
+from sklearn_mpt._labels import aligned, first_labels
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
+
+
+def by_item(**parameters):
+    """Return the parameters of items in the order of the labels of the first, if any.
+
+    Values are arrays, Series, DataFrames with a row for each item, dicts, or None.
+    """
+    names = [first_labels(parameters.values())]
+    return [aligned(value, names, key, "items") for key, value in parameters.items()]
 
 
 def given_thresholds(intercept, difficulty):
@@ -161,6 +171,9 @@ def _guessing(guessing, d):
 
 def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
     """Return the fitted attributes that describe the distribution of the abilities."""
+    groups = [first_labels([latent_mean, latent_variance])]
+    latent_mean = aligned(latent_mean, groups, "latent_mean", "groups")
+    latent_variance = aligned(latent_variance, groups, "latent_variance", "groups")
     mean, variance = np.broadcast_arrays(
         np.atleast_1d(check_floats(latent_mean, "latent_mean")),
         np.atleast_1d(check_floats(latent_variance, "latent_variance")),

@@ -12,6 +12,7 @@ from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.information import information_and_bounds, item_blocks
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
+from sklearn_mpt._labels import aligned
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 
@@ -255,9 +256,14 @@ def s_x2(model, density, rows, weight):
     return statistics.s_x2(tables, counts)
 
 
-def anchor_items(anchors, n_items):
-    """Return the indices of anchors, in order, given indices or a mask."""
-    given = np.asarray(anchors)
+def anchor_items(anchors, names):
+    """Return the indices of anchors, in order, given indices or a mask.
+
+    names : of the items.
+    """
+    given, n_items = np.asarray(anchors), len(names)
+    if given.dtype == bool:
+        given = np.asarray(aligned(anchors, [names], "anchors", "items"))
     if given.dtype == bool and given.shape == (n_items,):
         given = np.flatnonzero(given)
     is_some = given.dtype.kind in "iu" and given.ndim == 1 and 0 < len(given)

@@ -3,8 +3,27 @@
 import numpy as np
 
 from sklearn_mpt._checks import check_finite, check_floats
+from sklearn_mpt._labels import aligned, labels_of
 
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
+
+
+def in_order(init, names):
+    """Return initial arrays with the entries of columns in the order of their names.
+
+    init : a dict; other values are returned as they are.
+    """
+    if not isinstance(init, dict):
+        return init
+    return {key: _in_order(value, key, names) for key, value in init.items()}
+
+
+def _in_order(value, key, names):
+    axes = [None, names] if labels_of(value, 1) is not None else [names]
+    labels = labels_of(value, len(axes) - 1)
+    if labels is None or len(labels) != len(names):
+        return value
+    return aligned(value, axes, f"init[{key!r}]")
 
 
 def initial_arrays(init, shapes, **used):

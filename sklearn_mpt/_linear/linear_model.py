@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
+from sklearn_mpt._linear.initial_arrays import in_order
+
 
 class LinearParams(NamedTuple):
     """Parameters of an estimator that determine the start and the training."""
@@ -26,7 +28,9 @@ class LinearParams(NamedTuple):
     def of(cls, estimator: Any) -> LinearParams:
         """Return those of an estimator; it need not have those with defaults."""
         given = vars(estimator)
-        return cls(**{name: given[name] for name in cls._fields if name in given})
+        params = cls(**{name: given[name] for name in cls._fields if name in given})
+        names = given.get("_table_names") or range(given.get("n_features_in_", 0))
+        return params._replace(init=in_order(params.init, names))
 
 
 class LinearModel(ABC):

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_floats, check_int
+from sklearn_mpt._labels import check_columns
+from sklearn_mpt._measure.contract import feature_names
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 
@@ -85,6 +87,10 @@ class ConditionalMasker:
         draws : tuple of one ndarray of shape (n_samples, n_features)
             The draws, as shap expects them.
         """
+        names = feature_names(self.model, None)
+        if names is not None:
+            check_columns(x, names, "x")
+            check_columns(mask, names, "mask")
         x = check_floats(x, "x").reshape(-1)
         hidden = ~np.broadcast_to(np.asarray(mask, dtype=bool), x.shape)
         rows = np.tile(np.where(hidden, np.nan, x), (self.n_samples, 1))

@@ -60,7 +60,7 @@ def read_blocks(mask_blocks, names):
     n_features = len(names)
     if isinstance(mask_blocks, str) and mask_blocks == "span":
         return MaskBlocks(np.arange(n_features), True)
-    labels = aligned(mask_blocks, [names], "mask_blocks")
+    labels = np.asarray(aligned(mask_blocks, [names], "mask_blocks"))
     if labels.shape != (n_features,):
         got = f"shape {labels.shape}" if labels.ndim else repr(mask_blocks)
         raise ValueError(

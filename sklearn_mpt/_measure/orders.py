@@ -12,6 +12,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from sklearn_mpt._checks import check_bool, check_int, check_real
+from sklearn_mpt._labels import check_columns
 from sklearn_mpt._measure.chosen_orders import along_confident_order, read_candidates
 from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
@@ -162,12 +163,14 @@ def order_log_prob(
     refuse_texts(model, "order_log_prob", advice)
     rows = check_rows(model, X)
     check_hidden_values(model, rows)
+    names = feature_names(model, X) or range(rows.shape[1])
     is_confident = _is_confident(order)
     if not is_confident and reference is not None:
         raise ValueError(
             f"reference is for order='confident' alone, got order={order!r}."
         )
     if is_confident:
+        check_columns(reference, names, "reference")
         value = _along_confident(model, rows, reference)
         return (value, np.zeros(len(rows))) if return_std else value
     if np.ndim(order) == 0 and not isinstance(order, str):

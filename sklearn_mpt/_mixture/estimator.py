@@ -30,6 +30,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._frames import readable_numbers
+from sklearn_mpt._labels import first_labels
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
@@ -126,7 +127,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         that depend on random numbers. With another value all starts are of this kind.
     weights_init, means_init, precisions_init : array-like, default=None
         Weights, means of the Gaussian columns and inverse covariances to start from, in
-        the shapes of `weights_`, (n_components, n_gaussian) and of `covariances_`.
+        the shapes of `weights_`, (n_components, n_gaussian) and of `covariances_`. Rows
+        and columns of Series and DataFrames are matched by their labels.
     reg_covar : float, default=1e-6
         Number added to the diagonal of covariances in every step.
     max_iter : int, default=1000
@@ -715,11 +717,24 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         kinds = FIRST_STARTS if i < len(FIRST_STARTS) else LATER_STARTS
         return kinds[i % len(kinds)]
 
+    def _names_of_init(self, layout):
+        """Return the names of components and columns that initial arrays may have.
+
+        Those of components are the labels of the first array that has any.
+        """
+        by_class = [self.weights_init, self.means_init]
+        if layout.form.shape(True, False)[0]:
+            by_class.append(self.precisions_init)
+        names = self._table_names or range(self.n_features_in_)
+        return first_labels(by_class), [names[j] for j in layout.gaussian.tolist()]
+
     def _given(self, components, layout):
         """Replace starting values by those that the user gives."""
         n_components, n_gaussian = components.means.shape
-        weights = given_array(self.weights_init, "weights_init", (n_components,))
-        means = given_array(self.means_init, "means_init", (n_components, n_gaussian))
+        classes, columns = self._names_of_init(layout)
+        shape = n_components, n_gaussian
+        weights = given_array(self.weights_init, "weights_init", shape[:1], [classes])
+        means = given_array(self.means_init, "means_init", shape, [classes, columns])
         if weights is not None:
             if (weights < 0).any() or abs(weights.sum() - 1) > MAX_GIVEN_ERROR:
                 raise ValueError(
@@ -731,8 +746,12 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             components = components._replace(means=torch.from_numpy(means))
         if self.precisions_init is not None:
             form = layout.form
-            shape = form.shape(n_components, n_gaussian)
-            precisions = given_array(self.precisions_init, "precisions_init", shape)
+            precisions = given_array(
+                self.precisions_init,
+                "precisions_init",
+                form.shape(n_components, n_gaussian),
+                form.shape(classes, columns),
+            )
             precisions = form.expand(precisions, n_components, n_gaussian)
             if not form.is_valid(torch.from_numpy(precisions)):
                 raise ValueError(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
+from sklearn_mpt._labels import aligned
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import (
@@ -257,11 +258,15 @@ def _sum(parts):
     return reduce(add, parts)
 
 
-def given_array(value, name, shape):
-    """Check an array that the user gives to start from; None stays None."""
+def given_array(value, name, shape, names):
+    """Check an array that the user gives to start from; None stays None.
+
+    names : along each axis, by which entries with labels are found; None has none.
+    """
     if value is None:
         return None
-    array = check_floats(value, name)
+    whose = "columns of X, or of the components"
+    array = check_floats(aligned(value, names, name, whose), name)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got shape {array.shape}.")
     check_finite(array, name)
