@@ -129,9 +129,10 @@ class MaskedLoss:
         self.step_weight = 1.0
 
     def as_part(self):
-        """Take the rows as a part of a stream; return self."""
+        """Take the rows as a part of a stream, which come once; return self."""
         self.min_steps = 1
-        self.step_weight = min(1.0, len(self.rows) / self.full_size)
+        size = len(self.rows) // math.ceil(len(self.rows) / self.full_size)
+        self.step_weight, self.full_size = size / self.full_size, size
         return self
 
     def join(self, validation):

@@ -28,7 +28,9 @@ from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._fitting.nets import passes_of_epoch
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.linear_start import NumberMoments, fit_linear, fit_mixture
+from sklearn_mpt._masked.module import MaskedModule
 from sklearn_mpt._masked.recipe import recipe_for
+from sklearn_mpt._masked.training import MaskedLoss, StandardisedRows
 from sklearn_mpt._measure.masks import read_blocks
 
 # a few epochs are enough for most tests
@@ -508,6 +510,18 @@ def test_the_recipe_is_smooth_and_bounded():
         assert 64 <= recipe.widths[0] <= more.widths[0] <= 512
         assert 0.5 >= recipe.dropout >= more.dropout >= 0.02
         assert abs(more.widths[0] - recipe.widths[0]) <= 32
+
+
+@pytest.mark.parametrize("n_rows", [1, 50, 300, 511, 1000])
+def test_steps_on_a_part_of_a_stream_are_on_all_of_its_rows(n_rows):
+    module = MaskedModule(["bernoulli"] * 3, [1] * 3, 1, ())
+    rows = StandardisedRows(torch.zeros(n_rows, 3), torch.ones(n_rows))
+    how = RowMasks("uniform", 3), torch.Generator().manual_seed(0)
+    size = recipe_for(n_rows, 3).batch_size
+    loss = MaskedLoss(module, rows, *how, size, None).as_part()
+    counts = [len(X) for X, *_ in loss.batches()]
+    assert 0 <= n_rows - sum(counts) < len(counts)
+    assert loss.step_weight == counts[0] / size
 
 
 def test_columns_that_hold_what_is_no_value_are_named():
