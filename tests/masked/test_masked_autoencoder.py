@@ -248,7 +248,7 @@ def test_masks_have_the_weights_that_sum_to_the_log_density():
 def test_masks_of_blocks_hide_whole_blocks():
     generator = torch.Generator().manual_seed(0)
     present = torch.ones(3000, 6, dtype=torch.bool)
-    blocks = read_blocks([0, 0, 1, 1, 2, 2], 6)
+    blocks = read_blocks([0, 0, 1, 1, 2, 2], range(6))
     hidden, weight = RowMasks(4, 6, blocks).draw(present, generator)
     pairs = hidden.view(-1, 3, 2)
     assert (pairs.all(2) == pairs.any(2)).all()
