@@ -276,6 +276,18 @@ def rows_that_count(X, sample_weight):
     return X, weight[counts]
 
 
+def rows_with_entries(X, weight):
+    """Return the rows of an array with an entry that is not NaN, and their weights.
+
+    The others tell nothing, but would count in means over rows, such as the gain of
+    the log-likelihood that ends a fit.
+    """
+    has_entries = ~np.isnan(X).all(axis=1)
+    if has_entries.all():
+        return X, weight
+    return X[has_entries], None if weight is None else weight[has_entries]
+
+
 def warn_of_few_rows(weight):
     """Warn if the weights of many rows add up to few, beside priors that count as rows.
 

@@ -182,6 +182,26 @@ def test_a_weight_of_almost_nothing_is_none(name):
     assert_same(result(fitted, kept), expected, rtol=1e-12)
 
 
+def with_empty_rows(X, n_rows=20):
+    """Return rows, of which the last have no entry."""
+    rows = np.minimum(np.arange(len(X) + n_rows), len(X) - 1)
+    X = some(X, rows)
+    if hasattr(X, "iloc"):
+        X.loc[len(X) - n_rows :] = np.nan
+    else:
+        X[-n_rows:] = np.nan
+    return X
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rows_without_entries_count_nothing(name):
+    model, _ = MODELS[name]
+    kept, expected = rows_and_result_of_kept(name)
+    weight = np.ones(N_KEPT + 20)
+    fitted = clone(model).fit(with_empty_rows(kept), sample_weight=weight)
+    assert_same(result(fitted, kept), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("weight", [1e200, 1e-200, np.inf, np.nan])
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_that_count_no_rows_are_refused_by_name(name, weight):
@@ -299,6 +319,18 @@ def assert_near(one, other):
 
 
 # The parts of the imputer
+
+
+@pytest.mark.parametrize("name", ["imputer", "imputer, table", "imputer of a model"])
+def test_scores_of_imputers_weigh_rows(name):
+    model, X = MODELS[name]
+    model = clone(model).fit(X)
+    first, both = (
+        model.score(X, sample_weight=np.where(np.arange(len(X)) < N_KEPT, 2.0, other))
+        for other in (0.0, 2.0)
+    )
+    assert first == pytest.approx(model.score(some(X, np.arange(N_KEPT))), rel=1e-9)
+    assert both == pytest.approx(model.score(X), rel=1e-12)
 
 
 def test_draws_for_several_tables_are_of_rows_that_count():

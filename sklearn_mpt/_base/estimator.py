@@ -33,6 +33,7 @@ from sklearn_mpt._checks import (
     check_device,
     check_mask_rate,
     rows_that_count,
+    rows_with_entries,
     warn_of_few_rows,
     warn_of_mask_rate,
 )
@@ -239,6 +240,8 @@ class BaseMPT(
             else:
                 forget(self)
             X = self._read_training_rows(X, not is_warm_start, min_samples=2)
+            if groups.get("groups") is None:
+                X, weight = rows_with_entries(X, weight)
             if self._has_priors(X.shape[1]):
                 warn_of_few_rows(weight)
             context = self._callback_context(self._max_epochs)

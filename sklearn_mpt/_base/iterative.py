@@ -21,6 +21,7 @@ from sklearn_mpt._checks import (
     VERBOSE,
     check_device,
     rows_that_count,
+    rows_with_entries,
 )
 from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._persistence import all_or_nothing
@@ -136,6 +137,7 @@ class IterativeMPT(BaseMPT):
             X = self._read_training_rows(X, first, min_samples=2 if first else 1)
             if np.isnan(X).all():  # averages of earlier gradients would still move it
                 return self
+            X, weight = rows_with_entries(X, weight)
             fitted = vars(self).copy()
             if first:
                 fitted |= self._new_state()

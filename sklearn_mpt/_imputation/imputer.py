@@ -367,7 +367,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         -------
         X : DataFrame or ndarray of shape (n, d)
         counted : ndarray of int
-            Indices of the rows whose weight is not 0.
+            Indices of the rows whose weight is not 0 and that have entries.
         weights : dict
             Their weights, if any, as parameters of `fit` of an estimator.
         """
@@ -375,6 +375,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             _check_takes_weights(self.estimator, sample_weight)
         X = self._read(X, reset=True)
         counted, weight = rows_that_count(np.arange(len(X)), sample_weight)
+        has_entries = ~missing_entries(X)[counted].all(axis=1)
+        if has_entries.any():
+            counted = counted[has_entries]
+            weight = None if weight is None else weight[has_entries]
         self._training_weight = None
         if weight is None:
             return X, counted, {}
@@ -543,7 +547,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             X is one and the model's `likelihood` determines kinds of columns. Columns
             with gaps then have the dtypes they are given in, or those of `fit` where
             these cannot hold what fills the gaps. A row is filled alone as beside
-            others.
+            others, but for draws, of which each row has its own.
         """
         self._check_is_fitted()
         X = self._read(X)
@@ -708,7 +712,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             )
         return weight
 
-    def score(self, X: ArrayLike, y: object = None) -> float:
+    def score(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Compute how well the imputer predicts entries that are known.
 
         Every present entry of X is hidden once, together with a quarter of its row, and
@@ -722,6 +728,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             Rows; NaN or None marks missing entries, which are not scored.
         y : Ignored
             Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What the entries of each row count in the mean. None is 1.
 
         Returns
         -------
@@ -736,9 +744,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 "MPTImputer has no score with it."
             )
         known = self._without_unknown(self._read(X))
+        weight = check_sample_weight(sample_weight, known)
         is_chosen = hasattr(self, "unmodelled_")  # not the user's estimator
         columns = self._reader.modelled if is_chosen else None
-        return hidden_score(self.estimator_, known, columns)
+        return hidden_score(self.estimator_, known, columns, weight)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
