@@ -64,8 +64,12 @@ def with_gaps(X, missing_values):
 
 
 def _equal(column, value):
-    types = str if isinstance(value, str) else Real
-    equal = [isinstance(v, types) and v == value for v in column.values.tolist()]
+    """Return where a column has the value; True is not 1, and False not 0."""
+    types = next(t for t in (str, bool, Real) if isinstance(value, t))
+    equal = [
+        isinstance(v, types) and isinstance(v, bool) == (types is bool) and v == value
+        for v in column.values.tolist()
+    ]
     return np.array(equal, dtype=bool) & ~column.missing
 
 

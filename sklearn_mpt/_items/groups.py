@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._checks import check_sample_weight, counted_rows
+from sklearn_mpt._frames import missing_in_array
 from sklearn_mpt._messages import listed
 
 # Codes are integers of 8 bits; more labels are likely to be those of rows.
@@ -78,7 +79,10 @@ def _checked(groups, X):
         raise ValueError(
             f"groups must have shape (n_samples,) = ({n_rows},), got {groups.shape}."
         )
-    if groups.dtype.kind == "f" and np.isnan(groups).any():
-        n_missing = np.count_nonzero(np.isnan(groups))
-        raise ValueError(f"groups must not contain NaN, got {n_missing} of them.")
+    missing = missing_in_array(groups)
+    if missing.any():
+        raise ValueError(
+            "groups must not contain missing labels, such as NaN or None, got "
+            f"{np.count_nonzero(missing)} of them."
+        )
     return groups

@@ -284,7 +284,10 @@ def _check_width(X, shift=0.0, scale=math.inf):
     least = torch.maximum(*sizes) * ROUNDING_OF_CODES / MAX_ROUNDING
     is_narrow = is_code & ((upper - lower < least) | (least > scale))
     if is_narrow.any():
-        first = float(lower[is_narrow][0]), float(upper[is_narrow][0])
+        first = tuple(
+            math.copysign(math.inf, end) if abs(end) >= INFINITE else end
+            for end in (lower[is_narrow][0].item(), upper[is_narrow][0].item())
+        )
         raise ValueError(
             f"{int(is_narrow.sum())} intervals are too narrow for ends of seven "
             f"digits, or in columns that vary too little for them, such as {first}. "

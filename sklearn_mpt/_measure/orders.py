@@ -117,7 +117,9 @@ def order_log_prob(
     std_error : ndarray of shape (n_samples,)
         Standard error of `log_prob` as an estimate of the mixture of all orders, by
         the delta method; NaN for one random order. 0 for given orders, because they
-        define the model. Only if `return_std` is True.
+        define the model. The errors of integrals that a model estimates, by importance
+        sampling for instance, are not in it: `lml_samples` of several orders shows
+        them. Only if `return_std` is True.
 
     Raises
     ------

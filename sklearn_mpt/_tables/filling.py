@@ -16,6 +16,7 @@ from sklearn_mpt._tables.days import DayCoding, kind_of_days
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
 STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"
 INT64 = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+UNBOUNDED = -np.inf, np.inf  # of Python's integers
 PANDAS_DTYPES = {BOOLEANS: "bool", INTEGERS: "int64", NUMBERS: "float64"}
 OTHER_DTYPES = {BOOLEANS: nw.Boolean, INTEGERS: nw.Int64, NUMBERS: nw.Float64}
 
@@ -29,8 +30,8 @@ class ColumnStorage(NamedTuple):
     numbers : str
         Kind of numbers in the column, if it is read as numbers: BOOLEANS, INTEGERS,
         NUMBERS, or LEVELS if the dtype stores its levels only.
-    bounds : tuple of int
-        Least and largest integer.
+    bounds : tuple of numbers
+        Least and largest integer; infinite for objects, if some exceed 64 bits.
     library, dtype : str
         Names of the DataFrame library and of the dtype; empty for columns of arrays.
     levels : ndarray of objects, or None
@@ -46,7 +47,7 @@ class ColumnStorage(NamedTuple):
 
     holds: str = NUMBERS
     numbers: str = NUMBERS
-    bounds: tuple[int, int] = INT64
+    bounds: tuple[float, float] = INT64
     library: str = ""
     dtype: str = ""
     levels: np.ndarray | None = None
@@ -87,7 +88,11 @@ class ColumnStorage(NamedTuple):
     def _of_objects(self, column):
         holds = kind_of_days(column)
         if not holds:
-            return self._replace(holds=OBJECTS, numbers=_numbers_among(column))
+            storage = self._replace(holds=OBJECTS, numbers=_numbers_among(column))
+            is_large = storage.numbers == INTEGERS and any(
+                not INT64[0] <= value <= INT64[1] for value in column.present
+            )
+            return storage._replace(bounds=UNBOUNDED) if is_large else storage
         is_object = self.dtype in ("", "object", "Object")
         days = tuple(DayCoding.from_column(column, holds))
         return self._replace(holds=OBJECTS if is_object else holds, days=days)

@@ -89,7 +89,9 @@ class TextScoresMixin:
             is no such one. Pairs may be two columns of a DataFrame or an array, and
             parts three.
         return_std : bool, default=False
-            Whether to return the standard error over masks too.
+            Whether to return the standard error over masks too. Give some texts to
+            `fit`: without, the error of a text comes from its few masks alone, and
+            that of orders is too large, at times by far.
         length_log_prob : callable or array-like of int, default=None
             Distribution of the number of tokens. Either a callable that takes an int
             array of shape (n_texts,) and returns log-probabilities; or the numbers of

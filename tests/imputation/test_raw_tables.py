@@ -439,6 +439,25 @@ def test_missing_values_may_be_marked(placeholder):
     )
 
 
+def test_a_number_that_marks_gaps_is_no_truth_value():
+    frame = table(n=np.arange(N), flag=Z > 0)
+    filled = imputer(missing_values=1).fit_transform(frame)
+    assert_array_equal(filled["flag"], Z > 0)
+    assert filled["n"][1] != 1
+
+
+def test_integers_beyond_64_bits_are_filled_in():
+    whole = [10**20 + 10**18 * i for i in range(N)]
+    given = pd.Series(
+        [None if i % 5 == 0 else n for i, n in enumerate(whole)], dtype=object
+    )
+    frame = table(n=given, place=np.arange(N))
+    filled = imputer().fit_transform(frame)["n"]
+    assert all(isinstance(value, int) for value in filled)
+    seen = given.dropna()
+    assert all(min(seen) <= value <= max(seen) for value in filled)
+
+
 @pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
 def test_indicators_are_those_of_scikit_learn(kind):
     frame = table()

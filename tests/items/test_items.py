@@ -706,6 +706,15 @@ def test_the_reference_group_sets_the_scale(answers_of_groups, name):
     assert (errors.latent_mean_std_error[:, 0] > 0).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("missing", [None, pd.NA, np.nan])
+def test_missing_labels_of_groups_are_refused(missing, answers_of_groups):
+    X, groups = answers_of_groups
+    labels = groups.astype(object)
+    labels[::2] = missing
+    with pytest.raises(ValueError, match="groups must not contain missing labels"):
+        MPTItemResponse().fit(X, groups=labels)
+
+
 def test_a_warm_start_refuses_groups_that_the_model_does_not_have(answers_of_groups):
     X, groups = answers_of_groups
     model = MPTItemResponse(warm_start=True, max_iter=2)

@@ -329,7 +329,10 @@ def test_intervals_are_refused_where_nothing_takes_them():
     ("column", "message"),
     [
         ([pd.Interval(2000, 2000.001), 2001.0, 2002.0], "too narrow"),
-        ([pd.Interval(1.7e9, np.inf), 1.7e9 + 1, 1.7e9 + 2], "subtract a constant"),
+        (
+            [pd.Interval(1.7e9, np.inf), 1.7e9 + 1, 1.7e9 + 2],
+            r", inf\)\. .* subtract a",
+        ),
         ([pd.Interval(0, 1e200), 1.0, 2.0], "rescale"),
         ([pd.Interval(0, 1), "low", 2.0], "Column 'y' holds strings"),
     ],
