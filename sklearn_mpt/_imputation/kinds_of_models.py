@@ -191,7 +191,12 @@ def mixtures(settings):
 
 
 def forests(settings):
-    """Return forests, to which numbers have no power transforms."""
+    """Return forests, to which numbers have no power transforms.
+
+    A column alone has nothing that predicts it.
+    """
+    if len(settings.layout.kinds) == 1:
+        return []
     # here, as the import takes half as long as that of all else
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
