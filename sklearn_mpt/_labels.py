@@ -22,7 +22,7 @@ def labels_of(value, axis=0):
     (axis 1), or the keys of a dict.
     """
     if isinstance(value, Mapping):
-        return list(map(plain, value)) if axis == 0 else None
+        return list(map(plain, value)) or None if axis == 0 else None
     if is_into_dataframe(value) and axis == 1:
         return column_names(value)
     has_index = hasattr(value, "iloc") and axis == 0
