@@ -44,14 +44,18 @@ def most_related(rows, weight, columns, n_related, rng):
         kept = rng.choice(len(rows), MAX_ROWS, replace=False)
         rows, weight = rows[kept], None if weight is None else weight[kept]
     related = []
-    for association in _associations(rows, weight, columns.kinds):
+    for association in associations(rows, weight, columns.kinds):
         best = np.argsort(-association, kind="stable")[:n_related]
         related.append(np.sort(best))
     return related
 
 
-def _associations(rows, weight, kinds):
-    """Yield how much other columns tell of each column, -inf for itself; (d,)."""
+def associations(rows, weight, kinds):
+    """Yield how much other columns tell of each column, -inf for itself; (d,).
+
+    In complete rows with equal weights it is phi^2 less the mean, and a standard
+    deviation, of what chance gives.
+    """
     weight = np.ones(len(rows)) if weight is None else weight
     # rows of which as many with equal weights have the same standard errors
     weight = weight * (weight.sum() / (weight**2).sum())
@@ -99,7 +103,7 @@ def _functions(x, weight, kind):
 
 
 def _indicators(codes, weight):
-    """Return indicators of categories, standardised."""
+    """Return orthonormal functions that span the indicators of categories."""
     _, value_index = np.unique(codes, return_inverse=True)
     frequency = np.bincount(value_index, weight) / weight.sum()
     rank = np.empty(len(frequency), dtype=int)
@@ -107,7 +111,7 @@ def _indicators(codes, weight):
     value_index = np.minimum(rank, MAX_INDICATORS)[value_index]
     frequency = np.bincount(value_index, weight) / weight.sum()
     indicators = value_index[:, None] == np.arange(len(frequency))
-    return (indicators - frequency) / np.sqrt(frequency)
+    return _orthonormal((indicators - frequency) / np.sqrt(frequency), weight)
 
 
 def _polynomials(x, weight):
@@ -117,7 +121,12 @@ def _polynomials(x, weight):
     frequency = np.bincount(value_index, weight)
     ranks = (np.cumsum(frequency) - frequency / 2)[value_index]
     powers = np.polynomial.legendre.legvander(2 * ranks - 1, DEGREE)[:, 1:]
-    centred = powers - weight @ powers
-    values, vectors = np.linalg.eigh(centred.T @ (weight[:, None] * centred))
-    is_function = values > ROUNDING * DEGREE
+    return _orthonormal(powers - weight @ powers, weight)
+
+
+def _orthonormal(centred, weight):
+    """Return orthonormal columns that span others, whose mean is 0."""
+    fraction = weight[:, None] / weight.sum()
+    values, vectors = np.linalg.eigh(centred.T @ (fraction * centred))
+    is_function = values > ROUNDING * centred.shape[1]
     return centred @ (vectors[:, is_function] / np.sqrt(values[is_function]))
