@@ -33,6 +33,7 @@ class GaussianObjective(Objective):
     masks : callable, or None for the log marginal likelihood. n_dims : number of latent
     variables. floor : smallest log noise variance. device : that of the rows.
     exact_follows : whether the objective without masks follows.
+    log_scale : as in `Objective`.
 
     Attributes
     ----------
@@ -51,8 +52,9 @@ class GaussianObjective(Objective):
     has_gaps = False
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
-    def __init__(self, masks, n_dims, floor, device, exact_follows):
+    def __init__(self, masks, n_dims, floor, device, exact_follows, log_scale):
         self.masks = masks
+        self.log_scale = log_scale
         self.n_dims = n_dims
         self.floor = floor
         self.symmetric = packing_of(n_dims, device)
@@ -179,6 +181,8 @@ class GaussianRows(GaussianObjective):
     weight : ndarray of shape (n,), or None
     exact_follows : bool
         See `GaussianObjective`.
+    units : Units, default=None
+        Of the rows, if they are not standardised.
 
     Attributes
     ----------
@@ -196,10 +200,19 @@ class GaussianRows(GaussianObjective):
     noise_rows = 1000
 
     def __init__(
-        self, X, n_dims, masks, batch_size, floor, weight=None, exact_follows=False
+        self,
+        X,
+        n_dims,
+        masks,
+        batch_size,
+        floor,
+        weight=None,
+        exact_follows=False,
+        units=None,
     ):
-        super().__init__(masks, n_dims, floor, X.device, exact_follows)
-        self.X = X
+        log_scale = 0.0 if units is None else units.mean_log_scale(X, weight)
+        super().__init__(masks, n_dims, floor, X.device, exact_follows, log_scale)
+        self.X, self.units = X, units
         self._sample_weight = weight
         self.weights = SampleWeights.from_array(weight, X)
         n_rows, n_features = X.shape
@@ -216,7 +229,13 @@ class GaussianRows(GaussianObjective):
 
     def _without_masks(self):
         batch_size, weight = self.n_rows, self._sample_weight  # no noise of batches
-        return GaussianRows(self.X, self.n_dims, None, batch_size, self.floor, weight)
+        args = self.X, self.n_dims, None, batch_size, self.floor, weight
+        return GaussianRows(*args, units=self.units)
+
+    def _standardised_rows(self, rows):
+        """Return some rows, standardised, and their weights."""
+        X, weight = self.X[rows].double(), self.weights.values[rows]
+        return X if self.units is None else self.units.standardise(X), weight
 
     def _shuffled(self, rng):
         order = np.arange(self.n_pairs)
@@ -235,7 +254,7 @@ class GaussianRows(GaussianObjective):
     def _parts(self, point, batch):
         for first in range(0, len(batch.rows), self.n_block):
             rows = batch.rows[first : first + self.n_block]
-            X, weight = self.X[rows].double(), self.weights.values[rows]
+            X, weight = self._standardised_rows(rows)
             present = (~torch.isnan(X)).to(X.dtype)
             if self.masks is None and present.all():
                 present = present[:1]  # rows have one posterior covariance
@@ -260,7 +279,7 @@ class GaussianRows(GaussianObjective):
         n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
         places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
         rows = torch.from_numpy(places).to(self.X.device)
-        X, weight = self.X[rows].double(), self.weights.values[rows]
+        X, weight = self._standardised_rows(rows)
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
         slopes = mean_slopes(torch.nan_to_num(X), present, rotated, self.symmetric)
@@ -274,14 +293,24 @@ class GaussianMoments(GaussianObjective):
 
     The mean of the rows must be that of the model: it maximises the objective.
 
-    masks : None for the log marginal likelihood. exact_follows : as in
+    masks : None for the log marginal likelihood. exact_follows, log_scale : as in
     `GaussianObjective`.
     """
 
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
 
-    def __init__(self, moments, n_masks, n_dims, masks, floor, exact_follows=False):
-        super().__init__(masks, n_dims, floor, moments.mean.device, exact_follows)
+    def __init__(
+        self,
+        moments,
+        n_masks,
+        n_dims,
+        masks,
+        floor,
+        exact_follows=False,
+        log_scale=0.0,
+    ):
+        device = moments.mean.device
+        super().__init__(masks, n_dims, floor, device, exact_follows, log_scale)
         self.is_noisy = masks is not None
         self.joins_noises = not exact_follows  # or masks need not reach the maximum
         self.moments = moments
@@ -291,7 +320,8 @@ class GaussianMoments(GaussianObjective):
         self.n_batches = 1
 
     def _without_masks(self):
-        return GaussianMoments(self.moments, 1, self.n_dims, None, self.floor)
+        args = self.moments, 1, self.n_dims, None, self.floor
+        return GaussianMoments(*args, log_scale=self.log_scale)
 
     def slopes(self, point):
         """Return the result of `GaussianRows.slopes`, computed from the moments."""

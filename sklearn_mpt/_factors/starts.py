@@ -20,6 +20,8 @@ DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is as fast
 def closed_form(moments, n_components, noise_floor):
     """Return the maximum likelihood solution for second moments (Tipping, Bishop).
 
+    These are components, (k, d), and the noise variance.
+
     moments : Moments. noise_floor : least noise variance.
     """
     values, axes = _axes_of_moments(moments, n_components)
@@ -32,11 +34,7 @@ def closed_form(moments, n_components, noise_floor):
     lengths = _lengths(values[: len(axes)], noise_variance)
     components = np.zeros((n_components, n_features))
     components[: len(axes)] = lengths[:, None] * axes
-    return {
-        "components_": principal_axes(components),
-        "mean_": moments.mean.cpu().numpy(),
-        "noise_variance_": noise_variance,
-    }
+    return principal_axes(components), noise_variance
 
 
 def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
@@ -70,7 +68,7 @@ def regression_factors(moments, n_factors, ridge=1e-3):
     values, axes, _ = _leading_axes(in_noise, n_factors)
     components = np.zeros((n_factors, n_features))
     components[: len(axes)] = _lengths(values, 1.0)[:, None] * axes * np.sqrt(noise)
-    return components, noise
+    return principal_axes(components), noise  # signs of axes would be arbitrary
 
 
 def _precision_diagonal(moments, ridge):

@@ -54,7 +54,7 @@ class Ascent(ExactSteps):
             learning_rate=learning_rate,
             min_gain=self.remaining_gain_share * tol,
         )
-        self.objective = objective
+        self.objective, self.log_scale = objective, objective.log_scale
         self.tol, self._escapes = tol, escapes
         self._information = None
         self._rng = np.random.default_rng(0)  # of the order of rows

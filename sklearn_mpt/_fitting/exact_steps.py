@@ -47,8 +47,12 @@ class ExactSteps(Solver):
     ----------
     loss_curve : list of float
         Minus the value after each epoch.
+    log_scale : float
+        Added to the losses: as in `Objective`.
     converged : bool
     """
+
+    log_scale = 0.0
 
     def __init__(self, point, *, learning_rate=1.0, min_gain=0.0):
         self.point, self.learning_rate, self.min_gain = point, learning_rate, min_gain
@@ -113,7 +117,7 @@ class ExactSteps(Solver):
             if self.place_nodes():
                 self._now = self.move(point)
             self.converged = self._is_at_maximum(now.value - before.value)
-        self.loss_curve.append(-self._now.value)
+        self.loss_curve.append(self.log_scale - self._now.value)
 
     def _is_at_maximum(self, last_gain):
         """Return whether later steps gain nothing, given the gain of the last one."""

@@ -44,7 +44,7 @@ class NoisyAscent(NoisySteps):
     def __init__(self, objective, point, exact=None, **params):
         super().__init__(point, is_followed=exact is not None, **params)
         self.objective, self._exact = objective, exact
-        self._information = None
+        self._information, self.log_scale = None, objective.log_scale
 
     @classmethod
     def of_part(cls, objective, point, n_before, **params):

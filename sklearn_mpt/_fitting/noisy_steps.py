@@ -37,6 +37,8 @@ class NoisySteps(Solver):
     Attributes
     ----------
     loss_curve : list of float
+    log_scale : float
+        Added to the losses: as in `Objective`.
     average_power : int
         Points are averaged with this power of the number of their step as weight, so
         that the first ones count little.
@@ -51,6 +53,7 @@ class NoisySteps(Solver):
        by averaging", SIAM Journal on Control and Optimization 30, 1992.
     """
 
+    log_scale = 0.0
     average_power = 3
     max_fall = 4.0
     min_size = 1e-3
@@ -111,7 +114,8 @@ class NoisySteps(Solver):
 
     def step(self):
         moves = [self._step(batch) for batch in self.batches()]
-        self.loss_curve.append(-float(np.mean([move.value for move in moves])))
+        value = float(np.mean([move.value for move in moves]))
+        self.loss_curve.append(self.log_scale - value)
         self._errors.append(math.hypot(*(move.error for move in moves)) / len(moves))
         if self._step_share == 1:  # a step that was halved gains nothing
             self._is_noise = self._is_noise or self._gain_is_noise()

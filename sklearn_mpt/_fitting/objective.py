@@ -43,6 +43,9 @@ class Objective(ABC):
         Smallest values of the shape parameters, such as the log noise variance.
     rules : AscentRules
         What it needs of the ascent.
+    log_scale : float
+        What the units of the rows add to the loss, which is that of rows before they
+        are standardised.
     """
 
     n_rows: float
@@ -50,6 +53,7 @@ class Objective(ABC):
     is_noisy: bool
     floor = -math.inf
     rules = AscentRules()
+    log_scale = 0.0
 
     @abstractmethod
     def batches(self, rng):

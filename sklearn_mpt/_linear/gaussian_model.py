@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._base.density import as_tensor, as_view
+from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
@@ -72,42 +72,46 @@ class GaussianModel(LinearModel):
         kind = Gaussian
         if self.noise != "shared":
             kind = Columns(["gaussian"] * shape[1], [1] * shape[1])
-        shift, scale = kind.units(X, weight)
-        constants = {
-            "lml_method_": "exact",
-            "_scale": scale,
-            "_noise_floor": DOUBLE_NOISE_FLOOR * scale**2,
-            "_constant": np.flatnonzero(kind.constant(X)),
-        }
+        units = unit_attributes(kind, X, weight)
+        fitted, scale = units | {"lml_method_": "exact"}, units["_scale"]
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
             shapes["noise_variance"] = np.shape(scale)
-            return constants | initial_arrays(init, shapes)
-        noise = scale * rng.normal(size=shape)
+            return fitted | initial_arrays(init, shapes)
+        noise = rng.normal(size=shape)
         if init == "random" and self.noise == "shared":
-            return constants | {
-                "components_": _components_along(noise, X, shift, scale, weight),
-                "mean_": shift,
-                "noise_variance_": START_NOISE * scale**2,
-            }
-        moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
+            rows = np.nan_to_num((X - units["_shift"]) / scale)
+            components = _components_along(noise, rows, weight)
+            return fitted | _attributes(components, START_NOISE, units)
+        mean = torch.from_numpy(units["_shift"])
+        moments = _moments(X, "cpu", weight, units, mean)
         if self.noise == "shared":
-            floor = constants["_noise_floor"]
-            return constants | closed_form(moments, n_dims, floor)
-        standard = moments.divided(torch.from_numpy(scale))
-        principal = principal_factors(standard, n_dims, DOUBLE_NOISE_FLOOR)
-        if init == "pca":
-            return constants | _attributes(*principal, moments.mean, scale)
-        kinds = [principal]
+            solution = closed_form(moments, n_dims, DOUBLE_NOISE_FLOOR)
+            return fitted | _attributes(*solution, units)
+        return fitted | self._factors_at_start(X, rng, weight, moments, noise, units)
+
+    def _factors_at_start(self, X, rng, weight, moments, noise, units):
+        """Return the attributes from which factor analysis starts.
+
+        moments : of the rows, standardised. noise : random components, (k, d). units :
+        of `unit_attributes`.
+        """
+        n_dims = len(noise)
+        principal = principal_factors(moments, n_dims, DOUBLE_NOISE_FLOOR)
+        if self.params.init == "pca":
+            return _attributes(*principal, units)
+        starts = [principal]
         if self.params.max_iter > 0:
-            kinds.append(regression_factors(standard, n_dims))
-        starts = [_attributes(*kind, moments.mean, scale) for kind in kinds]
-        for start in starts:
-            start["components_"] += START_DEVIATION * noise
+            starts.append(regression_factors(moments, n_dims))
+        starts = [
+            _attributes(components + START_DEVIATION * noise, variance, units)
+            for components, variance in starts
+        ]
         if self.params.max_iter == 0:
-            return constants | starts[0]
-        points = [_point(constants | start, "cpu") for start in starts]
-        return constants | _best_factors(X, moments, weight, points, scale, rng)
+            return starts[0]
+        points = [_point(units | start, "cpu") for start in starts]
+        best = _best_factors(X, moments, weight, points, units, rng)
+        return self.trained_attributes(best, units)
 
     def density(self, fitted, device):
         names = ("components_", "mean_", "noise_variance_")
@@ -115,10 +119,9 @@ class GaussianModel(LinearModel):
         return density_of(*(as_tensor(array, device) for array in arrays))
 
     def information(self, fitted, X, weight):
-        point = _point(fitted, X.device)
-        unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
-        log_noise, unit = point.shape_params - 2 * unit.log(), unit.expand(X.shape[1])
-        rows, coefs = (X - point.coefs[:, -1]) / unit, point.coefs / unit[:, None]
+        coefs, log_noise = _point(fitted, X.device)
+        units = Units.from_attributes(fitted, X.device)
+        rows = units.standardise(X) - coefs[:, -1]
 
         def log_prob(moved, log_noise):
             mean = moved[:, -1] - coefs[:, -1]
@@ -131,6 +134,7 @@ class GaussianModel(LinearModel):
             expected_information(coefs, log_noise, observed)
             for observed in _patterns_of_all_pairs(~torch.isnan(X))
         )
+        unit = units.scale.expand(X.shape[1])
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
         return Information(
             *numbers,
@@ -150,19 +154,17 @@ class GaussianModel(LinearModel):
         if is_whole and self.params.objective != "mpt" and self.noise == "shared":
             return ClosedForm(data, self.params.n_components)
         objective, point = self._objective_and_start(data, is_whole)
-        unit = data.fitted["_scale"]
-        return natural_ascent(self.params, data, objective, point, unit)
+        return natural_ascent(self.params, data, objective, point)
 
     def _objective_and_start(self, data, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.
 
         is_whole : whether all rows are known, without gaps.
         """
-        params = self.params
+        params, units = self.params, Units.from_attributes(data.fitted, data.device)
         n_features, n_dims = data.X.shape[1], params.n_components
         point = _point(data.fitted, data.device)
-        floor = np.log(np.asarray(data.fitted["_noise_floor"]))
-        floor = as_tensor(floor, data.device)
+        floor = point.coefs.new_tensor(DOUBLE_NOISE_FLOOR).log()
         masks = None
         if params.objective == "mpt" and params.mask_rate == "uniform":
             masks = ComplementaryMasks()
@@ -171,37 +173,30 @@ class GaussianModel(LinearModel):
         exact_follows = masks is not None and ends_without_masks(
             params.mask_rate, params.n_masks
         )
+        rows = as_view(data.X, data.device)
         if not is_whole:
-            args = masks, params.batch_size, floor, data.weight, exact_follows
-            return GaussianRows(as_view(data.X, data.device), n_dims, *args), point
-        moments = _moments(data.X, data.device, data.weight)
+            args = masks, params.batch_size, floor, data.weight, exact_follows, units
+            return GaussianRows(rows, n_dims, *args), point
+        moments = _moments(data.X, data.device, data.weight, data.fitted)
         n_masks = params.n_masks
         if masks is None:
             n_masks = 1
         elif n_masks == "auto":
             n_masks = MASKS_BEFORE_EXACT if exact_follows else AUTO_MASKS
-        objective = GaussianMoments(
-            moments, n_masks, n_dims, masks, floor, exact_follows
-        )
+        log_scale = float(units.log_scale.expand(n_features).sum())
+        args = moments, n_masks, n_dims, masks, floor, exact_follows, log_scale
         # the mean of the rows maximises the score of every mask
         coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
-        return objective, point._replace(coefs=coefs)
+        return GaussianMoments(*args), point._replace(coefs=coefs)
 
     def trained_attributes(self, result, fitted):
-        coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
-        noise_variance = np.exp(result.shape_params.cpu().numpy())
-        weights = simple_axes(coefs[:, :-1].T / scale, self.params.rotation)
-        return {
-            "components_": scale * weights,
-            "mean_": coefs[:, -1].copy(),
-            "noise_variance_": (
-                float(noise_variance) if self.noise == "shared" else noise_variance
-            ),
-        }
+        coefs, log_noise = (part.cpu().numpy() for part in result)
+        components = simple_axes(coefs[:, :-1].T, self.params.rotation)
+        return _attributes(components, np.exp(log_noise), fitted, coefs[:, -1])
 
     def warn_of_limits(self, fitted, n_samples):
         n_components, n_features = fitted["components_"].shape
-        noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
+        noise_variance, floor = fitted["noise_variance_"], _noise_floor(fitted)
         constant = fitted["_constant"]
         if len(constant) == n_features or self.noise != "shared":
             warn_constant(constant, fitted)
@@ -237,6 +232,10 @@ class GaussianModel(LinearModel):
             )
 
 
+def _noise_floor(fitted):
+    return DOUBLE_NOISE_FLOOR * fitted["_scale"] ** 2
+
+
 def _at_bound(fitted):
     """Return which noise variances have fallen to their floor; (d,), or (1,).
 
@@ -245,7 +244,7 @@ def _at_bound(fitted):
     """
     noise_variance = np.asarray(fitted["noise_variance_"])
     near = 10 if noise_variance.ndim == 0 else 100
-    return np.atleast_1d(noise_variance < near * fitted["_noise_floor"])
+    return np.atleast_1d(noise_variance < near * _noise_floor(fitted))
 
 
 def _warn_of_rounding(fitted):
@@ -254,7 +253,7 @@ def _warn_of_rounding(fitted):
     Errors of rounding are uniform, with a variance of a twelfth of the squared step.
     """
     step = np.spacing(np.abs(fitted["mean_"]))
-    is_rounded = step**2 / 12 > fitted["_noise_floor"]
+    is_rounded = step**2 / 12 > _noise_floor(fitted)
     is_rounded[fitted["_constant"]] = False
     if is_rounded.any():
         warn_caller(
@@ -265,50 +264,54 @@ def _warn_of_rounding(fitted):
         )
 
 
-def _attributes(components, noise_variance, mean, scale):
-    """Return fitted attributes, from components and noise of standardised features."""
+def _attributes(components, noise_variance, units, mean=0.0):
+    """Return fitted attributes, from parameters of standardised features.
+
+    units : of `unit_attributes`.
+    """
+    shift, scale = units["_shift"], units["_scale"]
+    noise_variance = noise_variance * scale**2
     return {
         "components_": components * scale,
-        "mean_": mean.numpy().copy(),
-        "noise_variance_": noise_variance * scale**2,
+        "mean_": mean * scale + shift,
+        "noise_variance_": noise_variance if np.ndim(scale) else float(noise_variance),
     }
 
 
-def _components_along(directions, X, mean, scale, weight):
+def _components_along(directions, rows, weight):
     """Return components that span some directions, (k, d), and z of variance 1.
 
     So the length of the components, which masks of few features hardly determine, is
     right from the start.
+
+    rows : standardised, 0 where missing.
     """
     axes = np.linalg.qr(directions.T)[0]
-    projected = np.nan_to_num(X - mean) @ axes
-    weight = np.ones(len(X)) if weight is None else weight
+    projected = rows @ axes
+    weight = np.ones(len(rows)) if weight is None else weight
     covariance = (weight * projected.T) @ projected / weight.sum()
     values, vectors = np.linalg.eigh(covariance)
-    lengths = np.sqrt(np.maximum(values, (START_DEVIATION * scale) ** 2))
+    lengths = np.sqrt(np.maximum(values, START_DEVIATION**2))
     return (axes @ (vectors * lengths) @ vectors.T).T
 
 
-def _best_factors(X, moments, weight, points, scale, rng):
-    """Return the attributes after the best of short runs of factor analysis.
+def _best_factors(X, moments, weight, points, units, rng):
+    """Return the point after the best of short runs of factor analysis.
 
     The likelihood has local maxima. Runs on rows with gaps take a sample of them.
     """
     n_dims = points[0].coefs.shape[1] - 1
-    floor = torch.from_numpy(np.log(DOUBLE_NOISE_FLOOR * scale**2))
+    floor = torch.tensor(DOUBLE_NOISE_FLOOR, dtype=torch.float64).log()
     if np.isnan(X).any():
         sample = rng.permutation(len(X))[:SHORT_RUN_ROWS]
         weight = None if weight is None else weight[sample]
         rows = torch.from_numpy(np.array(X[sample], float))
-        objective = GaussianRows(rows, n_dims, None, len(rows), floor, weight)
+        args = n_dims, None, len(rows), floor, weight
+        cpu_units = Units.from_attributes(units, rows.device)
+        objective = GaussianRows(rows, *args, units=cpu_units)
     else:
         objective = GaussianMoments(moments, 1, n_dims, None, floor)
-    best = best_of_points(objective, points, SHORT_RUN_EPOCHS)
-    return {
-        "components_": best.coefs[:, :-1].T.numpy().copy(),
-        "mean_": best.coefs[:, -1].numpy().copy(),
-        "noise_variance_": best.shape_params.exp().numpy(),
-    }
+    return best_of_points(objective, points, SHORT_RUN_EPOCHS)
 
 
 def _are_dependent(weights, tol=1e-6):
@@ -336,13 +339,15 @@ class ClosedForm(Solver):
         self._point = _point(data.fitted, data.device)
 
     def step(self):
-        data, floor = self.data, self.data.fitted["_noise_floor"]
-        moments = _moments(data.X, data.device, data.weight)
-        solution = closed_form(moments, self.n_components, floor)
-        self._point = _point({"_noise_floor": floor, **solution}, data.device)
-        arrays = (np.asarray(array) for array in solution.values())
-        density = density_of(*(as_tensor(array, data.device) for array in arrays))
-        self.loss_curve.append(-float(density.mean_log_prob(moments)))
+        data = self.data
+        moments = _moments(data.X, data.device, data.weight, data.fitted)
+        solution = closed_form(moments, self.n_components, DOUBLE_NOISE_FLOOR)
+        solution = _attributes(*solution, data.fitted, moments.mean.cpu().numpy())
+        self._point = _point(data.fitted | solution, data.device)
+        W, noise_variance = self._point.coefs[:, :-1].T, self._point.shape_params.exp()
+        density = density_of(W, self._point.coefs[:, -1], noise_variance)
+        log_scale = len(moments.mean) * np.log(data.fitted["_scale"])
+        self.loss_curve.append(log_scale - float(density.mean_log_prob(moments)))
 
     def terminate(self):
         return True
@@ -372,11 +377,26 @@ def _patterns_of_all_pairs(present):
 
 
 def _point(fitted, device):
-    coefs = np.column_stack([fitted["components_"].T, fitted["mean_"]])
-    log_noise = np.log(np.maximum(fitted["noise_variance_"], fitted["_noise_floor"]))
-    return Point(as_tensor(coefs, device), as_tensor(np.asarray(log_noise), device))
+    """Return fitted attributes as a point of standardised features."""
+    shift, scale = fitted["_shift"], fitted["_scale"]
+    weights = (fitted["components_"] / scale).T
+    coefs = np.column_stack([weights, (fitted["mean_"] - shift) / scale])
+    noise_variance = np.maximum(
+        fitted["noise_variance_"] / scale**2, DOUBLE_NOISE_FLOOR
+    )
+    log_noise = np.log(np.asarray(noise_variance))
+    return Point(as_tensor(coefs, device), as_tensor(log_noise, device))
 
 
-def _moments(X, device, weight, mean=None):
+def _moments(X, device, weight, units, mean=None):
+    """Return the moments of standardised rows.
+
+    mean : of each column, which replaces gaps; None if rows are complete.
+    """
     rows = as_view(X, device)
-    return moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
+    weight = SampleWeights.from_array(weight, rows).values
+    units = Units.from_attributes(units, rows.device)
+    moments = moments_of(rows, weight, mean)
+    mean = units.standardise(moments.mean)
+    scale = units.scale.expand(len(mean))
+    return moments.divided(scale)._replace(mean=mean)

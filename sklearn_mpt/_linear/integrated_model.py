@@ -383,7 +383,7 @@ def start_components(X, intercept, n_components, likelihood, weight=None):
     rows = torch.from_numpy(np.where(present, slopes / size, np.nan))
     mean = rows.new_zeros(rows.shape[1])
     moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
-    components = closed_form(moments, n_components, 0)["components_"] / size
+    components = closed_form(moments, n_components, 0)[0] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, TINY))
     return components * _varies(X, likelihood)

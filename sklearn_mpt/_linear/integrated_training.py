@@ -147,7 +147,7 @@ class IntegratedRows(Objective):
     ):
         self.X = X
         self.is_complete = not bool(X.isnan().any())
-        self.context = context
+        self.context, self.log_scale = context, context.log_scale
         self.weights = SampleWeights.from_array(context.weight, X, context.n_rows)
         self.likelihood = likelihood
         self.floor = likelihood.shape_steps.floor.to(X.device)
@@ -247,7 +247,7 @@ class IntegratedRows(Objective):
         diagonal[:, :-1] += share * curvature
         coefs = sums.gradient.coefs.clone()
         coefs[:, :-1] -= share * pull
-        sums = sums.lowered(self.context.log_scale + penalty / self.weights.total)
+        sums = sums.lowered(penalty / self.weights.total)
         coefs *= self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 

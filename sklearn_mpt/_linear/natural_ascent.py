@@ -1,21 +1,20 @@
 """The solver of linear models."""
 
-import numpy as np
 import torch
 
 from sklearn_mpt._fitting.noisy_ascent import NoisyAscent, ascent_of
 from sklearn_mpt._fitting.phases import Phases
 
-# Length of a component that starts at zero, where it would stay, in units of features.
+# Length of a component that starts at zero, where it would stay.
 ZERO_JITTER = 1e-3
 
 
-def natural_ascent(params, data, objective, point, unit=1.0):
+def natural_ascent(params, data, objective, point):
     """Return the solver for all rows, or for a part of a stream.
 
-    params : LinearParams. unit : of the features, a float or an array (d,).
+    params : LinearParams. objective : of standardised rows.
     """
-    point = _without_zeros(point, data.rng, unit)
+    point = _without_zeros(point, data.rng)
     steps = {"learning_rate": params.learning_rate, "rng": data.rng}
     if not data.is_all:
         return NoisyAscent.of_part(objective, point, data.fitted["n_iter_"], **steps)
@@ -23,14 +22,13 @@ def natural_ascent(params, data, objective, point, unit=1.0):
     return Phases(ascent_of(objective, point, **steps))
 
 
-def _without_zeros(point, rng, unit):
+def _without_zeros(point, rng):
     """Return the point with small random numbers in components that are zero."""
     is_zero = (point.coefs == 0).all(0)
     is_zero[-1] = False  # intercepts
     if not is_zero.any():
         return point
     coefs = point.coefs.clone()
-    noise = rng.normal(size=(len(coefs), int(is_zero.sum())))
-    noise *= ZERO_JITTER * np.reshape(unit, (-1, 1))
+    noise = ZERO_JITTER * rng.normal(size=(len(coefs), int(is_zero.sum())))
     coefs[:, is_zero] = torch.from_numpy(noise).to(coefs)
     return point._replace(coefs=coefs)
