@@ -144,7 +144,7 @@ def _shape_attribute_errors(likelihood, covariance, scale):
 
     for name in likelihood.shape_attributes(scale):
         value, slope = _value_and_slope(likelihood, shape_params, scale, name)
-        slope = slope.reshape(-1, shape_params.numel()).numpy()
+        slope = slope.reshape(value.numel(), shape_params.numel()).numpy()
         has_slope = slope != 0  # the covariance of others may be NaN
         variances = [
             np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])

@@ -15,7 +15,7 @@ def check_codes(X, n_categories, kind):
 
 
 def smoothed_fractions(X, n_categories, weight=None):
-    """Return the share of each category, (d, C).
+    """Return the fraction of each category, (d, C).
 
     Half an observation of each category is added.
     """
@@ -38,7 +38,6 @@ class Levels(ShapeLikelihood):
     """
 
     measure = "probability"
-    has_blocks = True
     kind: str
 
     def __init__(self, n_categories, shape_params, n_features):
@@ -48,6 +47,10 @@ class Levels(ShapeLikelihood):
     @property
     def n_shape_params(self):
         return max(0, self.n_categories - 2)
+
+    @property
+    def has_blocks(self):
+        return self.n_shape_params > 0
 
     @property
     def n_means(self):
@@ -133,12 +136,6 @@ class Levels(ShapeLikelihood):
 
     def _levels(self, like):
         return self._codes(like)[:, None]
-
-    def expected_prob(self, X, r, location):
-        levels = self._levels(location)[..., None]
-        prob = self.entry_log_prob(levels, location).exp()  # shape: (C, m, d)
-        average = r @ prob  # shape: (C, n, d)
-        return average.gather(0, X.long()[None])[0]
 
     def draw(self, location, uniform):
         above = self.mean(location).unflatten(-1, (-1, self.n_means))

@@ -328,3 +328,21 @@ def test_more_components_than_features_are_allowed(X):
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X)
     assert model.transform(X).shape == (40, 9)
+
+
+@pytest.mark.parametrize("kind", ["ordinal", "partial_credit"])
+@pytest.mark.parametrize("settings", [{}, {"n_masks": 2}, {"objective": "elbo"}])
+def test_two_ordered_levels_are_binary(kind, settings):
+    """Their thresholds have no free parameters."""
+    rng = np.random.default_rng(0)
+    X = 1.0 * (rng.normal(size=(60, 1)) + rng.logistic(size=(60, 3)) > 0)
+    settings = {"slope_prior": 2.0, "random_state": 0} | settings
+    kinds = [kind, kind, "bernoulli"]
+    levels, binary = (
+        MPTLinearVAE(1, likelihood=likelihood, **settings).fit(X)
+        for likelihood in (kinds, "bernoulli")
+    )
+    assert_allclose(levels.score_samples(X), binary.score_samples(X))
+    errors, expected = (model.standard_errors(X) for model in (levels, binary))
+    assert_allclose(errors.components, expected.components)
+    assert np.nanmax(errors.thresholds) == 0
