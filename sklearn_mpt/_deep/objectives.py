@@ -145,7 +145,7 @@ def _expected_log_prob(likelihood, X, log_weight, location):
 
     log_weight : logarithms of the weights of the locations, (n, m). location : (m, l).
     """
-    if likelihood.values is not None:
+    if likelihood.values_of_each(X.shape[1]) is not None:
         prob = likelihood.expected_prob(X, log_weight.exp(), location)
         return prob.clamp(min=torch.finfo(prob.dtype).tiny).log()
 

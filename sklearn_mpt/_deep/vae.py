@@ -41,6 +41,7 @@ from sklearn_mpt._deep.validation import ValidationRows
 from sklearn_mpt._factors.starts import squared_distances
 from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._fitting.weights import relative_weights
+from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
@@ -331,7 +332,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         chosen, held_out = self._split(data, rows)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
-        noises = module.likelihood.noises()
+        noises = noises_of(module.likelihood)
         has_one_noise = sum(noise.numel() for noise in noises) == 1
         sets_noise = recipe.sets_noise and has_one_noise and len(held_out) > 0
         for noise in noises:

@@ -10,7 +10,7 @@ from scipy.stats import sem
 from sklearn_mpt._deep.objectives import SharedSamples, complete_as_one_row
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
-from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
+from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, noises_of
 from sklearn_mpt._numbers import TINY
 
 
@@ -75,7 +75,7 @@ class ValidationRows:
     def after_training(self, module):
         """Set the noise for the last time; it is not trained any more."""
         self.set_noise(module, shrunk_minimum)
-        for noise in module.likelihood.noises():
+        for noise in noises_of(module.likelihood):
             noise.requires_grad_(False)
 
     @torch.no_grad()
@@ -88,7 +88,7 @@ class ValidationRows:
         factor_of : callable
             Chooses the logarithm of the factor, given the losses as a function of it.
         """
-        noises, samples = module.likelihood.noises(), self.samples(module)
+        noises, samples = noises_of(module.likelihood), self.samples(module)
         start = [noise.clone() for noise in noises]
 
         def losses_at(log_factor):

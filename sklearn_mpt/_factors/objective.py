@@ -43,8 +43,8 @@ class GaussianObjective(Objective):
         Whether it is inverted as a matrix at all. The inverse would enlarge the noise
         of gradients from few rows.
     trial : tuple of (float, int)
-        Least gain of a direction that is tried, as a share of the loss by removing the
-        component, and number of epochs.
+        Least gain of a direction that is tried, as a fraction of the loss by removing
+        the component, and number of epochs.
     """
 
     max_joint_noises = 500
@@ -104,8 +104,8 @@ class GaussianObjective(Objective):
         explain nearly all of a feature. With a shared noise variance, this is
         :math:`\frac{1}{2} \sigma^4 \mathrm{tr} \, C^{-2}`, with the covariance C of the
         present entries. Otherwise it is a matrix: the entrywise square of
-        :math:`\Psi^{1/2} C^{-1} \Psi^{1/2}` for complete rows, times 1/2 and the share
-        of rows in which both features are present.
+        :math:`\Psi^{1/2} C^{-1} \Psi^{1/2}` for complete rows, times 1/2 and the
+        fraction of rows in which both features are present.
         """
         present, weight = self._patterns
         model = LinearGaussianParts(point)
@@ -152,8 +152,8 @@ class GaussianObjective(Objective):
         """
         slopes = self.slopes(point)
         trials = ((1.0, 0), self.trial) if self.has_gaps else ((1.0, 0),)
-        for share, n_epochs in trials:
-            candidate = with_missing_components(point, *slopes, min_gain, share)
+        for fraction, n_epochs in trials:
+            candidate = with_missing_components(point, *slopes, min_gain, fraction)
             if candidate is not None:
                 yield candidate, n_epochs
 
@@ -283,9 +283,9 @@ class GaussianRows(GaussianObjective):
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
         slopes = mean_slopes(torch.nan_to_num(X), present, rotated, self.symmetric)
-        share = weight[:, None] / weight.sum()
-        information = (share * present).sum(0) / point.shape_params.exp()
-        return (lambda V: slopes.T @ (share * (slopes @ V))), information
+        fraction = weight[:, None] / weight.sum()
+        information = (fraction * present).sum(0) / point.shape_params.exp()
+        return (lambda V: slopes.T @ (fraction * (slopes @ V))), information
 
 
 class GaussianMoments(GaussianObjective):

@@ -31,7 +31,7 @@ from sklearn_mpt._numbers import TINY
 DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
 
 
-def with_missing_components(point, product, information, min_gain, share=1.0):
+def with_missing_components(point, product, information, min_gain, fraction=1.0):
     """Replace weak components by directions that the rows leave unexplained.
 
     Parameters
@@ -43,8 +43,9 @@ def with_missing_components(point, product, information, min_gain, share=1.0):
         Information of each location, per row.
     min_gain : float
         Least gain of a replacement, in nats per row.
-    share : float, default=1.0
-        Least gain of the new component, as a share of the loss by removing the old one.
+    fraction : float, default=1.0
+        Least gain of the new component, as a fraction of the loss by removing the old
+        one.
 
     Returns
     -------
@@ -60,7 +61,7 @@ def with_missing_components(point, product, information, min_gain, share=1.0):
     strengths, directions = _unexplained(product, unit, axes, lengths)
     gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
     n_pairs = min(len(gains), len(costs))
-    is_worth_it = gains[:n_pairs] - share * costs[:n_pairs] > min_gain
+    is_worth_it = gains[:n_pairs] - fraction * costs[:n_pairs] > min_gain
     n_new = int(is_worth_it.to(torch.int64).cumprod(0).sum())
     if n_new == 0:
         return None

@@ -40,7 +40,7 @@ def closed_form(moments, n_components, noise_floor):
 def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
     """Return components (k, d) and noise variances (d,) of standardised features.
 
-    moments : Moments of features with variance 1. min_noise : smallest share of the
+    moments : Moments of features with variance 1. min_noise : smallest fraction of the
     variance of a feature that noise has at the start. With less noise, EM hardly moves.
     """
     n_features = len(moments.mean)

@@ -28,12 +28,12 @@ def target_terms(r, indicator, ratio, weight):
     -------
     score : Tensor of shape (n,)
         Weighted sums of logs over the targets of each row.
-    share : Tensor of shape (s, q)
+    gradient : Tensor of shape (s, q)
         Derivatives in the logs of the ratios, summed over rows.
-    node_slope : Tensor of shape (n, s)
+    node_gradient : Tensor of shape (n, s)
         Derivatives in the log weights of the nodes, divided by r.
     """
     average = torch.where(indicator > 0, r @ ratio, 1.0).clamp(min=TINY)
     gain = weight[:, None] * indicator / average
-    node_slope = torch.addmm(-(weight * indicator.sum(1))[:, None], gain, ratio.T)
-    return weight * average.log().sum(1), ratio * (r.T @ gain), node_slope
+    node_gradient = torch.addmm(-(weight * indicator.sum(1))[:, None], gain, ratio.T)
+    return weight * average.log().sum(1), ratio * (r.T @ gain), node_gradient

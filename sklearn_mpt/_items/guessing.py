@@ -37,11 +37,11 @@ class Guessing(ShapeLikelihood):
     """
 
     bounds = Bernoulli.bounds
-    values = Bernoulli.values
     measure = Bernoulli.measure
     n_shape_params = 1
     has_blocks = True
 
+    values_of_each = Bernoulli.values_of_each
     check_rows = staticmethod(Bernoulli.check_rows)
 
     @classmethod

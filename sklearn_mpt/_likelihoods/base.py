@@ -168,6 +168,28 @@ def features_of_locations(likelihood, n_locations, device):
     return likelihood.to_locations(numbers)[:n_locations].contiguous()
 
 
+def noises_of(likelihood):
+    """Return the torch parameters of noise variances and dispersions.
+
+    They are logarithms divided by LOG_NOISE_STEP. Deep models refit them to validation
+    rows.
+    """
+    kinds = likelihood.modules()
+    return [kind.raw for kind in kinds if isinstance(kind, DispersionLikelihood)]
+
+
+def common_values(likelihood, n_features):
+    """Return the few values that all features take, if one location determines each.
+
+    None if there are others, or parameters beside the locations.
+    """
+    each = likelihood.values_of_each(n_features)
+    if each is None or likelihood.n_locations > 1 or likelihood.n_shape_params:
+        return None
+    different = set(map(tuple, each))
+    return different.pop() if len(different) == 1 else None
+
+
 def shape_blocks(likelihood, n_locations):
     """Return the `ShapeBlocks` of a likelihood.
 
@@ -201,9 +223,9 @@ class Likelihood(torch.nn.Module, ABC):
 
     Attributes
     ----------
-    bounds, values, measure : tuple, tuple or None, str
-        The values of a feature: between which numbers they are; all of them, if they
-        are few; and whether they have a "density" or a "probability".
+    bounds, measure : tuple, str
+        Between which numbers the values of a feature are, and whether they have a
+        "density" or a "probability".
     n_locations, n_shape_params, n_means : int
         How many numbers a feature has: locations, which are neighbours; shape
         parameters; and expectations that `mean` returns.
@@ -216,7 +238,6 @@ class Likelihood(torch.nn.Module, ABC):
     """
 
     bounds: tuple[float, float] = (-math.inf, math.inf)
-    values: tuple[float, ...] | None = None
     measure: str | None = None
     n_locations = 1
     n_shape_params = 0
@@ -236,7 +257,7 @@ class Likelihood(torch.nn.Module, ABC):
         A number may determine z more closely than the spacing of nodes in the posterior
         given other entries. An entry with few possible values does not.
         """
-        return None if self.values is None else [self.values] * n_features
+        return None
 
     def unseen(self, X: np.ndarray) -> np.ndarray:
         """Return the levels of features that occur in none of the rows; (r, d).
@@ -462,14 +483,6 @@ class Likelihood(torch.nn.Module, ABC):
         none = self.shape_params
         return ShapeSteps(none, none.bool(), none)
 
-    def noises(self) -> list[torch.nn.Parameter]:
-        """Return the torch parameters of noise variances and dispersions.
-
-        They are logarithms divided by LOG_NOISE_STEP. Deep models refit them to
-        validation rows.
-        """
-        return []
-
     def shape_scores(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
         """Return the derivatives of `entry_log_prob` in `shape_params`; (..., g).
 
@@ -637,9 +650,6 @@ class DispersionLikelihood(ShapeLikelihood):
             torch.ones_like(log_scatter, dtype=torch.bool),
             torch.full_like(log_scatter, float(self.has_bound)),
         )
-
-    def noises(self):
-        return [self.raw]
 
     @abstractmethod
     def shape_derivatives(

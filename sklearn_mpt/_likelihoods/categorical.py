@@ -69,10 +69,6 @@ class Categorical(Likelihood):
     def location_factors(self, location):
         return log_softmax(self._by_feature(location)).flatten(1)
 
-    def expected_prob(self, X, r, location):
-        average = self._by_feature(r @ self.mean(location))
-        return average.gather(-1, X.long()[..., None])[..., 0]
-
     def derivatives(self, X, location):
         prob = self.mean(location)
         return self.inputs(X) - prob, prob

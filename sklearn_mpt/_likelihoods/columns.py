@@ -295,9 +295,6 @@ class Columns(Likelihood):
             for j in columns.repeat_interleave(part.n_shape_params).tolist()
         ]
 
-    def noises(self):
-        return [noise for part in self.parts for noise in part.noises()]
-
     def shape_scores(self, X, location):
         return torch.cat(
             [

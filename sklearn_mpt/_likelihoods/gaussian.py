@@ -188,9 +188,6 @@ class Gaussian(DispersionLikelihood):
     def entry_log_prob(self, X, location):
         return normal_log_prob((X - location) ** 2, self.scatter)
 
-    def pair_log_prob(self, X, observed, location):
-        return normal_pairs(X, observed, location, self.scatter)
-
     def row_factors(self, X, observed):
         row_factors = torch.cat([X, observed.expand_as(X)], 1)
         return row_factors, _pair_constant(X, observed, self.scatter)

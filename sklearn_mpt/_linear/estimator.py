@@ -41,9 +41,6 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
     def _check_parameters(self, n_features):
         self._model.check(n_features)
 
-    def _check_values(self, X):
-        self._model.check_values(X)
-
     def _start(self, X, rng, weight):
         return self._model.start(X, rng, weight)
 

@@ -33,8 +33,8 @@ from sklearn_mpt._numbers import TINY
 # Smallest noise variance, relative to the mean variance of the features. Differences of
 # sums of squares then keep 7 of the 16 digits of double precision.
 DOUBLE_NOISE_FLOOR = 1e-9
-# Noise variance from which training starts, as a share of the mean variance. Noise that
-# starts there, at 1, lets components shrink that are weaker.
+# Noise variance from which training starts, as a fraction of the mean variance. Noise
+# that starts there, at 1, lets components shrink that are weaker.
 START_NOISE = 0.1
 # Masks in each step, and if steps without masks follow, which remove their noise.
 AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
@@ -317,7 +317,7 @@ def _best_factors(X, moments, weight, points, units, rng):
 def _are_dependent(weights, tol=1e-6):
     """Return whether features without noise are linear functions of each other.
 
-    weights : their components, (k, q). tol : share of the variance of a feature that
+    weights : their components, (k, q). tol : fraction of the variance of a feature that
     others do not explain, below which it is a function of them.
 
     If features are dependent, their joint density is infinite; otherwise noise

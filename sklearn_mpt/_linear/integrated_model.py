@@ -116,9 +116,6 @@ class IntegratedModel(LinearModel):
         self.params = params
         self.likelihood = likelihood
 
-    def check_values(self, X):
-        self.likelihood.check_rows(X)
-
     @property
     def _objective_params(self):
         params = self.params

@@ -83,19 +83,20 @@ def append_one(z):
     return torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
 
 
-def table_of(z, log_weight, point, likelihood):
+def table_of(z, log_weight, point, likelihood, values):
+    """Return the `NodeTable` of nodes; values : those of `common_values`."""
     z = append_one(z)
     location = z @ point.coefs.T
-    values = location.new_tensor(likelihood.values)[:, None]
+    values = location.new_tensor(values)[:, None].expand(-1, location.shape[1])
     log_prob = likelihood.entry_log_prob(values, location[:, None])
     slope, information = likelihood.derivatives(values, location[:, None])
     log_prob = log_prob.clamp(min=MIN_LOG_PROB)
     return NodeTable(z, log_weight, log_prob, slope, information[:, 0])
 
 
-def indicators(X, likelihood):
+def indicators(X, values):
     """Return 1.0 for the value that each entry has, else 0.0; (n, v, d)."""
-    return torch.stack([X == value for value in likelihood.values], 1).to(X.dtype)
+    return torch.stack([X == value for value in values], 1).to(X.dtype)
 
 
 def varies_in_rows(X, is_all):
@@ -126,18 +127,22 @@ def shared_masked_sums(indicator, mask, table, targets, weight=None, is_complete
     visible_log_prob = table.log_prob[..., visible].flatten(1)
     r = torch.addmm(table.log_weight, visible_indicators, visible_log_prob.T).softmax(1)
     prob = table.log_prob[..., hidden].flatten(1).exp()
-    hidden_score, hidden_share, node_slope = target_terms(
+    hidden_score, hidden_gradient, node_gradient = target_terms(
         r, hidden_indicators, prob, targets.hidden * weight
     )
-    visible_score, visible_share, visible_node_slope = target_terms(
+    visible_score, visible_gradient, visible_node_gradient = target_terms(
         r, visible_indicators, (-visible_log_prob).exp(), targets.visible * weight
     )
-    visible_share += (r * (node_slope - visible_node_slope)).T @ visible_indicators
-    share = torch.empty_like(table.log_prob)
-    share[..., hidden] = hidden_share.unflatten(1, (indicator.shape[1], -1))
-    share[..., visible] = visible_share.unflatten(1, (indicator.shape[1], -1))
+    visible_gradient += (
+        r * (node_gradient - visible_node_gradient)
+    ).T @ visible_indicators
+    entry_gradient = torch.empty_like(table.log_prob)
+    entry_gradient[..., hidden] = hidden_gradient.unflatten(1, (indicator.shape[1], -1))
+    entry_gradient[..., visible] = visible_gradient.unflatten(
+        1, (indicator.shape[1], -1)
+    )
     value = (hidden_score - visible_score) / weight
-    return shared_sums(value, share, r, indicator, table, weight, is_complete)
+    return shared_sums(value, entry_gradient, r, indicator, table, weight, is_complete)
 
 
 class RepresentativeValues(NamedTuple):
@@ -267,9 +272,9 @@ def _weight(weight, X):
     return X.new_ones(len(X)) if weight is None else weight
 
 
-def shared_sums(value, share, r, indicator, table, weight, is_complete):
+def shared_sums(value, entry_gradient, r, indicator, table, weight, is_complete):
     """Return `Sums` from derivatives in log p of values at nodes, (s, v, d)."""
-    gradient = (table.slope * share).sum(1).T @ table.z
+    gradient = (table.slope * entry_gradient).sum(1).T @ table.z
     r = weight[:, None] * r
     count = r.sum(0)[:, None] if is_complete else r.T @ indicator.sum(1)
     information = _outer_sums(count * table.information, table.z)
@@ -328,23 +333,25 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=No
     joint = nodes.log_weight + (log_prob @ visible[..., None])[..., 0]
     value, r = total_and_shares(joint)
     if targets is None:
-        share = visible[:, None]
-        known, r = share, weight[:, None] * r
+        entry_gradient = visible[:, None]
+        known, r = entry_gradient, weight[:, None] * r
     else:
         hidden = rows.present.to(z.dtype) - visible
-        value, share = _row_node_shares(
+        value, entry_gradient = _row_node_gradients(
             log_prob, joint - value[:, None], visible, hidden, targets
         )
         known = r[..., None] * rows.present[:, None]
-        share, known = (weight[:, None, None] * t for t in (share, known))
+        entry_gradient, known = (
+            weight[:, None, None] * t for t in (entry_gradient, known)
+        )
         r = torch.ones_like(r)
     shape_params = None
     if len(likelihood.shape_param_features):
-        shares = (r[..., None] * t for t in (share, known))
-        shape_params = _shape_sums(likelihood, X, location, *shares, z)
+        weights = (r[..., None] * t for t in (entry_gradient, known))
+        shape_params = _shape_sums(likelihood, X, location, *weights, z)
     slope, information = likelihood.derivatives(X, location)
     if targets is not None or not visible.all():
-        slope = likelihood.to_locations(share) * slope
+        slope = likelihood.to_locations(entry_gradient) * slope
         information = likelihood.to_locations(known) * information
     width, products = z.shape[-1], r[..., None] * _products(z)
     gradient = _summed_products(slope, products[..., :width])
@@ -363,28 +370,29 @@ def _summed_products(weight, factors):
     return (factors.flatten(0, 1).T @ weight.flatten(0, 1)).T
 
 
-def _shape_sums(likelihood, X, location, share, known, z):
+def _shape_sums(likelihood, X, location, entry_gradient, known, z):
     """Return sums over rows and nodes for the likelihood's shape parameters.
 
-    They are slope and information. share : derivatives in the log-probabilities of
-    entries. known : weights of nodes for present entries. Both are (n, s, d).
+    They are slope and information. entry_gradient : derivatives in the
+    log-probabilities of entries. known : weights of nodes for present entries. Both are
+    (n, s, d).
     """
     if not len(likelihood.shape_param_features):
         return None
-    return likelihood.shape_sums(X, location, share, known, z)
+    return likelihood.shape_sums(X, location, entry_gradient, known, z)
 
 
-def _row_node_shares(log_prob, log_r, visible, hidden, targets):
+def _row_node_gradients(log_prob, log_r, visible, hidden, targets):
     """Return scores (n,), and derivatives in log p(x_j | z) at nodes (n, s, d)."""
     sign = hidden - visible
     gain = targets.hidden * hidden + targets.visible * visible
     joint = log_r[..., None] + sign[:, None] * log_prob
-    average, share = total_and_shares(joint)
+    average, entry_gradient = total_and_shares(joint)
     signed = (gain * sign)[..., None]
-    node_slope = (share @ signed)[..., 0] - log_r.exp() * signed.sum(1)
-    share *= gain[:, None]
-    share += node_slope[..., None] * visible[:, None]
-    return (gain * sign * average).sum(1), share
+    node_gradient = (entry_gradient @ signed)[..., 0] - log_r.exp() * signed.sum(1)
+    entry_gradient *= gain[:, None]
+    entry_gradient += node_gradient[..., None] * visible[:, None]
+    return (gain * sign * average).sum(1), entry_gradient
 
 
 def bound_sums(rows, joint, grid, weight=None):

@@ -28,7 +28,7 @@ from sklearn_mpt._integration.prior_grid import (
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS, Nodes
 from sklearn_mpt._integration.row_nodes import RowNodes
-from sklearn_mpt._likelihoods.base import shape_blocks
+from sklearn_mpt._likelihoods.base import common_values, shape_blocks
 from sklearn_mpt._linear.integrated_sums import (
     NO_CONTEXT,
     RepresentativeValues,
@@ -153,14 +153,17 @@ class IntegratedRows(Objective):
         self.floor = likelihood.shape_steps.floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
+        self.values = common_values(likelihood, self.n_features)
         self.params, self.is_fine = params, is_fine
         is_auto = params.n_masks == "auto"
         self.n_masks = SIZES.n_masks if is_auto else params.n_masks
         self.mask_rate = params.mask_rate
         uniform = params.mask_rate == "uniform"
         size = 1 if uniform else fixed_size(params.mask_rate, self.n_features)
-        share = self.n_features / size
-        self.targets = TargetWeights(1.0, 1.0) if uniform else TargetWeights(share, 0.0)
+        weight = self.n_features / size
+        self.targets = (
+            TargetWeights(1.0, 1.0) if uniform else TargetWeights(weight, 0.0)
+        )
         count = SIZES.batch if params.batch_size == "auto" else params.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
         unseen_levels = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
@@ -193,7 +196,7 @@ class IntegratedRows(Objective):
     @property
     def _n_copies(self):
         numbers = self.n_rows * len(self.varies) * self.row_nodes.n_nodes
-        largest = SIZES.step if self.likelihood.values else SIZES.step_if_slow
+        largest = SIZES.step if self.values else SIZES.step_if_slow
         fitting = max(1, min(SIZES.copies, largest // numbers))
         return fitting if self.n_batches == 1 else 1
 
@@ -228,7 +231,8 @@ class IntegratedRows(Objective):
         steps = spacing(joint, self.ratio) if self._may_share else []
         self._shares_nodes = bool(steps) and self._shared_grid_is_cheaper(steps)
         if self._shares_nodes:
-            table = table_of(*prior_grid(steps, point.coefs), point, joint.likelihood)
+            grid = prior_grid(steps, point.coefs)
+            table = table_of(*grid, point, joint.likelihood, self.values)
             return self._shared_parts(batch, table)
         return self._row_node_parts(batch, point, joint)
 
@@ -241,12 +245,12 @@ class IntegratedRows(Objective):
         if self.unseen is not None:
             sums = self._with_unseen(sums, point)
         slopes = point.coefs[:, :-1]
-        pull, curvature, penalty = slope_penalty(slopes, self.params.slope_prior)
-        share = sums.n_rows / self.weights.total
+        gradient, curvature, penalty = slope_penalty(slopes, self.params.slope_prior)
+        fraction = sums.n_rows / self.weights.total
         diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
-        diagonal[:, :-1] += share * curvature
+        diagonal[:, :-1] += fraction * curvature
         coefs = sums.gradient.coefs.clone()
-        coefs[:, :-1] -= share * pull
+        coefs[:, :-1] -= fraction * gradient
         sums = sums.lowered(penalty / self.weights.total)
         coefs *= self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
@@ -272,8 +276,7 @@ class IntegratedRows(Objective):
 
     @property
     def _may_share(self):
-        has_values = self.likelihood.values is not None
-        return has_values and self.n_dims <= MAX_GRID_DIMS
+        return self.values is not None and self.n_dims <= MAX_GRID_DIMS
 
     def joint(self, point):
         W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
@@ -298,7 +301,7 @@ class IntegratedRows(Objective):
     def _taken(self, rows):
         """Return indicators and weights of some rows."""
         X, weight = self._standardised_rows(rows)
-        return indicators(X, self.likelihood), weight
+        return indicators(X, self.values), weight
 
     def _standardised_rows(self, rows):
         """Return some rows, standardised, and their weights."""

@@ -44,9 +44,6 @@ class LinearModel(ABC):
     def check(self, n_features):
         """Refuse parameters that do not suit the number of features."""
 
-    def check_values(self, X):
-        """Refuse rows with values that no feature takes."""
-
     @abstractmethod
     def start(self, X, rng, weight):
         """Return the fitted attributes from which training starts."""

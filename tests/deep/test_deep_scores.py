@@ -232,7 +232,7 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
             if on_the_data:
                 X = likelihood.draw(model.joint.location(z), X)
             else:
-                X = (X < 0.5).double() if likelihood.values else 6 * X - 3
+                X = (X < 0.5).double() if likelihood.bounds == (0, 1) else 6 * X - 3
             value, error, _ = model.lml(X)
             truth, holds = by_wide_grid(model, X)
         off = (value - truth).abs()[holds]

@@ -27,6 +27,7 @@ from sklearn_mpt._deep.validation import (
 )
 from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
+from sklearn_mpt._likelihoods.base import noises_of
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
 KINDS = {
@@ -171,7 +172,7 @@ def test_noise_rests_while_held_out_rows_are_trained_on(monkeypatch):
     def joined(solver):
         join(solver)
         (noise,), (first, *_) = (
-            solver.module.likelihood.noises(),
+            noises_of(solver.module.likelihood),
             solver.module.decoder.coefs,
         )
         found.append((solver.module, noise.clone(), first.clone()))
@@ -179,7 +180,7 @@ def test_noise_rests_while_held_out_rows_are_trained_on(monkeypatch):
     monkeypatch.setattr(NetSolver, "_join_validation_rows", joined)
     quick(n_iter_no_change=3, max_iter=40).fit(low_rank_rows(60, 5, 2, 0.3, seed=0))
     ((module, noise, first),) = found
-    assert_array_equal(module.likelihood.noises()[0].detach(), noise.detach())
+    assert_array_equal(noises_of(module.likelihood)[0].detach(), noise.detach())
     assert (module.decoder.coefs[0] != first).any()
 
 

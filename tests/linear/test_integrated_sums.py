@@ -184,9 +184,9 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
 ):
     rows, mask = torch.tensor(X), torch.arange(N_FEATURES) < n_hidden
     point = Point(scale * point.coefs, point.shape_params)
-    table = table_of(*grid, point, BERNOULLI)
+    table = table_of(*grid, point, BERNOULLI, (0, 1))
     assert -30 < table.log_prob.min() < least
-    it = indicators(rows, BERNOULLI)
+    it = indicators(rows, (0, 1))
     shared = shared_masked_sums(it, mask.numpy(), table, targets)
     own = row_node_sums(
         rows_of(rows, mask), repeated(grid, len(X)), point, BERNOULLI, targets
