@@ -142,7 +142,6 @@ def test_a_variance_at_its_bound_is_said_and_has_no_standard_error(seed):
 
 
 @pytest.mark.filterwarnings("ignore:Heywood case")
-@pytest.mark.filterwarnings("ignore:tol=")  # the likelihood has no maximum
 @pytest.mark.parametrize("size", [1e-12, 1e-10, 1e-8])
 def test_a_feature_that_hardly_varies_scores_alike_by_every_route(size):
     """Quotients before differences would be rounded: up to 1.4 nats apart."""
