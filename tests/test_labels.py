@@ -356,6 +356,16 @@ def test_parameters_of_items_are_matched_by_their_labels():
         )
 
 
+def test_names_of_given_items_are_those_of_their_labels():
+    difficulty = pd.Series({"k": 3.0, "j": 4.0, "i": 5.0})
+    model = MPTItemResponse.from_items(difficulty=difficulty)
+    answers = pd.DataFrame([[1, 0, 1]], columns=list("kji"))
+    assert model.item_parameters(as_frame=True).index.tolist() == ["k", "j", "i"]
+    model.abilities(answers)
+    with pytest.raises(ValueError, match="names must be in the same order"):
+        model.abilities(answers[["i", "j", "k"]])
+
+
 def test_correlations_of_abilities_are_matched_by_their_labels():
     names = ["F", "G", "H"]
     slopes = pd.DataFrame(np.eye(3) + 0.2, list("ijk"), names)

@@ -689,7 +689,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
         The model can score new people, estimate their abilities and fill in answers.
         Series, DataFrames with a row for each item, and dicts are matched by their
-        labels; items have the order of the first that has any.
+        labels. Items have the names, and the order, of the first that has any.
 
         Parameters
         ----------
@@ -747,13 +747,14 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             factor_correlation = aligned(
                 factor_correlation, abilities, "factor_correlation", "abilities"
             )
-        discrimination, intercept, difficulty, guessing, category_scores = by_item(
+        labels, parameters = by_item(
             discrimination=discrimination,
             intercept=intercept,
             difficulty=difficulty,
             guessing=guessing,
             category_scores=category_scores,
         )
+        discrimination, intercept, difficulty, guessing, category_scores = parameters
         thresholds = given_thresholds(intercept, difficulty)
         slopes = given_slopes(discrimination, len(thresholds))
         d, n_dims = slopes.shape
@@ -783,6 +784,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             "n_iter_": 0,
             "loss_curve_": [],
         }
+        if labels and all(isinstance(label, str) for label in labels):
+            fitted["feature_names_in_"] = np.array(labels, dtype=object)
         made.__dict__.update(made._new_state() | fitted)
         return made
 

@@ -13,12 +13,13 @@ from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
 
 
 def by_item(**parameters):
-    """Return the parameters of items in the order of the labels of the first, if any.
+    """Return names of items, and their parameters in the order of these.
 
-    Values are arrays, Series, DataFrames with a row for each item, dicts, or None.
+    Values are arrays, Series, DataFrames with a row for each item, dicts, or None. The
+    names are the labels of the first that has any; None if none has.
     """
-    names = [first_labels(parameters.values())]
-    return [aligned(value, names, key, "items") for key, value in parameters.items()]
+    names = first_labels(parameters.values())
+    return names, [aligned(v, [names], key, "items") for key, v in parameters.items()]
 
 
 def given_thresholds(intercept, difficulty):
