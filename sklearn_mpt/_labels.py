@@ -71,20 +71,20 @@ def aligned(value, names, parameter, whose=COLUMNS):
     return array
 
 
-def check_columns(table, names, parameter):
+def check_columns(table, names, parameter, whose=COLUMNS):
     """Refuse a table, or a row of it, whose columns are not these names in order.
 
-    Labels 0, 1, ... are no names, unless X has such names in another order.
+    Labels 0, 1, ... are no names, unless such names are in another order. No names,
+    None, are not compared.
     """
-    labels = labels_of(table, np.ndim(table) - 1)
-    if labels is None:
+    labels = labels_of(table, 1 if is_into_dataframe(table) else 0)
+    if labels is None or names is None:
         return
     names = list(map(plain, names))
     if labels == names:
         return
     if labels != list(range(len(labels))) or set(labels) == set(names):
         raise ValueError(
-            f"{parameter} must have the columns of X in the same order, "
-            f"{listed(names)}, got {listed(labels)}. An array, such as of to_numpy(), "
-            "goes by position."
+            f"{parameter} must have the {whose} in the same order, {listed(names)}, "
+            f"got {listed(labels)}. An array, such as of to_numpy(), goes by position."
         )

@@ -270,6 +270,19 @@ def test_other_rows_have_the_columns_of_X():
         masker(pd.Series(visible, list("cba")), frame.iloc[0])
 
 
+@pytest.mark.parametrize("names", [list("abc"), [3, 4, 5]])
+def test_models_of_an_imputer_have_the_columns_of_fit(names):
+    frame = table_with_gaps().set_axis(names, axis=1)
+    imputer = MPTImputer(max_models=1, random_state=0).fit(frame)
+    reordered, mask = frame[names[::-1]], np.array([True, False, False])
+    with pytest.raises(ValueError, match="X must have the columns of fit in the same"):
+        imputer.estimator_.conditional_log_prob(reordered, mask)
+    with pytest.raises(ValueError, match="X must have the columns of fit in the same"):
+        imputer.estimator_.impute(reordered)
+    with pytest.raises(ValueError, match="in the same order"):
+        imputer.transform(reordered)
+
+
 # Initial arrays and items
 
 

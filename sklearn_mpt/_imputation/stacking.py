@@ -23,6 +23,7 @@ from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.search import SearchLimits, search
 from sklearn_mpt._imputation.truncation import Conditionals, draw_within, expect_within
 from sklearn_mpt._imputation.weights import ModelWeights, mixed
+from sklearn_mpt._labels import check_columns, labels_of
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._probabilities import drawn_codes
@@ -140,6 +141,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         X, weight = rows_that_count(X, weight)
         if weight is not None:  # beside prior entries and levels of weight 1
             weight = relative_weights(weight, len(weight))
+        self._names = labels_of(X, 1)
         self._columns = _in_order(self.reader.modelled, column_names(X))
         return _sorted(self._numbers(X), weight)
 
@@ -174,6 +176,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return self._encoded(X)[:, self._columns]
 
     def _encoded(self, X):
+        check_columns(X, self._names, "X", "columns of fit")
         codes = self.reader.encode(X)
         self.reader.check_values(codes, column_names(X))
         return codes

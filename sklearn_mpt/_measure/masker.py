@@ -88,9 +88,8 @@ class ConditionalMasker:
             The draws, as shap expects them.
         """
         names = feature_names(self.model, None)
-        if names is not None:
-            check_columns(x, names, "x")
-            check_columns(mask, names, "mask")
+        check_columns(x, names, "x")
+        check_columns(mask, names, "mask")
         x = check_floats(x, "x").reshape(-1)
         hidden = ~np.broadcast_to(np.asarray(mask, dtype=bool), x.shape)
         rows = np.tile(np.where(hidden, np.nan, x), (self.n_samples, 1))
