@@ -37,17 +37,24 @@ def round_trees(forest):
     same leaves if thresholds are rounded down. Nodes above leaves get the mean that the
     leaves imply, and the variance where impurities are variances.
     """
-    for tree in forest.estimators_:
-        tree = tree.tree_
+    trees = [tree.tree_ for tree in forest.estimators_]
+    for tree in trees:
         for array in (tree.value, tree.impurity):
             array[:] = array.astype(np.float32)
         rounded = tree.threshold.astype(np.float32)
         below = np.nextafter(rounded, np.float32(-np.inf))
         tree.threshold[:] = np.where(rounded > tree.threshold, below, rounded)
-        *_, mean, variance = implied_by_leaves(*_fields(tree.__getstate__()))
-        tree.value[:] = mean
-        if has_leaves(forest):
-            tree.impurity[:] = variance
+    # of all trees at once: tree by tree it takes a fifth of the time of their fit
+    *_, mean, variance = implied_by_leaves(
+        *_fields(tree.__getstate__() for tree in trees)
+    )
+    ends = np.cumsum([tree.node_count for tree in trees])[:-1]
+    has_variances = has_leaves(forest)
+    parts = zip(trees, np.split(mean, ends), np.split(variance, ends), strict=True)
+    for tree, tree_mean, tree_variance in parts:
+        tree.value[:] = tree_mean
+        if has_variances:
+            tree.impurity[:] = tree_variance
 
 
 def implied_by_leaves(fields, own):
@@ -79,7 +86,7 @@ def packed(forest):
     trees = [tree.tree_ for tree in forest.estimators_]
     _, arguments, _ = trees[0].__reduce__()
     states = [tree.__getstate__() for tree in trees]
-    fields, own = _fields(*states)
+    fields, own = _fields(states)
     implied = dict(zip(IMPLIED, implied_by_leaves(fields, own), strict=True))
     is_leaf = fields[LEFT] < 0
     # in the order of depth, a left child is the next node
@@ -136,8 +143,9 @@ def unpacked(parts):
     return _with_trees(parts["forest"], trees)
 
 
-def _fields(*states):
+def _fields(states):
     """Return the fields of the nodes of trees, and the number of each in its tree."""
+    states = list(states)
     nodes, values = (
         np.concatenate([state[name] for state in states]) for name in (NODES, VALUES)
     )
