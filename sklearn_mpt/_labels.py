@@ -74,16 +74,16 @@ def aligned(value, names, parameter, whose=COLUMNS):
 def check_columns(table, names, parameter, whose=COLUMNS):
     """Refuse a table, or a row of it, whose columns are not these names in order.
 
-    Labels 0, 1, ... are no names, unless such names are in another order. No names,
-    None, are not compared.
+    Numbers 0, 1, ... are no names, and these are not compared, but for another order of
+    the same. None is no names either.
     """
     labels = labels_of(table, 1 if is_into_dataframe(table) else 0)
     if labels is None or names is None:
         return
-    names = list(map(plain, names))
+    names, numbers = list(map(plain, names)), list(range(len(labels)))
     if labels == names:
         return
-    if labels != list(range(len(labels))) or set(labels) == set(names):
+    if set(labels) == set(names) or numbers not in (labels, names):
         raise ValueError(
             f"{parameter} must have the {whose} in the same order, {listed(names)}, "
             f"got {listed(labels)}. An array, such as of to_numpy(), goes by position."

@@ -270,6 +270,19 @@ def test_other_rows_have_the_columns_of_X():
         masker(pd.Series(visible, list("cba")), frame.iloc[0])
 
 
+@pytest.mark.parametrize("names", [[3, 4, 5], [0, 1, 2]])
+def test_columns_named_by_numbers_have_the_order_of_fit(names):
+    frame = table_with_gaps().set_axis(names, axis=1)
+    model = MPTMixture(1, warm_start=True).fit(frame)
+    imputer = MPTImputer(max_models=1, random_state=0).fit(frame)
+    reordered = frame[names[::-1]]
+    for ask in (model.score_samples, model.fit, imputer.transform):
+        with pytest.raises(ValueError, match="X must have the columns of fit in the s"):
+            ask(reordered)
+    for other in (frame.set_axis(range(3), axis=1), frame.to_numpy()):
+        assert_array_equal(model.score_samples(other), model.score_samples(frame))
+
+
 @pytest.mark.parametrize("names", [list("abc"), [3, 4, 5]])
 def test_models_of_an_imputer_have_the_columns_of_fit(names):
     frame = table_with_gaps().set_axis(names, axis=1)

@@ -290,7 +290,8 @@ class BaseMPT(
         if is_new:
             self._library = library_of(X)
             self._table_names = column_names(X) if self._library else None
-        X = self._read_rows(X, reset=is_new, min_samples=min_samples)
+        given, X = X, self._read_rows(X, reset=is_new, min_samples=min_samples)
+        self._check_names(given)
         self._check_values(X)
         check_mask_rate(self.mask_rate, X.shape[1])
         warn_of_mask_rate(self.mask_rate, X.shape[1])

@@ -26,6 +26,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._labels import check_columns
 from sklearn_mpt._measure.contract import feature_names, given_or_parameter
 from sklearn_mpt._numbers import CHUNK_BYTES
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -304,9 +305,15 @@ class FittedDensityMixin(DensityMixin):
     def _validate_rows(self, X):
         """Return rows to score as an array of numbers, NaN where missing."""
         self._check_is_fitted()
-        X = self._read_rows(X)
-        self._check_values(X)
-        return X
+        rows = self._read_rows(X)
+        self._check_names(X)
+        self._check_values(rows)
+        return rows
+
+    def _check_names(self, X):
+        """Refuse columns in another order than in `fit`, also if names are numbers."""
+        names = getattr(self, "_table_names", None)
+        check_columns(X, names, "X", "columns of fit")
 
     def _check_is_fitted(self):
         check_is_fitted(self)
