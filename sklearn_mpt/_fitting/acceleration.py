@@ -37,7 +37,7 @@ class QuasiNewton:
     length : int
         Number of steps that are remembered.
     min_fall : float
-        Smallest fall of the gradient along a step, as a share of the expected one.
+        Smallest fall of the gradient along a step, as a fraction of the expected one.
     """
 
     def __init__(self, length=10, min_fall=0.2):
@@ -54,8 +54,8 @@ class QuasiNewton:
         if least <= 0:  # the step was not in a direction of ascent
             return
         if product < least:
-            share = (expected - least) / (expected - product)
-            fall = torch.lerp(gradient_before, fall, share)
+            factor = (expected - least) / (expected - product)
+            fall = torch.lerp(gradient_before, fall, factor)
         self._pairs = [*self._pairs, (displacement, fall)][-self.length :]
 
     def direction(self, gradient, divide):
@@ -63,17 +63,19 @@ class QuasiNewton:
 
         divide : callable, from a gradient to the full step.
         """
-        shares = []
+        factors = []
         for displacement, fall in reversed(self._pairs):
-            shares.append((displacement @ gradient) / (displacement @ fall))
-            gradient = gradient - shares[-1] * fall
+            factors.append((displacement @ gradient) / (displacement @ fall))
+            gradient = gradient - factors[-1] * fall
         step = divide(gradient)
         if self._pairs:
             displacement, fall = self._pairs[-1]
             ratio = float(displacement @ fall) / float(fall @ divide(fall))
             step = max(1.0, ratio) * step
-        for (displacement, fall), share in zip(
-            self._pairs, reversed(shares), strict=True
+        for (displacement, fall), factor in zip(
+            self._pairs, reversed(factors), strict=True
         ):
-            step = step + (share - (fall @ step) / (displacement @ fall)) * displacement
+            step = (
+                step + (factor - (fall @ step) / (displacement @ fall)) * displacement
+            )
         return step

@@ -39,20 +39,20 @@ class Ascent(ExactSteps):
 
     Attributes
     ----------
-    remaining_gain_share : float
-        Steps end when all later ones gain a smaller share of `tol`.
+    remaining_gain_fraction : float
+        Steps end when all later ones gain a smaller fraction of `tol`.
     corrected_step_factor : float
         Bound on corrected steps, as a multiple of that on full steps.
     """
 
-    remaining_gain_share = 0.005
+    remaining_gain_fraction = 0.005
     corrected_step_factor = 5.0
 
     def __init__(self, objective, point, *, learning_rate=1.0, tol=0.0, escapes=True):
         super().__init__(
             point,
             learning_rate=learning_rate,
-            min_gain=self.remaining_gain_share * tol,
+            min_gain=self.remaining_gain_fraction * tol,
         )
         self.objective, self.log_scale = objective, objective.log_scale
         self.tol, self._escapes = tol, escapes

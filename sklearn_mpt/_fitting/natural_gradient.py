@@ -24,7 +24,7 @@ from sklearn_mpt._likelihoods.base import ShapeBlocks
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import ROUNDING, TINY
 
-# Added to the information, which is singular for few rows; a share of its trace.
+# Added to the information, which is singular for few rows, as a fraction of its trace.
 RIDGE = 1e-10
 # Largest relative decrease in one step of a noise variance or another positive number:
 # full steps may lead to negative ones.
@@ -201,14 +201,14 @@ def as_arrays(point):
     return [part.cpu().numpy() for part in point[:2]]
 
 
-def mix(a, b, share):
-    return a.times(1 - share).plus(b.times(share))
+def mix(a, b, weight):
+    return a.times(1 - weight).plus(b.times(weight))
 
 
-def full_step(objective, point, batch, information, share):
+def full_step(objective, point, batch, information, weight):
     """Return the step from a point for a batch.
 
-    information : per row, of the steps before; None if there are none. share : weight
+    information : per row, of the steps before; None if there are none. weight : that
     of the batch in the average of the information.
     """
     sums = objective.sums(point, batch)
@@ -219,8 +219,8 @@ def full_step(objective, point, batch, information, share):
     sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
     if sums.information is not None:
         batch_information = sums.information.times(1 / sums.n_rows)
-        if information is not None and share < 1:
-            batch_information = mix(information, batch_information, share)
+        if information is not None and weight < 1:
+            batch_information = mix(information, batch_information, weight)
         if batch_information.is_finite():
             information = batch_information
     return natural_step(sums, point, information, max_step=objective.rules.max_step)

@@ -35,11 +35,11 @@ class NoisyAscent(NoisySteps):
 
     Attributes
     ----------
-    min_share : float
+    min_weight : float
         Least weight of a batch in the average of the information.
     """
 
-    min_share = 0.05
+    min_weight = 0.05
 
     def __init__(self, objective, point, exact=None, **params):
         super().__init__(point, is_followed=exact is not None, **params)
@@ -58,8 +58,8 @@ class NoisyAscent(NoisySteps):
         return self.objective.batches(self.rng)
 
     def move(self, point, batch):
-        share = max(self.min_share, 1 / (self._n_steps + 1))
-        move = full_step(self.objective, point, batch, self._information, share)
+        weight = max(self.min_weight, 1 / (self._n_steps + 1))
+        move = full_step(self.objective, point, batch, self._information, weight)
         self._information = move.information
         return move
 
@@ -69,8 +69,8 @@ class NoisyAscent(NoisySteps):
     def flat(self, move):
         return move.gradient.flat(), move.step.flat()
 
-    def mixed(self, point, other, share):
-        return mix(point, other, share)
+    def mixed(self, point, other, weight):
+        return mix(point, other, weight)
 
     def aligned(self, point, reference):
         return align(point, reference)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
-from sklearn_mpt._fitting.schedules import falling_size, share_of_last
+from sklearn_mpt._fitting.schedules import falling_size, weight_of_last
 from sklearn_mpt._fitting.stopping import Trend
 
 
@@ -45,7 +45,7 @@ class NoisySteps(Solver):
     max_fall : float
         A step is halved if the value after it is so many standard errors lower.
     min_size : float
-        A step that is shorter, as a share of those around it, is not halved.
+        A step that is shorter, as a fraction of those around it, is not halved.
 
     References
     ----------
@@ -75,7 +75,7 @@ class NoisySteps(Solver):
         self.loss_curve: list[float] = []
         self._errors: list[float] = []  # standard errors of the losses
         self._n_steps = self._n_falling = 0  # all steps, and those of falling size
-        self._is_noise, self._step_share = False, 1.0
+        self._is_noise, self._step_fraction = False, 1.0
         self._last = self._batch = None  # the last step, and its batch
         self._gain = 0.0  # average of the gains that full steps promise
         self._mean_move = None  # averages of gradients and full steps
@@ -100,8 +100,8 @@ class NoisySteps(Solver):
         """Return the gradient and the full step of a move, (p,) each."""
 
     @abstractmethod
-    def mixed(self, point, other, share):
-        """Return the average of two points, given the share of the other."""
+    def mixed(self, point, other, weight):
+        """Return the average of two points, given the weight of the other."""
 
     def aligned(self, point, reference):
         """Return the same model, as near to a reference as it can be."""
@@ -117,7 +117,7 @@ class NoisySteps(Solver):
         value = float(np.mean([move.value for move in moves]))
         self.loss_curve.append(self.log_scale - value)
         self._errors.append(math.hypot(*(move.error for move in moves)) / len(moves))
-        if self._step_share == 1:  # a step that was halved gains nothing
+        if self._step_fraction == 1:  # a step that was halved gains nothing
             self._is_noise = self._is_noise or self._gain_is_noise()
 
     def _step(self, batch):
@@ -127,11 +127,11 @@ class NoisySteps(Solver):
         move = self.move(self.point, batch)
         if self._has_fallen(move):
             self.point, move, self._average = self._last
-            self._step_share /= 2
+            self._step_fraction /= 2
         else:
-            self._step_share = min(1.0, 2 * self._step_share)
+            self._step_fraction = min(1.0, 2 * self._step_fraction)
         self._last = self.point, move, self._average
-        size = self.learning_rate * self._step_share * falling_size(self._n_falling)
+        size = self.learning_rate * self._step_fraction * falling_size(self._n_falling)
         self.point = self.moved(self.point, move, size)
         self._n_steps += 1
         self._n_falling += self._is_noise
@@ -143,7 +143,7 @@ class NoisySteps(Solver):
             if not move.is_finite:
                 raise FloatingPointError
             return False
-        if self._step_share < self.min_size:  # the value before was high by chance
+        if self._step_fraction < self.min_size:  # the value before was high by chance
             if not move.is_finite:
                 raise FloatingPointError
             return False
@@ -152,13 +152,13 @@ class NoisySteps(Solver):
         return not (move.is_finite and move.value >= before.value - noise)
 
     def _add_to_average(self, move):
-        share = share_of_last(max(1, self._n_falling), self.average_power)
-        self._average = self.mixed(self._average, self.point, share)
-        self._gain += share * (move.gain - self._gain)
+        weight = weight_of_last(max(1, self._n_falling), self.average_power)
+        self._average = self.mixed(self._average, self.point, weight)
+        self._gain += weight * (move.gain - self._gain)
         gradient_and_step = torch.stack(self.flat(move))
         if self._mean_move is None:
             self._mean_move = gradient_and_step
-        self._mean_move = torch.lerp(self._mean_move, gradient_and_step, share)
+        self._mean_move = torch.lerp(self._mean_move, gradient_and_step, weight)
 
     def _gain_is_noise(self):
         if len(self.loss_curve) < 2:

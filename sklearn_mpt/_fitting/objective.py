@@ -9,14 +9,14 @@ from dataclasses import dataclass
 class AscentRules:
     """What an objective needs of the ascent that maximises it.
 
-    Shares are of the tolerance `tol`, in nats per row.
+    Fractions are of the tolerance `tol`, in nats per row.
 
     Attributes
     ----------
     max_step : float
         Bound on the step of the coefficients of a feature; see `natural_step`.
     stop_gain : float
-        Steps end when they gain a smaller share, if errors of sampled nodes may be as
+        Steps end when they gain a smaller fraction: errors of sampled nodes may be as
         large.
     """
 

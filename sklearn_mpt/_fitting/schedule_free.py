@@ -76,8 +76,8 @@ class ScheduleFreeAdam:
     @torch.no_grad()
     def resume(self):
         """Give the module the parameters at which gradients are taken."""
-        share = self.steps.towards_average
-        torch.lerp(self.iterate, self.average, share, out=self.point)
+        fraction = self.steps.towards_average
+        torch.lerp(self.iterate, self.average, fraction, out=self.point)
         vector_to_parameters(self.point, self.parameters)
 
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 
 def falling_size(n_steps, delay=10):
-    """Return the size of a step after `n_steps` others, as a share of the first.
+    """Return the size of a step after `n_steps` others, as a fraction of the first.
 
     It is (1 + n_steps / delay) ** -0.6: sizes add up to infinity, and their squares do
     not, and averages of points are efficient [1]_.
@@ -17,8 +17,8 @@ def falling_size(n_steps, delay=10):
     return (1 + n_steps / delay) ** -0.6
 
 
-def share_of_last(n_points, power):
-    """Return the share of the last of some points in their average, in (0, 1].
+def weight_of_last(n_points, power):
+    """Return the weight of the last of some points in their average, in (0, 1].
 
     Each point has about its number to this power as weight, so that the first ones
     count little.

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-# Equal rows are merged unless more than this share of a sample of rows is distinct:
+# Equal rows are merged unless more than this fraction of a sample of rows is distinct:
 # merging then saves less than a fifth of a step. The sample is sorted in a millisecond.
-N_SAMPLED, MAX_DISTINCT_SHARE = 4096, 0.8
+N_SAMPLED, MAX_DISTINCT_FRACTION = 4096, 0.8
 
 
 def distinct_rows(X, weight=None):
@@ -21,7 +21,7 @@ def distinct_rows(X, weight=None):
     keys = X.view(np.dtype((np.void, X.itemsize * X.shape[1])))[:, 0]
     if len(keys) > N_SAMPLED:
         sample = keys[:: len(keys) // N_SAMPLED]
-        if len(np.unique(sample)) > MAX_DISTINCT_SHARE * len(sample):
+        if len(np.unique(sample)) > MAX_DISTINCT_FRACTION * len(sample):
             return np.arange(len(keys)), weight
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return first, np.bincount(inverse.ravel(), weight, len(first))

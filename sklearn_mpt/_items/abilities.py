@@ -51,11 +51,11 @@ def log_prob_of(items, point, rows, z):
         answers, observed = codes[:, block.items].to(z), present[:, block.items]
         likelihood, location = block.place(point, z)
         log_prob = likelihood.entry_log_prob(answers, location)
-        slope, _ = likelihood.derivatives(answers, location)
+        derivative, _ = likelihood.derivatives(answers, location)
         slopes, shape_params = block.split(point)
-        slope = block.kind.eta_slope(shape_params, slope)
+        derivative = block.kind.eta_derivative(shape_params, derivative)
         value += torch.where(observed, log_prob, 0.0).sum(1)
-        gradient += torch.where(observed, slope, 0.0) @ slopes
+        gradient += torch.where(observed, derivative, 0.0) @ slopes
     return value, gradient
 
 

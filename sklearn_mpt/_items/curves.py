@@ -95,9 +95,9 @@ class ItemKind(ABC):
         likelihood = self.likelihood.at(shape_params[:, 1:].flatten())
         return likelihood, (eta + shape_params[:, :1]).T
 
-    def eta_slope(self, shape_params, slope):
+    def eta_derivative(self, shape_params, derivative):
         """Return derivatives in eta, (..., j), of those in locations, (..., l)."""
-        return slope
+        return derivative
 
     def log_prob(self, shape_params, eta):
         """Return the log-probabilities of all answers at nodes; (j, c, s)."""
@@ -110,26 +110,28 @@ class ItemKind(ABC):
         likelihood, location = self.place(shape_params, eta)
         answers = self._answers(eta)
         prob = likelihood.entry_log_prob(answers, location).exp()
-        slope, _ = likelihood.derivatives(answers, location)
-        return (prob * self.eta_slope(shape_params, slope) ** 2).sum(0).T
+        derivative, _ = likelihood.derivatives(answers, location)
+        return (prob * self.eta_derivative(shape_params, derivative) ** 2).sum(0).T
 
     def curve(self, shape_params, eta):
         likelihood, location = self.place(shape_params, eta)
         answers = self._answers(eta)
         log_prob = likelihood.entry_log_prob(answers, location)
-        slope, _ = likelihood.derivatives(answers, location)
+        derivative, _ = likelihood.derivatives(answers, location)
         more = likelihood.shape_scores(answers, location)
         log_prob = log_prob.permute(2, 0, 1).contiguous()
-        eta_slope = self.eta_slope(shape_params, slope).permute(2, 0, 1)
-        slope, more = (_by_item(part, len(eta)) for part in (slope, more))
-        return Curve(log_prob, eta_slope, self._shape_scores(eta, slope, more))
+        eta_derivative = self.eta_derivative(shape_params, derivative).permute(2, 0, 1)
+        derivative, more = (_by_item(part, len(eta)) for part in (derivative, more))
+        return Curve(
+            log_prob, eta_derivative, self._shape_scores(eta, derivative, more)
+        )
 
-    def _shape_scores(self, eta, slope, more):
+    def _shape_scores(self, eta, derivative, more):
         """Return the derivatives in shape parameters, (j, q, c, s).
 
-        slope, more : those in locations and in shape parameters of the likelihood.
+        derivative, more : those in locations and in shape parameters of the likelihood.
         """
-        return torch.cat([slope, more], 1) if more.shape[1] else slope
+        return torch.cat([derivative, more], 1) if more.shape[1] else derivative
 
     def _answers(self, eta):
         """Return all answers to the items, (c, 1, j)."""
@@ -287,12 +289,12 @@ class NominalItems(ItemKind):
         slopes, intercepts = self._with_first(shape_params)[..., None]
         return self.likelihood, (slopes * eta[:, None] + intercepts).flatten(0, 1).T
 
-    def eta_slope(self, shape_params, slope):
+    def eta_derivative(self, shape_params, derivative):
         slopes, _ = self._with_first(shape_params)
-        return (slope.unflatten(-1, slopes.shape) * slopes).sum(-1)
+        return (derivative.unflatten(-1, slopes.shape) * slopes).sum(-1)
 
-    def _shape_scores(self, eta, slope, more):
-        return torch.cat([eta[:, None, None] * slope[:, 1:], slope[:, 1:]], 1)
+    def _shape_scores(self, eta, derivative, more):
+        return torch.cat([eta[:, None, None] * derivative[:, 1:], derivative[:, 1:]], 1)
 
     def _with_first(self, shape_params):
         """Return slopes and intercepts of all categories; (2, j, c)."""

@@ -18,7 +18,9 @@ from sklearn_mpt._likelihoods.base import ShapeLikelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 
-GUESSING_START = 0.15  # below the share of those who guess one of five or six answers
+GUESSING_START = (
+    0.15  # below the fraction of those who guess one of five or six answers
+)
 # Least probability, and 1 less the largest, that a person of average ability knows the
 # answer, at the start: with few right answers guessing may explain all of them.
 MIN_KNOWN = 0.05

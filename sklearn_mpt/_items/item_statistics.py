@@ -23,7 +23,7 @@ from sklearn_mpt._numbers import TINY
 # Cells are collapsed, and variances bounded, as in mirt, so that statistics agree.
 MIN_EXPECTED = 1.0  # smallest expected number of people in a cell
 # Categories are collapsed if they are expected of fewer people than MIN_EXPECTED in
-# this share of the rows, or at all in fewer than this share of the rows.
+# this fraction of the rows, or at all in fewer than this fraction of them.
 MIN_EXPECTED_ROWS, MIN_CATEGORY_ROWS = 0.1, 0.05
 MIN_VARIANCE = np.sqrt(1e-5)  # smallest variance of an answer
 

@@ -47,8 +47,8 @@ class MaskedItemSolver(NoisySteps):
     Attributes
     ----------
     resolution : float
-        Averages end when they would gain a smaller share of what sampling loses, which
-        is (number of parameters) / (2 n_rows).
+        Averages end when they would gain a smaller fraction of what sampling loses,
+        which is (number of parameters) / (2 n_rows).
     patience : int
         Number of more epochs whose gain that is.
     """
@@ -97,8 +97,8 @@ class MaskedItemSolver(NoisySteps):
     def flat(self, move):
         return move.gradient, move.direction
 
-    def mixed(self, point, other, share):
-        return torch.lerp(point, other, share)
+    def mixed(self, point, other, weight):
+        return torch.lerp(point, other, weight)
 
     def following(self):
         """Return the solver for the log marginal likelihood, or None."""
@@ -125,8 +125,8 @@ class MaskedItemSolver(NoisySteps):
         for block, curve in zip(items.blocks, curves, strict=True):
             n_rows = masked.row_counts[block.items][:, None] * curve.log_prob.exp()
             _, information = block_sums(block, curve, n_rows, z)
-            slopes = masked.slopes[block.items, : block.kind.n_categories]
-            gradient = torch.einsum("jpcs,jcs->jp", block.scores(curve, z), slopes)
+            gradients = masked.gradients[block.items, : block.kind.n_categories]
+            gradient = torch.einsum("jpcs,jcs->jp", block.scores(curve, z), gradients)
             sums.append((gradient, information))
         scores = torch.stack(scores)
         value, error = (
@@ -134,7 +134,7 @@ class MaskedItemSolver(NoisySteps):
             error_of_groups(scores, torch.stack(weights)),
         )
         evaluation = objective.evaluation(
-            point, value, sums, masked.group_slopes, masked.group_rows
+            point, value, sums, masked.group_gradients, masked.group_rows
         )
         return evaluation, error
 
@@ -156,14 +156,14 @@ class MaskedMove(NamedTuple):
 class MaskedSums(NamedTuple):
     """Sums over rows, each with a mask, to which those of other rows are added.
 
-    slopes, group_slopes : derivatives of scores in the log-probabilities of answers,
-    (d, c, s), and in the log weights of nodes for each group, (g, s). row_counts :
-    expected numbers of rows with an answer to each item, (d, s). group_rows : numbers
-    of rows of each group, (g,).
+    gradients, group_gradients : derivatives of scores in the log-probabilities of
+    answers, (d, c, s), and in the log weights of nodes for each group, (g, s).
+    row_counts : expected numbers of rows with an answer to each item, (d, s).
+    group_rows : numbers of rows of each group, (g,).
     """
 
-    slopes: torch.Tensor
-    group_slopes: torch.Tensor
+    gradients: torch.Tensor
+    group_gradients: torch.Tensor
     row_counts: torch.Tensor
     group_rows: torch.Tensor
 
@@ -185,11 +185,13 @@ def _add_masked(sums, answers, rows, mask, table, prob, log_weight):
     hidden = indicators[:, mask].flatten(1)
     r = torch.addmm(log_weight[group], observed, table.flatten(0, 1)).softmax(1)
     scale = weight * d / mask.sum()
-    score, slopes, node_slope = target_terms(r, hidden, prob[:, mask].flatten(1), scale)
-    node_slope *= r
-    sums.slopes[mask] += slopes.T.unflatten(0, (-1, max_categories))
-    sums.slopes.add_((observed.T @ node_slope).unflatten(0, (d, max_categories)))
+    score, gradients, node_gradient = target_terms(
+        r, hidden, prob[:, mask].flatten(1), scale
+    )
+    node_gradient *= r
+    sums.gradients[mask] += gradients.T.unflatten(0, (-1, max_categories))
+    sums.gradients.add_((observed.T @ node_gradient).unflatten(0, (d, max_categories)))
     sums.row_counts.add_((codes != MISSING).double().T @ (weight[:, None] * r))
-    sums.group_slopes.index_add_(0, group, node_slope)
+    sums.group_gradients.index_add_(0, group, node_gradient)
     sums.group_rows.index_add_(0, group, weight)
     return score

@@ -230,9 +230,9 @@ class ItemObjective:
         for block, (block_gradient, information) in zip(
             self.layout.items.blocks, sums, strict=True
         ):
-            slope, curvature, penalty = self.prior_terms(block, point)
+            prior_gradient, curvature, penalty = self.prior_terms(block, point)
             value -= penalty
-            gradient[block.parameters] = (block_gradient - slope).flatten()
+            gradient[block.parameters] = (block_gradient - prior_gradient).flatten()
             information.diagonal(dim1=1, dim2=2).add_(curvature)
             if self._is_fixed is not None:
                 is_fixed = self._is_fixed[block.parameters].view(len(block.items), -1)
@@ -273,10 +273,10 @@ class ItemObjective:
         gradient, curvature = torch.zeros_like(values), torch.zeros_like(values)
         penalty, columns = 0.0, block.slope_columns
         if values[:, columns].shape[1]:
-            slope, slope_curvature, penalty = slope_penalty(
+            slope_gradient, slope_curvature, penalty = slope_penalty(
                 values[:, columns], self.priors.slope
             )
-            gradient[:, columns] += slope
+            gradient[:, columns] += slope_gradient
             curvature[:, columns] += slope_curvature
         if self.priors.guessing is not None and block.kind.is_guessed:
             mean, deviation = self.priors.guessing

@@ -95,7 +95,7 @@ class RandomStarts:
     """
 
     n_runs: int = 3
-    n_steps: int = 8
+    n_steps: int = 7
     max_rows: int = 500
     max_entries: int = 50_000
     component_rows: int = 5000

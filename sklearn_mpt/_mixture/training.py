@@ -9,7 +9,7 @@ import torch
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver, run
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.phases import best_of_runs, best_of_short_runs
-from sklearn_mpt._fitting.schedules import falling_size, share_of_last
+from sklearn_mpt._fitting.schedules import falling_size, weight_of_last
 from sklearn_mpt._fitting.stopping import Trend, gain_to_come, trend
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import m_step, statistics_of_masks, statistics_of_rows
@@ -347,10 +347,10 @@ class AveragedMaskedEM(MaskedEM):
 
     def _add_to_average(self, n_epochs):
         """Average the components of all epochs; the weights of early epochs fade."""
-        fraction = share_of_last(n_epochs, power=1)
+        weight = weight_of_last(n_epochs, power=1)
         before = self._average or self.components
         mixed = (
-            torch.lerp(a, b, fraction)
+            torch.lerp(a, b, weight)
             for a, b in zip(before, self.components, strict=True)
         )
         self._average = Components(*mixed)
