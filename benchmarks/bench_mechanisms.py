@@ -45,9 +45,9 @@ from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._items import curves as item_curves
 from sklearn_mpt._items import estimator as item_estimator
 from sklearn_mpt._items import masks as item_masks
+from sklearn_mpt._items import objective as item_objective
 from sklearn_mpt._items import solver as item_solver
-from sklearn_mpt._items import spacing as item_spacing
-from sklearn_mpt._items.objective import ItemObjective
+from sklearn_mpt._items.spacing import SCORING
 from sklearn_mpt._linear import gaussian_model
 from sklearn_mpt._mixture import estimator as mixture_estimator
 from sklearn_mpt._mixture.training import AveragedMaskedEM, MixtureSolver
@@ -500,8 +500,10 @@ ITEM_NUMBERS = {
     "item ridge": number(item_fit, item_solver, "MIN_INFORMATION", 1e-12),
     "item start": number(item_fit, item_estimator, "first_slopes", ones_as_slopes),
     "item guessing": number(item_fit, item_curves, "GUESSING_START", 0.05),
-    "item grid moves": number(item_fit, ItemObjective, "max_spacing_ratio", 1.0),
-    "item spacing": number(item_fit, item_spacing, "TRAINING", item_spacing.SCORING),
+    "item grid moves": number(
+        item_fit, item_objective.ItemObjective, "max_spacing_ratio", 1.0
+    ),
+    "item spacing": number(item_fit, item_objective, "TRAINING", SCORING),
     "item memory": number(
         item_fit, exact_steps, "QuasiNewton", partial(exact_steps.QuasiNewton, length=3)
     ),
