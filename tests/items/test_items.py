@@ -25,7 +25,6 @@ from sklearn_mpt import (
 from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items import information as information_module
 from sklearn_mpt._items.curves import Items
-from sklearn_mpt._items.estimator import _with_infinite
 from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._items.item_statistics import collapse_cells
 
@@ -603,12 +602,24 @@ def test_difficulties_of_items_with_one_answer_are_infinite(name):
 
 
 def test_thresholds_with_all_answers_on_one_side_are_infinite():
-    answers = np.array([[1.0, 1.0, 2.0], [2.0, 2.0, 2.0], [np.nan, 1.0, np.nan]])
-    slopes = np.array([1.0, -1.0, -0.1])
-    found = _with_infinite(np.full((3, 3), 0.5), slopes, answers)
+    """Easy without the lowest answer, hard without the highest; else if reversed.
+
+    The slope of an item with one answer has no sign.
+    """
+    answers = _graded_rows(300, 6, seed=1).clip(max=2)
+    answers[:, :2] = 2 - answers[:, :2]
+    answers[:, [0, 2]] = answers[:, [0, 2]].clip(min=1)
+    answers[:, [1, 3]] = answers[:, [1, 3]].clip(max=1)
+    answers[:, 4] = 1
+    levels = pd.CategoricalDtype([0, 1, 2], ordered=True)
+    table = pd.DataFrame(answers.astype(int)).add_prefix("q").astype(levels)
+    with pytest.warns(ConvergenceWarning, match="Nobody gave"):
+        model = MPTItemResponse("graded").fit(table)
+    assert (model.discrimination_[:4] < 0).tolist() == [True, True, False, False]
+    infinite = np.where(np.isinf(model.difficulty_), model.difficulty_, 0)
     inf = np.inf
-    expected = [[-inf, 0.5, inf], [inf, 0.5, -inf], [-inf, -inf, inf]]
-    assert found.tolist() == expected
+    expected = [[inf, 0], [0, -inf], [-inf, 0], [0, inf], [-inf, inf], [0, 0]]
+    assert infinite.tolist() == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
