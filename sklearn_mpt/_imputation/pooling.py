@@ -76,8 +76,8 @@ def pool_estimates(
         Their squared standard errors, each computed as if its table were complete.
     df : float, default=None
         Degrees of freedom that an estimate would have without missing values, such as
-        ``n_samples - 2`` for a slope. None means that there are many; with few rows,
-        intervals are then too short; so does infinity.
+        ``n_samples - 2`` for a slope. None and infinity mean that there are many: if
+        there are few, intervals are too short.
 
     Returns
     -------
