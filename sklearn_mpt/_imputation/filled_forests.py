@@ -78,7 +78,7 @@ class FilledForests(BaseEstimator):
             mask_rate="uniform",
             marginal_weight=self.marginal_weight,
             calibrate=False,
-            names=range(len(self._kinds)),
+            names=list(range(len(self._kinds))),
         )
         seeds = np.random.SeedSequence(seed_from(rng)).spawn(len(self._read))
         self._fits = []
