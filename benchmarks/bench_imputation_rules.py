@@ -24,9 +24,8 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 from bench_imputation import TABLES, ByModels, hide, load, measure
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-from sklearn_mpt import MPTDependencyNetwork, MPTImputer
+from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation import (
     hidden_table,
     imputer,
@@ -35,7 +34,6 @@ from sklearn_mpt._imputation import (
     stacking,
     weights,
 )
-from sklearn_mpt._imputation.coded_models import CodedModel
 
 NAMES = (
     "iris",
@@ -54,32 +52,11 @@ def without_untransformed(settings):
     return [k for k in kinds if not (k and k[0].name.startswith("untransformed"))]
 
 
-class ReadingGaps(CodedModel):
-    """Forests that read gaps, whose splits send them to one side."""
-
-    def set_warm_start(self, **params):
-        return self
-
-
-def forests_of_gaps(settings):
-    splits = {"min_samples_leaf": 3, "max_features": 0.5}
-    params = {"n_masks": 1, "n_orders": 1, "calibrate": False}
-    model = MPTDependencyNetwork(
-        RandomForestClassifier(10, **splits),
-        RandomForestRegressor(7, **splits),
-        likelihood=settings.layout.likelihood,
-        random_state=settings.seed,
-        **params,
-    )
-    return [kinds_of_models.Candidate("forests", lambda _: ReadingGaps(model, False))]
-
-
 def by_columns_alone(settings, n_columns):
     return n_columns <= kinds_of_models.MAX_DENSE_COLUMNS
 
 
 OTHER_VALUES = {
-    "forests read gaps": ((kinds_of_models,), "forests", forests_of_gaps),
     "80 columns in any table": (
         (kinds_of_models.TableSettings,),
         "allows_covariances",

@@ -125,3 +125,11 @@ class CodedModel(BaseEstimator):
     def __getstate__(self):
         state = super().__getstate__()
         return state | {"_kept": None}
+
+
+class CodedNetwork(CodedModel):
+    """A dependency network of coded rows, whose fits have no start."""
+
+    def set_warm_start(self, **params) -> Self:
+        """Return self, because `fit` has no starting values."""
+        return self

@@ -83,11 +83,11 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         mixed: independent columns; in tables of more than 30 columns, with those of
         indicators of categories, Gaussians with 1, 2, 4, ... factors; in tables of up
         to 80, or of more if rows or columns of the table are few, Gaussians with all
-        covariances and mixtures (`MPTMixture`); forests for each column, which read
-        what a Gaussian fills in; with `max_seconds` or `max_models` also
-        `MPTMaskedAutoencoder` and `MPTDeepVAE`. All but forests describe power
-        transforms of numbers whose columns are skewed [3]_. Where some are, Gaussians
-        of the numbers as they are follow: transforms bend sums of columns.
+        covariances and mixtures (`MPTMixture`); forests (`MPTDependencyNetwork`); with
+        `max_seconds` or `max_models` also `MPTMaskedAutoencoder` and `MPTDeepVAE`. All
+        but forests describe power transforms of numbers whose columns are skewed [3]_.
+        Where some are, Gaussians of the numbers as they are follow: transforms bend
+        sums of columns.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all

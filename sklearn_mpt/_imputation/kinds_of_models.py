@@ -9,16 +9,18 @@ import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
+from sklearn.base import clone
+
 from sklearn_mpt._deep.vae import MPTDeepVAE
+from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
 from sklearn_mpt._imputation.bayes_rule import (
     FactorIndicators,
     GaussianIndicators,
     LevelsAsNumbers,
 )
-from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.coded_models import CodedModel, CodedNetwork
 from sklearn_mpt._imputation.coded_rows import TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
-from sklearn_mpt._imputation.filled_forests import FilledForests
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
@@ -47,10 +49,9 @@ MIXTURE_SIZES = 2, 4, 8, 16
 # row and column. The chosen models are trained on, on all entries.
 EM_EPOCHS, FACTOR_EPOCHS = 8, 30
 TOL = 5e-4
-# Trees of forests, leaves of those of numbers, and the fraction of columns that splits
-# choose from. Forests are not calibrated: that takes time, and means of numbers stay as
-# they are. What other numbers gain, and what forests lose that read gaps themselves, is
-# in benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
+# Forests are not calibrated: that takes time, and means of numbers stay as they are.
+# What other numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice
+# of models".
 CLASSIFIER_TREES, N_TREES, LEAF_ROWS, MAX_FEATURES = 10, 7, 3, 0.5
 
 
@@ -190,28 +191,26 @@ def mixtures(settings):
 
 
 def forests(settings):
-    """Return forests of rows that a Gaussian fills in, without power transforms.
+    """Return forests, to which numbers have no power transforms.
 
-    It is the first of the Gaussians above, or of those with factors the third. A column
-    alone has nothing that predicts it.
+    A column alone has nothing that predicts it.
     """
     if len(settings.layout.kinds) == 1:
         return []
     # here, as the import takes half as long as that of all else
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    fillers = gaussians(settings)[:1] or factors(settings)[:3]
-    splits = {"max_features": MAX_FEATURES}
-    predictors = (
-        RandomForestClassifier(CLASSIFIER_TREES, **splits),
-        RandomForestRegressor(N_TREES, min_samples_leaf=LEAF_ROWS, **splits),
+    trees = {"min_samples_leaf": LEAF_ROWS, "max_features": MAX_FEATURES}
+    model = MPTDependencyNetwork(
+        RandomForestClassifier(CLASSIFIER_TREES, **trees),
+        RandomForestRegressor(N_TREES, **trees),
+        likelihood=settings.layout.likelihood,
+        n_masks=1,
+        n_orders=1,
+        calibrate=False,
+        random_state=settings.seed,
     )
-
-    def start(_):
-        filler = fillers[-1].start(None)
-        return FilledForests(filler, *predictors, random_state=settings.seed)
-
-    return [Candidate("forests", start)] if fillers else []
+    return [Candidate("forests", lambda _: CodedNetwork(clone(model), False))]
 
 
 def nets(settings):

@@ -105,7 +105,6 @@ def test_means_of_more_than_100_levels_are_found():
     assert error < 1.1 * error_of_hidden(X, is_hidden, means)
 
 
-@pytest.mark.filterwarnings("ignore:The variance of component")
 def test_forests_find_the_column_of_many_levels_that_determines_another():
     rng = np.random.default_rng(0)
     maker_of_model, model = rng.integers(8, size=40), rng.integers(40, size=300)
