@@ -37,11 +37,11 @@ class LMLMonitor:
     --------
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
-    >>> monitor = LMLMonitor(every=10)
+    >>> monitor = LMLMonitor(every=2)
     >>> model = MPTProbabilisticPCA(random_state=0).set_callbacks(monitor)
     >>> model = model.fit(load_iris().data)
     >>> [record["epoch"] for record in monitor.log_][:2]
-    [0, 10]
+    [0, 2]
     """
 
     def __init__(self, X: ArrayLike | None = None, every: int = 1):
