@@ -240,7 +240,7 @@ class BaseMPT(
             else:
                 forget(self)
             X = self._read_training_rows(X, not is_warm_start, min_samples=2)
-            if groups.get("groups") is None:
+            if groups.get("groups") is None:  # which have a label for each row
                 X, weight = rows_with_entries(X, weight)
             if self._has_priors(X.shape[1]):
                 warn_of_few_rows(weight)

@@ -140,10 +140,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     delta : dict or array-like of shape (n_features,), default=None
         Numbers that are added to the values filled in, in units of their column (days,
         for dates); a dict, or a Series with names of columns, maps columns, by name or
-        number, to them. Use it if entries
-        may be missing because of their values (for example, high incomes), which no
-        model can detect: repeat the analysis with several shifts to see which results
-        depend on them.
+        number, to them. Use it if entries may be missing because of their values (for
+        example, high incomes), which no model can detect: repeat the analysis with
+        several shifts to see which results depend on them.
     unknown : {"missing", "error"}, default="missing"
         Whether `transform` treats categories that did not occur in `fit` as missing,
         with a warning, or refuses them.

@@ -93,10 +93,9 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         Structure of the masks. An array has a label for each column, a Series or dict
         one for each name of a column: columns of one label, such as pixels of one
         patch, are hidden together. With "span", consecutive columns are hidden. See
-        `mpt_curve`. The objective is then not a
-        bound of the log-density, and `loss_curve_` is not comparable with that of other
-        masks; scores are densities all the same. None hides every set of one size with
-        the same probability.
+        `mpt_curve`. The objective is then not a bound of the log-density, and
+        `loss_curve_` is not comparable with that of other masks; scores are densities
+        all the same. None hides every set of one size with the same probability.
     n_masks : int or "auto", default="auto"
         Number of masks in each step. "auto" is one for each row. If there are fewer,
         several rows share a mask; if there are more, rows are used several times.

@@ -92,17 +92,17 @@ def mpt_curve(
     mask_blocks : array-like of shape (n_features,), "span" or "word", default=None
         Structure of the masks. An array has a label for each feature, a Series or dict
         one for each name of a feature: features of one label, such as columns of one
-        topic or pixels of one patch, are hidden together.
-        Blocks come in random order; a mask hides whole blocks, and some features of one
-        more if its size needs it. With "span", a mask hides consecutive features, such
-        as steps of time, from a random one on; a span that reaches the last feature
-        goes on at the first. None hides every set of one size with the same
-        probability. With blocks or spans the sum of the scores is not the log marginal
-        likelihood, and the curve has no `lml`. It is lower if hidden features depend
-        more on those hidden with them than on others, as neighbours do. They need
-        `design` "independent" or "auto". For texts only "word", which hides whole words
-        of the tokenizer and counts words in mask sizes: `total` is then a lower bound
-        of the log-probability given where words begin.
+        topic or pixels of one patch, are hidden together. Blocks come in random order;
+        a mask hides whole blocks, and some features of one more if its size needs it.
+        With "span", a mask hides consecutive features, such as steps of time, from a
+        random one on; a span that reaches the last feature goes on at the first. None
+        hides every set of one size with the same probability. With blocks or spans the
+        sum of the scores is not the log marginal likelihood, and the curve has no
+        `lml`. It is lower if hidden features depend more on those hidden with them than
+        on others, as neighbours do. They need `design` "independent" or "auto". For
+        texts only "word", which hides whole words of the tokenizer and counts words in
+        mask sizes: `total` is then a lower bound of the log-probability given where
+        words begin.
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the `random_state` of the estimator.
     n_jobs : int, default=None

@@ -321,7 +321,8 @@ class AveragedMaskedEM(MaskedEM):
     Attributes
     ----------
     max_epochs : int
-        Largest number of epochs: the average of points of falling steps hardly changes.
+        Largest number of epochs. What more of them gain is in benchmarks/RESULTS.rst,
+        "Mixtures whose epochs all draw masks".
     """
 
     max_epochs = 200
