@@ -322,7 +322,7 @@ class AveragedMaskedEM(MaskedEM):
     ----------
     max_epochs : int
         Largest number of epochs. What more of them gain is in benchmarks/RESULTS.rst,
-        "Mixtures whose epochs all draw masks".
+        "Mechanisms".
     """
 
     max_epochs = 200
