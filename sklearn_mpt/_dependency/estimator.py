@@ -17,11 +17,13 @@ from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, warn_constant
 from sklearn_mpt._dependency.density import NetworkDensity
+from sklearn_mpt._dependency.families import FAMILIES_WITH_UNITS
 from sklearn_mpt._dependency.packing import packed, unpacked
 from sklearn_mpt._dependency.predictors import is_forest
 from sklearn_mpt._dependency.relevance import most_related
 from sklearn_mpt._dependency.training import NetworkSettings, fit_column
 from sklearn_mpt._likelihoods import Likelihood
+from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._seeds import RandomState
 
 
@@ -220,7 +222,9 @@ class MPTDependencyNetwork(TableMPT):
         return True  # of marginals, and of the weights of shapes
 
     def _start(self, X, rng, weight):
-        units = unit_attributes(self._likelihood_by_column(), X, weight)
+        columns = self._likelihood_by_column()
+        units = unit_attributes(columns, X, weight)
+        _set_units_of_amounts(units["_scale"], columns.kinds, X, weight)
         return units | {
             "orders_": draw_orders(self.n_orders, X.shape[1], rng),
             "lml_method_": "exact",
@@ -308,6 +312,15 @@ class MPTDependencyNetwork(TableMPT):
         super().__setstate__(
             _with_predictors(state, lambda p: unpacked(p) if isinstance(p, dict) else p)
         )
+
+
+def _set_units_of_amounts(scale, kinds, X, weight):
+    """Set the scale of amounts to their mean, in place.
+
+    Trees have variances in single precision, which holds few orders of magnitude.
+    """
+    columns = [j for j, kind in enumerate(kinds) if kind in FAMILIES_WITH_UNITS]
+    scale[columns] = column_moments(X[:, columns].astype(np.float64), weight)[0]
 
 
 def _with_predictors(state, function):

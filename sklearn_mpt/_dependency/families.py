@@ -132,6 +132,9 @@ FAMILIES: dict[str, ResidualFamily] = {
 }
 """Families by the kinds of columns."""
 
+FAMILIES_WITH_UNITS = ("gamma",)
+"""Kinds whose amounts are modelled in units of their mean, not as logarithms."""
+
 WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
     "poisson": FAMILIES["negative_binomial"]
 }

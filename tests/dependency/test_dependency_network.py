@@ -576,6 +576,22 @@ class Spy(ClassifierMixin, BaseEstimator):
         return np.full((len(X), len(self.classes_)), 1 / len(self.classes_))
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "gamma", "lognormal", "zero_lognormal"])
+def test_columns_may_have_any_unit(kind):
+    rng = np.random.default_rng(0)
+    X = np.exp(rng.normal(size=(80, 1)) + 0.5 * rng.normal(size=(80, 3)))
+    scale = 2.0 ** np.array([-90, 90, 0])  # exact, but for logarithms
+    given, other = (
+        network(*trees(), likelihood=kind).fit(rows) for rows in (X, X * scale)
+    )
+    log_prob = other.score_samples(X * scale) + np.log(scale).sum()
+    assert_allclose(log_prob, given.score_samples(X), atol=1e-3)
+    hidden = np.where(rng.random(X.shape) < 0.5, np.nan, X)
+    filled = other.impute(hidden * scale) / scale
+    assert_allclose(filled, given.impute(hidden), rtol=1e-3)
+    assert_allclose(other.transform(X * scale) / scale, given.transform(X), rtol=1e-3)
+
+
 def test_predictors_without_nan_get_indicators():
     X = np.column_stack([np.tile([0.0, 1.0], 20), np.arange(40.0) % 3, np.arange(40.0)])
     kinds = ["bernoulli", "categorical", "gaussian"]
