@@ -410,6 +410,18 @@ def test_a_row_with_nothing_observed_scores_zero(model, X):
     assert_array_equal(std_error, 0.0)
 
 
+@pytest.mark.parametrize("name", [n for n in MODELS if hasattr(MODELS[n][0](), "bic")])
+def test_rows_without_entries_do_not_change_criteria(name):
+    model, X = fit_once(name), MODELS[name][1]
+    longer = np.r_[X, np.full((7, X.shape[1]), np.nan)]
+    weight = np.r_[np.ones(len(X)), np.full(7, 3.0)]
+    for criterion in (model.aic, model.bic):
+        expected = criterion(X)
+        assert_allclose([criterion(longer), criterion(longer, weight)], expected)
+    with pytest.raises(ValueError, match="X has no entries"):
+        model.bic(longer[-2:])
+
+
 @pytest.mark.parametrize(
     "name", [n for n in MODELS if "deep" not in n and n != "items"]
 )

@@ -16,11 +16,14 @@ def akaike(log_likelihood, n_parameters):
     return float(-2 * log_likelihood + 2 * n_parameters)
 
 
-def bayesian(log_likelihood, n_parameters, n_rows):
-    """Return -2 times the log-likelihood (nats), plus log(n_rows) for each parameter.
+def bayesian(log_likelihood, n_parameters, X, weight):
+    """Return -2 times the log-likelihood (nats), plus log(n) for each parameter.
 
-    n_rows : number of rows, or the sum of their weights.
+    n is the sum of the weights of the rows of X, (n_samples, d), that have an entry.
     """
+    n_rows = weight[~np.isnan(X).all(axis=1)].sum()
+    if n_rows == 0:
+        raise ValueError("X has no entries: all of them are missing.")
     return float(-2 * log_likelihood + np.log(n_rows) * n_parameters)
 
 
@@ -65,9 +68,15 @@ class InformationCriteriaMixin(FittedDensityMixin):
         -------
         bic : float
             -2 times the log-likelihood (nats), plus for each free parameter the
-            logarithm of the number of rows, or of the sum of their weights. Rotations
-            of components are not free: they change nothing.
+            logarithm of the number of rows that have an entry, or of the sum of their
+            weights. Rotations of components are not free: they change nothing.
+
+        Raises
+        ------
+        ValueError
+            If all entries are missing.
         """
         log_prob = self.score_samples(X)
         weight = check_sample_weight(sample_weight, log_prob)
-        return bayesian(weight @ log_prob, self._n_parameters(), weight.sum())
+        rows = self._validate_rows(X)
+        return bayesian(weight @ log_prob, self._n_parameters(), rows, weight)

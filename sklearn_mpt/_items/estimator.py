@@ -1306,11 +1306,16 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         -------
         bic : float
             -2 times the log-likelihood, plus for each parameter the logarithm of the
-            number of rows, or of the sum of their weights.
+            number of rows that have an answer, or of the sum of their weights.
+
+        Raises
+        ------
+        ValueError
+            If all answers are missing.
         """
         value = self.log_likelihood(X, sample_weight, groups=groups)
-        n_rows = np.shape(X)[0] if sample_weight is None else np.sum(sample_weight)
-        return bayesian(value, self._n_parameters, n_rows)
+        rows, weight = self._weighted_rows(X, sample_weight)
+        return bayesian(value, self._n_parameters, rows, weight)
 
     def likelihood_ratio_test(
         self,
