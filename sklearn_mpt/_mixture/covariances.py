@@ -106,15 +106,15 @@ class CovarianceForm(ABC):
         loadings = covariances.new_zeros(n_components, n_features, 0)
         return loadings, covariances.new_zeros(n_components, 0)
 
-    def estimate(self, scatter, counts, loadings, noise, reg_covar):
+    def estimate(self, scatter, counts, loadings, noise, size, reg_covar):
         """Return the covariances after an M-step, their loadings and noise variances.
 
         scatter : covariances of the rows in each component. counts : rows in each
-        component, (K,). loadings, noise : those before the step. reg_covar : added to
-        the variances.
+        component, (K,). loadings, noise : those before the step. size : of the step; 1
+        is a full one. reg_covar : added to the variances in a full step.
         """
         covariances = self.pool(scatter, counts / counts.sum())
-        return self.add_to_variances(covariances, reg_covar), loadings, noise
+        return self.add_to_variances(covariances, size * reg_covar), loadings, noise
 
 
 class Full(CovarianceForm):
@@ -213,13 +213,14 @@ class LowRank(Full):
         n_factors = min(self.n_factors, covariances.shape[1])
         return factors_of_covariances(covariances, n_factors, reg_covar)
 
-    def estimate(self, scatter, counts, loadings, noise, reg_covar):
+    def estimate(self, scatter, counts, loadings, noise, size, reg_covar):
         fraction = (counts / counts.sum())[:, None]
-        of_component = counts[:, None] / (counts[:, None] + self.pooled_rows)
+        of_component = counts[:, None] / (counts[:, None] + size * self.pooled_rows)
         for _ in range(self.n_steps):
             loadings, variance = em_step(scatter, loadings, noise)
             pooled = (fraction * variance).sum(0)
-            noise = of_component * variance + (1 - of_component) * pooled + reg_covar
+            noise = of_component * variance + (1 - of_component) * pooled
+            noise = noise + size * reg_covar
         return self.covariances_of(loadings, noise, None), loadings, noise
 
     def n_rotations(self, n_features):

@@ -196,7 +196,7 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
     kept = (keep * component_rows).view_as(per_component) * before
     scatter = (size * statistics.second + kept) / per_component - form.outer(shift)
     covariances, loadings, noise = form.estimate(
-        scatter, counts, components.loadings, components.noise, params.reg_covar
+        scatter, counts, components.loadings, components.noise, size, params.reg_covar
     )
     if not form.is_valid(covariances):
         return None

@@ -192,6 +192,19 @@ def test_em_is_that_of_scikit_learn(kind):
     assert_allclose(ours.covariances_, again.covariances_, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "low_rank"])
+def test_parts_of_a_stream_leave_a_maximum_where_it_is(kind):
+    """What is added to variances is a part of a step, whose size falls."""
+    X = 5 * load_iris().data
+    X[::3, 1] = np.nan
+    params = {"covariance_type": kind, "reg_covar": 0.1, "random_state": 0}
+    model = MPTMixture(2, objective="lml", tol=1e-9, **params).fit(X)
+    covariances = model.covariances_
+    for _ in range(5):
+        model.partial_fit(X)
+    assert_allclose(model.covariances_, covariances, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["aic", "bic"])
 def test_criteria_count_a_row_of_weight_two_twice(name):
     X = load_iris().data
