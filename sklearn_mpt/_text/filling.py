@@ -11,7 +11,7 @@ from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.excess import AllHiddenExcess, warn_of_excess
 from sklearn_mpt._text.filled_texts import TextWriter
-from sklearn_mpt._text.texts import Texts, show, whole_text
+from sklearn_mpt._text.texts import Texts, show, strings_of, whole_text
 from sklearn_mpt._text.unmasking import MaskedPlaces, Unmasker, with_own_ids
 from sklearn_mpt._text.windows import all_special_ids, tokenize
 
@@ -317,7 +317,7 @@ class FillingMixin:
 
     def _rank(self, texts, targets, top_k, order, random_state):
         """Fill in each of some targets, and list them by their probabilities."""
-        _check_targets(targets)
+        targets = _check_targets(targets)
         tokenizer = self._open_again()[1]
         filled = [
             _replace(text, tokenizer.mask_token, target)
@@ -372,15 +372,15 @@ def _write(writer, blank, text):
 
 
 def _check_targets(targets):
-    if isinstance(targets, str) or not hasattr(targets, "__len__") or not len(targets):
-        raise TypeError(
-            f"targets must be a non-empty sequence of str, got {show(targets)}."
-        )
+    targets = strings_of(targets, "targets")
+    if not targets:
+        raise TypeError("targets must be a non-empty sequence of str, got none.")
     for index, target in enumerate(targets):
         if not isinstance(target, str) or not target.strip():
             raise TypeError(
                 f"targets[{index}] must be a str with a word, got {show(target)}."
             )
+    return targets
 
 
 def _replace(text, mask, target):

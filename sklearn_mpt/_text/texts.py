@@ -81,6 +81,20 @@ def rows_of(texts):
     )
 
 
+def strings_of(values, name):
+    """Return the entries of a sequence or a column of str as a list."""
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise TypeError(
+            f"{name} must be a sequence of str, got a single {show(values)}."
+        )
+    if len(getattr(values, "shape", (0,))) != 1:
+        raise TypeError(
+            f"{name} must be a sequence of str, such as one column of a table, got a "
+            f"{type(values).__name__} of shape {values.shape}."
+        )
+    return list(rows_of(values))
+
+
 def _has_named_columns(texts):
     """Return whether texts are a `Dataset` of datasets, or a batch of pyarrow."""
     names = getattr(texts, "column_names", None)

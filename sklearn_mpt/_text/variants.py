@@ -15,7 +15,7 @@ from sklearn_mpt._text.batches import MaskedWindow, predict_by_row, score_window
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.results import difference, std_error
-from sklearn_mpt._text.texts import show
+from sklearn_mpt._text.texts import show, strings_of
 from sklearn_mpt._text.windows import (
     Window,
     centred_start,
@@ -254,6 +254,7 @@ class VariantsMixin:
             raise TypeError(f"wild must be a str, got {show(wild)}.")
         separator = " " if " " in wild.strip() else ""
         residues = wild.split() if separator else list(wild.strip())
+        variants = strings_of(variants, "variants")
         read = read_variants(variants, residues, first_position, separator)
         results = np.zeros((2, len(read)))
         protein = self._protein(residues, read, separator)
@@ -442,7 +443,7 @@ def read_variants(variants, wild, first_position, separator=""):
 
     Parameters
     ----------
-    variants : sequence of str
+    variants : list of str
     wild : list of str
         Residues of the wild type.
     first_position : int
@@ -450,15 +451,6 @@ def read_variants(variants, wild, first_position, separator=""):
     separator : str, default=""
         Separator between the residues of whole sequences.
     """
-    if isinstance(variants, str) or not hasattr(variants, "__iter__"):
-        raise TypeError(
-            f"variants must be a sequence of str, got a single {show(variants)}."
-        )
-    if len(getattr(variants, "shape", (0,))) != 1:
-        raise TypeError(
-            "variants must be a sequence of str, such as one column of a table, got a "
-            f"{type(variants).__name__} of shape {variants.shape}."
-        )
     return [
         _read(variant, index, wild, first_position, separator)
         for index, variant in enumerate(variants)

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from text_models import (
@@ -140,6 +141,15 @@ def test_pairs_and_words_of_several_tokens():
     assert_allclose([f.prob for f in alone], [f.prob for f in lists[1]], rtol=1e-5)
 
 
+@pytest.mark.parametrize("column", [iter, pd.Series, lambda t: pd.Series(t, [1, 0])])
+def test_targets_in_a_column_or_a_generator(column):
+    scorer, targets = words_scorer(), ["cat", "dog"]
+    expected = scorer.fill(["a [MASK] sat"], targets=targets)
+    assert scorer.fill(["a [MASK] sat"], targets=column(targets)) == expected
+    with pytest.raises(ValueError, match=r"not know targets\[1\], 'zebra', in"):
+        scorer.fill(["a [MASK] sat"], targets=column(["cat", "zebra"]))
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
@@ -147,8 +157,13 @@ def test_pairs_and_words_of_several_tokens():
         ("a [MASK]", {"targets": ["cat"], "temperature": 0}, "n_samples and temperat"),
         ("a [MASK]", {"top_k": 0}, "top_k == 0, must be >= 1"),
         ("a [MASK]", {"top_k": 1, "beam_size": 0}, "beam_size == 0, must be >= 1"),
-        ("a [MASK]", {"targets": "cat"}, "targets must be a non-empty sequence"),
+        ("a [MASK]", {"targets": "cat"}, "targets must be a sequence of str, got a si"),
         ("a [MASK]", {"targets": []}, "targets must be a non-empty sequence"),
+        (
+            "a [MASK]",
+            {"targets": pd.DataFrame({"t": ["cat"]})},
+            "one column of a table",
+        ),
         ("a [MASK]", {"targets": ["cat", 3]}, r"targets\[1\] must be a str with a w"),
         ("a cat", {"targets": ["cat"]}, "need texts with one mask token"),
         ("[MASK] [MASK]", {"targets": ["cat"]}, r"there are 2 for targets\[0\], 'cat'"),

@@ -238,6 +238,15 @@ def test_a_table_of_variants_is_refused():
     assert make_scorer().score_variants(WILD, table["variant"]).shape == (1,)
 
 
+@pytest.mark.parametrize("column", [iter, np.array, lambda v: pd.Series(v, [1, 0])])
+def test_variants_in_a_column_or_a_generator(column):
+    scorer, variants = make_scorer(), ["a1b", "b2del"]
+    expected = scorer.score_variants(WILD, variants)
+    assert_array_equal(scorer.score_variants(WILD, column(variants)), expected)
+    with pytest.raises(ValueError, match=r"variants\[1\], 'b2del', has another"):
+        scorer.score_variants(WILD, column(variants), method="masked-marginal")
+
+
 def test_positions_can_start_elsewhere():
     scorer = make_scorer()
     first = scorer.score_variants(WILD, ["c103b"], first_position=101)
