@@ -438,9 +438,24 @@ def _log_normal(model, X, y):
         return model.joint_log_prob(X, y)
     y = np.asarray(y)
     if len(y) > 1 and _takes(last_step(model).predict, "return_cov"):
-        return _log_joint_normal(y, *model.predict(X, return_cov=True))
-    mean, std = model.predict(X, return_std=True)
-    return stats.norm.logpdf(y, mean, std)
+        return _log_joint_normal(y, *_predict(model, X, "return_cov"))
+    return stats.norm.logpdf(y, *_predict(model, X, "return_std"))
+
+
+def _predict(model, X, option):
+    """Return the means and standard deviations, or covariances, of predictions."""
+    try:
+        predicted = model.predict(X, **{option: True})
+    except Exception as error:  # of the user's model
+        error.add_note(f"It was raised by predict(X, {option}=True).")
+        raise
+    if not isinstance(predicted, tuple) or len(predicted) != 2:
+        raise TypeError(
+            f"predict(X, {option}=True) must return a tuple of two arrays, but that of "
+            f"{last_step(model)!r} returned a {type(predicted).__name__}: it may take "
+            "any argument and ignore this one."
+        )
+    return predicted
 
 
 def _log_joint_normal(y, mean, covariance):
@@ -594,7 +609,8 @@ class EvidenceComparison:
     @property
     def log_bayes_factor(self) -> np.ndarray:
         """Log evidence less that of the best model, in nats; (n_models,)."""
-        return self.log_evidence - self.log_evidence[0]
+        with np.errstate(invalid="ignore"):  # NaN where both are -inf
+            return self.log_evidence - self.log_evidence[0]
 
     @property
     def log_bayes_factor_std_error(self) -> np.ndarray:
@@ -616,10 +632,18 @@ class EvidenceComparison:
         return self._error_of(np.diag(prob) - np.outer(prob, prob))
 
     def _error_of(self, weights):
-        """Return standard errors of weighted sums of the log evidences; (n_sums,)."""
+        """Return standard errors of weighted sums of the log evidences; (n_sums,).
+
+        NaN for sums with a log evidence of -inf. Those in which it has no weight do not
+        contain it.
+        """
+        is_finite = np.isfinite(self.log_evidence)
+        finite = weights[:, is_finite]
         if self.is_paired:
-            return std_error_of_mean((weights @ self.scores).T)
-        return np.sqrt(weights**2 @ self.std_error**2)
+            errors = std_error_of_mean((finite @ self.scores[is_finite]).T)
+        else:
+            errors = np.sqrt(finite**2 @ self.std_error[is_finite] ** 2)
+        return np.where(weights[:, ~is_finite].any(axis=1), np.nan, errors)
 
     def __repr__(self):
         columns = [

@@ -6,12 +6,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.sparse import coo_array, csc_matrix, csr_array
-from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.base import BaseEstimator, DensityMixin, RegressorMixin
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import IsolationForest
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.naive_bayes import BernoulliNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -335,3 +336,41 @@ def test_the_curve_is_drawn():
     assert_allclose(display.line_.get_xydata(), [[3.5, -0.25], [8.5, -1 / 6]])
     assert display.line_.get_label() == "model: log evidence -2.0"
     plt.close("all")
+
+
+@pytest.mark.parametrize("is_paired", [True, False])
+def test_a_model_of_probability_zero_leaves_the_errors_of_others(is_paired):
+    scores = np.array([[-10.0, -11], [-12, -12.5], [-np.inf, -30]])
+    known = EvidenceComparison(["a", "b"], scores[:2], is_paired)
+    table = EvidenceComparison(["a", "b", "c"], scores, is_paired)
+    for name in ("probability", "probability_std_error"):
+        assert_allclose(getattr(table, name), [*getattr(known, name), 0])
+    errors = table.log_bayes_factor_std_error
+    assert_allclose(errors, [*known.log_bayes_factor_std_error, np.nan])
+    neither = EvidenceComparison(["c", "d"], scores[[2, 2]], is_paired)
+    assert np.isnan(neither.log_bayes_factor).all()
+
+
+class TakesAnything(RegressorMixin, BaseEstimator):
+    """Some regressors take all arguments, and ignore those that they do not know."""
+
+    def fit(self, X, y):
+        self.mean_ = np.mean(y)
+        return self
+
+    def predict(self, X, **unknown):
+        return np.full(len(X), self.mean_)
+
+
+def test_predictions_without_deviations_are_not_read_as_such(X):
+    y = X.sum(axis=1) + 9  # above zero
+    with pytest.raises(
+        TypeError, match=r"return_std=True\) must .* returned a ndarray"
+    ):
+        cumulative_cv_score(TakesAnything(), X, y, n_start=4, steps=4)  # blocks of two
+    logarithms = TransformedTargetRegressor(
+        BayesianRidge(), func=np.log, inverse_func=np.exp
+    )
+    with pytest.raises(AttributeError) as raised:
+        cumulative_cv_score(logarithms, X, y, n_start=4, steps=4)
+    assert "predict(X, return_std=True)" in raised.value.__notes__[0]
