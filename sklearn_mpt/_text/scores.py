@@ -48,7 +48,6 @@ class TextScoresMixin:
     _open_again: Callable
     _windows: Callable
     design_: str
-    overflow: str
     _moderations: dict
 
     @overload
@@ -320,7 +319,8 @@ class TextScoresMixin:
             Texts, or (context, text) pairs, of which only the text counts.
         unit : {"token", "character", "byte"}, default="token"
             Bytes are those of UTF-8. Models with different tokenizers compare in
-            characters and bytes.
+            characters and bytes. Those of special tokens in a text, which are not
+            scored, do not count.
         return_std : bool, default=False
             Whether to return the standard error from drawing masks too.
 
@@ -342,25 +342,37 @@ class TextScoresMixin:
         check_choice(unit, "unit", UNITS)
         check_bool(return_std, "return_std")
         texts = self._check_texts(X)
-        if unit != "token" and self.overflow == "truncate":
-            n_whole = self.count_tokens(texts)
         scores = self._score_texts(texts, self._draw())
         scores.warn_of_noise()
-        n_tokens = scores.n_tokens()
-        if unit == "token":
-            n_units = n_tokens.sum()
-        elif self.overflow == "truncate" and (n_tokens < n_whole).any():
-            raise ValueError(
-                f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
-                "some; set overflow to 'stride' or 'split', or unit to 'token'."
-            )
-        else:
-            n_units = sum(_count(unit, scored_text(text)) for text in texts)
+        n_tokens = scores.n_tokens().sum()
+        n_units = n_tokens if unit == "token" else self._count(unit, texts, n_tokens)
         with np.errstate(invalid="ignore", divide="ignore"):
             per_nat = 1 / (np.log(2) * np.float64(n_units))
             bits = -scores.totals()[0].sum() * per_nat
             error = self._error_of_sum(scores, return_std) * per_nat
         return (float(bits), float(error)) if return_std else float(bits)
+
+    def _count(self, unit, texts, n_scored):
+        """Count characters or bytes of texts, all of whose tokens must be scored.
+
+        Special tokens in a text are not scored, so their characters do not count.
+        """
+        _, tokenizer = self._open_again()
+        windows = self._windows(texts)
+        if n_scored < sum(len(window.places) for window in windows):
+            raise ValueError(
+                f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
+                "some; set overflow to 'stride' or 'split', or unit to 'token'."
+            )
+        n_units = 0
+        for text, window in zip(texts, windows, strict=True):
+            is_special = ~(window.is_fixed | window.is_maskable)
+            ids = window.inputs["input_ids"][is_special].tolist()
+            special = tokenizer.convert_ids_to_tokens(ids)
+            n_units += _length(unit, scored_text(text)) - _length(
+                unit, "".join(special)
+            )
+        return n_units
 
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)
@@ -474,7 +486,7 @@ class TextScoresMixin:
         return TextScores(windows, scores, draw, first)
 
 
-def _count(unit, text):
+def _length(unit, text):
     """Count the characters of a text, or its bytes in UTF-8."""
     return len(text.encode() if unit == "byte" else text)
 

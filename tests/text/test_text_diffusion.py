@@ -171,6 +171,15 @@ def test_bytes_are_those_of_the_text_alone():
     assert_allclose(scorer.bits_per(pair, "byte"), total / 7)
 
 
+def test_characters_of_special_tokens_do_not_count():
+    scorer = MPTScorer(make_model().eval(), make_tokenizer(), method="pll").fit()
+    texts, pairs = ["[SEP] the cat [CLS]", "on"], [("[SEP] a", "the[SEP]cat")]
+    with_spaces = -scorer.score_samples(texts).sum() / np.log(2) / 11
+    assert_allclose(scorer.bits_per(texts, "character"), with_spaces)
+    in_pairs = -scorer.score_samples(pairs).sum() / np.log(2) / 6
+    assert_allclose(scorer.bits_per(pairs, "byte"), in_pairs)
+
+
 def test_split_scores_each_block_on_its_own():
     scorer = make_scorer(JointModel(random_joint(3)), max_length=3, overflow="split")
     long, blocks = "a b c b b a c", ["a b c", "b b a", "c"]
