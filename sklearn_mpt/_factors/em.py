@@ -50,7 +50,9 @@ def em_step(covariances, loadings, noise):
 def fit_factors(
     X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60, start=None
 ):
-    """Fit factor analysis to standardised rows with gaps, by natural steps.
+    """Fit factor analysis to standardised rows with gaps, by corrected steps of EM.
+
+    Others for the noise variances are far too long near the floor, and are halved.
 
     Parameters
     ----------
@@ -77,12 +79,9 @@ def fit_factors(
     if start is None:
         start = _principal_start(rows, weight, n_factors, noise_floor)
     floor = rows.new_tensor(math.log(noise_floor))
-    ascent = Ascent(
-        GaussianRows(rows, n_factors, None, len(rows), floor, weight),
-        start,
-        tol=tol,
-    )
-    return run(ascent, max_iter)
+    objective = GaussianRows(rows, n_factors, None, len(rows), floor, weight)
+    objective.joins_noises = False
+    return run(Ascent(objective, start, tol=tol, escapes=False), max_iter)
 
 
 def _principal_start(rows, weight, n_factors, noise_floor):
