@@ -20,6 +20,7 @@ from sklearn_mpt._measure.contract import (
     check_rows,
     describe_mask,
     measures_of_columns,
+    refuse_texts,
 )
 from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.normalisation import (
@@ -80,7 +81,8 @@ def check_masked_model(
     Raises
     ------
     TypeError
-        If the estimator has no conditionals, or if they are not numbers.
+        If the estimator has no conditionals, or if they are not numbers; or if it is a
+        model of texts.
     ValueError
         If a rule is broken; the message names the rule, the feature, the row, the mask,
         and the two numbers that disagree. Also if the function does not take a mask of
@@ -118,6 +120,7 @@ def check_masked_model(
     check_int(n_masks, "n_masks")
     check_int(n_orders, "n_orders", min_val=0)
     estimator = resolve_model(estimator)
+    refuse_texts(estimator, "check_masked_model")
     conditional, rows = CheckedConditional(estimator), check_rows(estimator, X)
     rows = rows.slice(0, min(MAX_ROWS, len(rows)))
     check_side(conditional, rows)

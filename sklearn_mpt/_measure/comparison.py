@@ -20,7 +20,7 @@ from sklearn_mpt._measure.contract import (
 )
 from sklearn_mpt._measure.display import LMLComparisonDisplay
 from sklearn_mpt._measure.lml_samples import sums_along_orders
-from sklearn_mpt._measure.pipelines import last_step, resolve_model
+from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
 from sklearn_mpt._messages import listed, text_table
@@ -312,9 +312,7 @@ def compare_lml(
     X = list(X) if isinstance(X, Iterator) else X
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
-    check_kinds(
-        {name: kind_of_scores(last_step(model)) for name, model in named.items()}
-    )
+    check_kinds({name: kind_of_scores(model) for name, model in named.items()})
     seed = draw_seed(random_state)
     options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
     scores = {

@@ -71,9 +71,8 @@ LOG_SLOPES = {
 def resolve_model(model: object) -> object:
     """Return the model that a search or a Pipeline has fitted, in the units of X.
 
-    A Pipeline that scores texts is returned as it is. Raises NotFittedError if an
-    estimator says that it is not fitted, and TypeError for a Pipeline of rows with
-    other transforms than those of `LOG_SLOPES`.
+    Raises NotFittedError if an estimator says that it is not fitted, and TypeError for
+    a Pipeline of rows with other transforms than those of `LOG_SLOPES`.
     """
     if isinstance(model, FrozenEstimator):
         return resolve_model(model.estimator)
@@ -84,9 +83,9 @@ def resolve_model(model: object) -> object:
     if not isinstance(model, Pipeline):
         return model
     check_pipeline(model)
-    if _takes_texts(model[-1]):
-        return model
-    return PipelineModel(model) if _transformers(model) else resolve_model(model[-1])
+    if not _transformers(model):
+        return resolve_model(model[-1])
+    return TextPipeline(model) if _takes_texts(model[-1]) else PipelineModel(model)
 
 
 def last_step(model: object) -> object:
@@ -131,6 +130,44 @@ def _has_log_slope(transformer):
 
 def _last_has(name):
     return available_if(lambda self: hasattr(self.model, name))
+
+
+def _of_transformed(name):
+    """Return the method of the last step of that name, for what its transforms take."""
+
+    @_last_has(name)
+    def method(self, X, *args, **options):
+        for _, transformer in self.transformers:
+            X = transformer.transform(X)
+        return getattr(self.model, name)(X, *args, **options)
+
+    return method
+
+
+class TextPipeline:
+    """A fitted Pipeline as a model of the texts, or whatever it takes in their place.
+
+    Probabilities of texts have no units, so its transforms may be any.
+    """
+
+    def __init__(self, pipeline):
+        self.pipeline = pipeline
+        self.transformers = _transformers(pipeline)
+        self.model = resolve_model(pipeline[-1])
+
+    def __sklearn_tags__(self):
+        return get_tags(self.model)
+
+    @_last_has("_kind_of_scores")
+    def _kind_of_scores(self):
+        return self.model._kind_of_scores()
+
+    score_samples = _of_transformed("score_samples")
+    conditional_log_prob = _of_transformed("conditional_log_prob")
+    _masked_score_curve = _of_transformed("_masked_score_curve")
+    _lml_along_orders = _of_transformed("_lml_along_orders")
+    _token_contributions = _of_transformed("_token_contributions")
+    _score_samples_on_masks = _of_transformed("_score_samples_on_masks")
 
 
 class PipelineModel:

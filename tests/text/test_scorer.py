@@ -32,7 +32,17 @@ from text_models import (
 )
 from tokenizers import models
 
-from sklearn_mpt import MPTCurveDisplay, MPTScorer, compare_lml, mpt_curve
+from sklearn_mpt import (
+    MPTCurveDisplay,
+    MPTScorer,
+    check_masked_model,
+    compare_lml,
+    feature_contributions,
+    learn_order,
+    lml_samples,
+    mpt_curve,
+    order_spread,
+)
 
 N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
 
@@ -775,3 +785,25 @@ def test_a_pipeline_of_texts_takes_any_transform(scorer):
     pipe = make_pipeline(choose, scorer).fit(pairs)
     table = compare_lml([pipe, pipe], pairs, random_state=0)
     assert_allclose(table.row_lml[0], scorer.fit().score_samples(TEXTS), rtol=1e-6)
+
+
+def test_a_pipeline_of_texts_is_measured_as_its_last_step(scorer):
+    scorer = clone(scorer).set_params(design="chain", n_masks=2)
+    choose = FunctionTransformer(lambda pairs: [pair[0] for pair in pairs])
+    pairs = [(text, "a dog") for text in TEXTS]
+    pipe = make_pipeline(choose, scorer).fit(pairs)
+    alone, single = pipe[-1], make_pipeline(pipe[-1])
+    for measure in (
+        lambda *args: mpt_curve(*args).text_scores,
+        lml_samples,
+        lambda *args: np.concatenate(feature_contributions(*args, n_orders=2)),
+        lambda *args: compare_lml([args[0]] * 2, args[1], random_state=1).row_lml,
+    ):
+        expected = measure(alone, TEXTS)
+        assert_allclose(measure(pipe, pairs), expected)
+        assert_allclose(measure(single, TEXTS), expected)
+    for refused in (check_masked_model, order_spread, learn_order):
+        with pytest.raises(TypeError, match="a model of texts"):
+            refused(pipe, pairs)
+        with pytest.raises(TypeError, match="a model of texts"):
+            refused(alone, TEXTS)
