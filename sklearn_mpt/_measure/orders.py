@@ -30,7 +30,7 @@ from sklearn_mpt._measure.lml_samples import (
 )
 from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, copy_of, with_entries
+from sklearn_mpt._measure.rows import copy_of, with_entries
 from sklearn_mpt._measure.standard_errors import std_error_of_mean
 from sklearn_mpt._messages import listed, text_table
 from sklearn_mpt._seeds import RandomState
@@ -599,9 +599,9 @@ def _tolerance(model, rows, sums, tolerance):
         return np.full(len(rows), float(tolerance))
     least = MAX_ORDER_CHANGE * np.maximum(1, np.abs(sums).max(axis=0))
     try:
-        error = model.score_samples(
-            copy_of(Rows.from_table(rows).values), return_std=True
-        )[1]
+        scored = model.score_samples(copy_of(rows.values), return_std=True)
     except (AttributeError, TypeError, ValueError):  # no standard errors
         return least
-    return np.fmax(least, np.sqrt(rows.shape[1]) * error)
+    if not isinstance(scored, tuple):  # any argument is taken, and this one ignored
+        return least
+    return np.fmax(least, np.sqrt(rows.shape[1]) * scored[1])

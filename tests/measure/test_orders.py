@@ -499,3 +499,20 @@ def test_named_orders_stand_beside_the_mixture():
         assert f"mixture less {name}" in repr(spread)
     with pytest.raises(TypeError, match="orders must be a dict from names to orders"):
         order_spread(no_joint, CELLS, orders=["left_to_right"])
+
+
+class TakesAnything:
+    """Scores that ignore arguments that they do not know, and are positive."""
+
+    conditional_log_prob = staticmethod(no_joint)
+
+    def score_samples(self, X, **unknown):
+        return np.full(len(X), 100.0)
+
+
+def test_scores_without_errors_are_no_tolerance():
+    spread = order_spread(TakesAnything(), CELLS, random_state=0)
+    assert_array_equal(
+        spread.p_value, order_spread(no_joint, CELLS, random_state=0).p_value
+    )
+    assert spread.p_value < 1e-3
