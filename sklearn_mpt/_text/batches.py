@@ -126,7 +126,7 @@ def _score_in_confident_order(language_model, windows, draw):
 
     The choice depends on the visible tokens only.
     """
-    hidden = [np.isin(np.arange(len(w)), w.places) for w in windows]
+    hidden = [window.at(window.places) for window in windows]
     log_probs = [np.zeros(len(window)) for window in windows]
     while any(mask.any() for mask in hidden):
         rows = [
@@ -138,7 +138,7 @@ def _score_in_confident_order(language_model, windows, draw):
             best = np.argmax(largest)
             place = np.flatnonzero(row.target)[best]
             log_probs[row.window][place] = log_prob[best]
-            hidden[row.window] = row.hidden & (np.arange(len(row.hidden)) != place)
+            hidden[row.window] = row.hidden & ~windows[row.window].at(place)
     return [
         exact_scores(tokens[window.places])
         for window, tokens in zip(windows, log_probs, strict=True)

@@ -51,7 +51,7 @@ def measure_excess(language_model, windows, seed):
     for index, window in enumerate(windows):
         n_hidden = mask_size(LOW_RATE, len(window.places))
         for places in (window.places, rng.permutation(window.places)[:n_hidden]):
-            hidden = np.isin(np.arange(len(window)), places)
+            hidden = window.at(places)
             rows.append(MaskedWindow(index, hidden, hidden))
     surprises = predict_by_row(language_model, windows, rows, _surprise)
     means = np.array([values.mean() for values in surprises])

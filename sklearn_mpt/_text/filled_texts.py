@@ -29,7 +29,7 @@ class TextWriter:
         if text is None or (window.offsets < 0).any():
             return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         tokens = self.tokenizer.convert_ids_to_tokens(ids.tolist())
-        is_filled = np.isin(np.arange(len(ids)), places)
+        is_filled = window.at(places)
 
         def write_part(part, is_own):
             own = [tokens[i] for i in np.flatnonzero(is_own)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.excess import AllHiddenExcess, warn_of_excess
 from sklearn_mpt._text.filled_texts import TextWriter
+from sklearn_mpt._text.loading import OpenedModelMixin
 from sklearn_mpt._text.texts import Texts, show, strings_of, whole_text
 from sklearn_mpt._text.unmasking import MaskedPlaces, Unmasker, with_own_ids
 from sklearn_mpt._text.windows import all_special_ids, tokenize
@@ -37,15 +38,9 @@ class Fill(NamedTuple):
         return float(np.exp(self.log_prob))
 
 
-class FillingMixin:
+class FillingMixin(OpenedModelMixin):
     """Draw and list tokens in the place of mask tokens."""
 
-    _check_is_fitted: Callable
-    _check_texts: Callable
-    _open_again: Callable
-    _windows: Callable
-    mask_token_id_: int
-    max_length_: int
     random_state: RandomState
     _excess: AllHiddenExcess | None
 

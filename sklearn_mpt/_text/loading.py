@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from inspect import signature
 
 import torch
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import check_device
+from sklearn_mpt._checks import check_bound_parameters, check_device
 from sklearn_mpt._messages import joined
 from sklearn_mpt._text.diffusion import adapt_module
 from sklearn_mpt._text.masked_lm import (
@@ -281,6 +282,8 @@ class OpenedModelMixin:
     A loaded model that was given as a parameter is pickled as that parameter.
     """
 
+    mask_token_id_: int
+    max_length_: float
     _joiner: str | None
 
     def _open(self):
@@ -295,6 +298,10 @@ class OpenedModelMixin:
             probed = self.uses_gathered_head_, self._can_pad
             self._opened = self._opening_params.open(*probed)[:2]
         return self._opened
+
+    def _check_is_fitted(self):
+        check_is_fitted(self)
+        check_bound_parameters(self, self._bound)
 
     def _check_texts(self, texts):
         return check_texts(texts, self._joiner)

@@ -167,7 +167,7 @@ def plan_sets(window, draw):
         for chosen in _draw_distinct(rng, n_units, size, n_masks):
             is_chosen = np.zeros(n_units, dtype=bool)
             is_chosen[chosen] = True
-            hidden = _only(window, window.places[is_chosen[units]])
+            hidden = window.at(window.places[is_chosen[units]])
             yield hidden, hidden
 
 
@@ -189,7 +189,7 @@ def plan_orders(window, draw):
     for order in random_orders(window, draw):
         places = window.places[order]
         for step in range(len(places)):
-            yield _only(window, places[step:]), _only(window, places[step])
+            yield window.at(places[step:]), window.at(places[step])
 
 
 def plan_prefixes(window, draw):
@@ -197,7 +197,7 @@ def plan_prefixes(window, draw):
     for order in balanced_orders(window, draw):
         places = window.places[order]
         for step in range(len(places)):
-            hidden = _only(window, places[step:])
+            hidden = window.at(places[step:])
             yield hidden, hidden
 
 
@@ -240,7 +240,7 @@ def lay_out_orders(n_places, draw):
 def plan_singles(window, draw):
     """Hide each token alone."""
     for place in window.places:
-        target = _only(window, place)
+        target = window.at(place)
         yield target, target
 
 
@@ -249,14 +249,14 @@ def plan_words(window, draw):
     for place in window.places:
         hidden = window.is_maskable & (window.words == window.words[place])
         hidden[:place] = False
-        yield hidden, _only(window, place)
+        yield hidden, window.at(place)
 
 
 def plan_blocks(window, draw):
     """Go from left to right: hide all later tokens, and score the next block."""
     for start in range(0, len(window.places), draw.n_at_once):
         later = window.places[start:]
-        yield _only(window, later), _only(window, later[: draw.n_at_once])
+        yield window.at(later), window.at(later[: draw.n_at_once])
 
 
 def lay_out_singles(n_places, draw):
@@ -283,12 +283,6 @@ DESIGNS = {  # of "mpt"
     ),
     "independent": METHODS["mpt"],
 }
-
-
-def _only(window, places):
-    mask = np.zeros(len(window), dtype=bool)
-    mask[places] = True
-    return mask
 
 
 def _draw_distinct(rng, n_places, size, n_wanted):

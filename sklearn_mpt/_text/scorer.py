@@ -9,7 +9,6 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import (
     AUTO,
@@ -17,19 +16,18 @@ from sklearn_mpt._checks import (
     N_JOBS,
     VERBOSE,
     bound_parameters,
-    check_bound_parameters,
     warn_caller,
 )
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.excess import measure_excess
 from sklearn_mpt._text.filling import FillingMixin
-from sklearn_mpt._text.loading import OpenedModelMixin, check_words
+from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, MaskDraw, check_rates
 from sklearn_mpt._text.moderation import MIN_TEXTS
 from sklearn_mpt._text.parts import windows_of
-from sklearn_mpt._text.scores import TextScoresMixin, resolve_n_masks
+from sklearn_mpt._text.scores import resolve_n_masks
 from sklearn_mpt._text.streaming import StreamingMixin
 from sklearn_mpt._text.texts import Texts, whole_text
 from sklearn_mpt._text.variances import (
@@ -50,11 +48,9 @@ OVERFLOWS = ("error", "truncate", "stride", "split")
 
 
 class MPTScorer(
-    OpenedModelMixin,
-    TextScoresMixin,
-    FillingMixin,
     VariantsMixin,
     StreamingMixin,
+    FillingMixin,
     TransformerMixin,
     DensityMixin,
     VersionedPickleMixin,
@@ -343,10 +339,6 @@ class MPTScorer(
         measured = self._measure(language_model, tokenizer, texts)
         self.design_, self.design_variances_ = measured.design, measured.variances
         self._moderations = {self.method: measured.moderation}
-
-    def _check_is_fitted(self):
-        check_is_fitted(self)
-        check_bound_parameters(self, self._bound)
 
     def _measure(self, language_model, tokenizer, texts):
         """Measure the variance over masks of some texts, if masks are random."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, overload
 
@@ -19,7 +19,7 @@ from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed, seed_from
 from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
-from sklearn_mpt._text.loading import check_words
+from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masks import METHODS, MaskDraw
 from sklearn_mpt._text.parts import warn_of_cut_tokens, windows_of
 from sklearn_mpt._text.results import (
@@ -40,13 +40,9 @@ MIN_SECOND_DRAWS = 16
 UNITS = ("token", "character", "byte")
 
 
-class TextScoresMixin:
+class TextScoresMixin(OpenedModelMixin):
     """Score texts as a whole and by their tokens."""
 
-    _check_is_fitted: Callable
-    _check_texts: Callable
-    _open_again: Callable
-    _windows: Callable
     design_: str
     _moderations: dict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -18,6 +18,7 @@ from sklearn_mpt._checks import check_int
 from sklearn_mpt._text.batches import followed
 from sklearn_mpt._text.hashing import HASH_BYTES, hash_of
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
+from sklearn_mpt._text.scores import TextScoresMixin
 from sklearn_mpt._text.texts import Texts, check_texts, rows_of, show
 from sklearn_mpt._text.windows import all_special_ids
 from sklearn_mpt._version import __version__
@@ -47,16 +48,8 @@ class TextScore(NamedTuple):
     n_tokens: int
 
 
-class StreamingMixin:
+class StreamingMixin(TextScoresMixin):
     """Score texts that come one after the other."""
-
-    _check_is_fitted: Callable
-    _open_again: Callable
-    _draw: Callable
-    _score_texts: Callable
-    max_length_: int
-    overflow: str
-    verbose: bool
 
     def iter_scores(
         self,

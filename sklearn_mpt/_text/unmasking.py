@@ -26,8 +26,7 @@ class MaskedPlaces:
     is_open: np.ndarray = field(init=False)
 
     def __post_init__(self):
-        self.is_open = np.zeros(len(self.window), dtype=bool)
-        self.is_open[self.places] = True
+        self.is_open = self.window.at(self.places)
 
     @classmethod
     def of(cls, window, mask_token_id, order, seed, given=None):
@@ -144,7 +143,7 @@ class Unmasker:
         """Predict the next token of each text; returns a list of `NextTokens`."""
         places = self._next_places(blanks)
         rows = [
-            MaskedWindow(i, blank.is_open, np.arange(len(blank.window)) == places[i])
+            MaskedWindow(i, blank.is_open, blank.window.at(places[i]))
             for i, blank in enumerate(blanks)
         ]
         predictions = self._ask(blanks, rows, pick)

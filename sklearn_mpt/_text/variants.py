@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple, overload
 
 import numpy as np
 
-from sklearn_mpt._checks import check_bool, check_choice, check_int, warn_caller
+from sklearn_mpt._checks import check_bool, check_choice, check_int
 from sklearn_mpt._text.batches import MaskedWindow, predict_by_row, score_windows
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.masks import MaskDraw
+from sklearn_mpt._text.mutations import (
+    advice_on_case,
+    read_variants,
+    warn_of_lengths,
+)
 from sklearn_mpt._text.results import difference, std_error
+from sklearn_mpt._text.scores import TextScoresMixin
 from sklearn_mpt._text.texts import show, strings_of
 from sklearn_mpt._text.windows import (
     Window,
@@ -31,28 +36,9 @@ CONVENTIONS = (
     "mutant-marginal",
     "pseudo-perplexity",
 )
-SUBSTITUTION = re.compile(r"([A-Za-z])(\d+)([A-Za-z])")
-DELETION = re.compile(r"([A-Za-z])(\d+)(?:_([A-Za-z])(\d+))?del(?:ins([A-Za-z]+))?")
-INSERTION = re.compile(r"([A-Za-z])(\d+)_([A-Za-z])(\d+)ins([A-Za-z]+)")
-SYNTAX = (
-    "'K3R' for a substitution, 'K3R:D7E' for several, 'K3del' or 'K3_D7del' for a "
-    "deletion, 'K3_D4insGG' for an insertion, 'K3_D7delinsGG' for both, or a whole "
-    "sequence"
-)
-NO_SEQUENCES = ("WT", "NA", "NAN", "NONE", "NULL")  # which tables hold in their place
 # Rows whose log-probabilities of all tokens are held; the vocabularies of proteins have
 # about thirty tokens.
 ROWS_AT_A_TIME = 256
-
-
-class Variant(NamedTuple):
-    """A variant: its residues, and the sites where it differs from the wild type.
-
-    `sites` is None if the variant has another length than the wild type.
-    """
-
-    residues: list[str]
-    sites: np.ndarray | None
 
 
 class Protein(NamedTuple):
@@ -109,18 +95,8 @@ class Protein(NamedTuple):
         return np.union1d(added, self.body[start : start + self.room])
 
 
-class VariantsMixin:
+class VariantsMixin(TextScoresMixin):
     """Compare variants of a protein with the wild type."""
-
-    _check_is_fitted: Callable
-    _open_again: Callable
-    _draw: Callable
-    _score_texts: Callable
-    _seed: int
-    max_length_: int
-    overflow: str
-    n_jobs: int | None
-    verbose: bool
 
     @overload
     def score_variants(
@@ -252,84 +228,60 @@ class VariantsMixin:
         check_bool(return_std, "return_std")
         if not isinstance(wild, str):
             raise TypeError(f"wild must be a str, got {show(wild)}.")
+        variants = strings_of(variants, "variants")
         separator = " " if " " in wild.strip() else ""
         residues = wild.split() if separator else list(wild.strip())
-        variants = strings_of(variants, "variants")
         read = read_variants(variants, residues, first_position, separator)
-        results = np.zeros((2, len(read)))
+        is_whole = _compared_as_wholes(variants, read, method)
+        warn_of_lengths(variants, read, residues)
         protein = self._protein(residues, read, separator)
-        is_whole = method == "pseudo-perplexity"
-        substituted = [
-            i
-            for i, variant in enumerate(read)
-            if not is_whole and variant.sites is not None and variant.sites.size
-        ]
-        if substituted:
-            chosen = [read[i] for i in substituted]
-            results[:, substituted] = self._at_sites(protein, chosen, method, n_orders)
-        _warn_of_lengths(variants, read, residues)
-        others = [
-            i for i, variant in enumerate(read) if is_whole or variant.sites is None
-        ]
-        if others:
-            if method != "joint" and not is_whole:
-                raise ValueError(
-                    f"variants[{others[0]}], {show(variants[others[0]])}, has another "
-                    f"length than the wild type, and method={method!r} compares "
-                    "residues site by site; set it to 'joint' or 'pseudo-perplexity'."
-                )
-            texts = [
-                separator.join(part)
-                for part in (residues, *(read[i].residues for i in others))
-            ]
-            results[:, others] = self._against_first(texts, method, length_log_prob)
+        results = np.zeros((2, len(read)))
+        at_sites = [i for i, v in enumerate(read) if not is_whole[i] and v.sites.size]
+        if at_sites:
+            chosen = [read[i] for i in at_sites]
+            results[:, at_sites] = self._at_sites(protein, chosen, method, n_orders)
+        wholes = np.flatnonzero(is_whole)
+        if len(wholes):
+            sequences = [residues, *(read[i].residues for i in wholes)]
+            texts = [separator.join(sequence) for sequence in sequences]
+            results[:, wholes] = self._against_first(texts, method, length_log_prob)
         return (results[0], results[1]) if return_std else results[0]
 
     def _protein(self, residues, variants, separator):
         """Tokenize the wild type, and find the token of each residue."""
         language_model, tokenizer = self._open_again()
-        kinds = sorted(
-            {*residues, *(r for variant in variants for r in variant.residues)}
-        )
+        kinds = sorted({*residues, *(r for v in variants for r in v.residues)})
         texts = [separator.join(part) for part in (residues, kinds)]
         windows, first = tokenize(tokenizer, texts, language_model.input_names)
-        bodies = [np.flatnonzero(~window.is_fixed) for window in windows]
-        window, body = windows[0], bodies[0]
-        known = windows[first[1]], bodies[first[1]]
-        if len(body) != len(residues) or len(known[1]) != len(kinds):
+        window, of_kinds = windows[0], windows[first[1]]
+        body = np.flatnonzero(~window.is_fixed)
+        ids = of_kinds.inputs["input_ids"][~of_kinds.is_fixed].tolist()
+        if len(body) != len(residues) or len(ids) != len(kinds):
             raise ValueError(
                 "score_variants needs one token for each residue, but the tokenizer "
                 f"makes {len(body)} of the {len(residues)} residues of wild. Write "
                 "spaces between the residues if the tokenizer needs them, and capital "
                 "letters if it knows only these."
             )
-        if len(window) > self.max_length_ and self.overflow != "stride":
+        _check_residues(kinds, ids, tokenizer)
+        room = self._room_for_residues(len(window), len(body))
+        window = replace(window, is_maskable=~window.is_fixed)
+        return Protein(window, body, dict(zip(kinds, ids, strict=True)), room)
+
+    def _room_for_residues(self, n_tokens, n_residues):
+        """Return how many residues an input of the model holds."""
+        if n_tokens > self.max_length_ and self.overflow != "stride":
             raise ValueError(
-                f"wild has {len(window)} tokens, more than max_length="
+                f"wild has {n_tokens} tokens, more than max_length="
                 f"{self.max_length_}: set overflow='stride', or cut it to the part "
                 "around the mutations, and set first_position."
             )
-        room = self.max_length_ - (len(window) - len(body))
+        room = self.max_length_ - (n_tokens - n_residues)
         if room < 1:
             raise ValueError(
                 f"max_length={self.max_length_} leaves no room for a residue."
             )
-        ids = known[0].inputs["input_ids"][known[1]].tolist()
-        no_residue = {tokenizer.unk_token_id, tokenizer.mask_token_id}
-        unknown = [
-            kind
-            for kind, token in zip(kinds, ids, strict=True)
-            if token in no_residue or ids.count(token) > 1
-        ]
-        if unknown:
-            raise ValueError(
-                "The tokenizer must know all residues of wild and variants, but "
-                f"{', '.join(map(repr, unknown))} have no token of their own: their "
-                "scores would be those of other residues."
-                f"{_advice_on_case(unknown, tokenizer.get_vocab())}"
-            )
-        window = replace(window, is_maskable=~window.is_fixed)
-        return Protein(window, body, dict(zip(kinds, ids, strict=True)), room)
+        return room
 
     def _at_sites(self, protein, variants, method, n_orders):
         """Score substitutions; returns log-ratios and errors, (2, n_variants)."""
@@ -378,10 +330,36 @@ class VariantsMixin:
         return totals[1:] - totals[0], np.hypot(errors[1:], errors[0])
 
 
-def _advice_on_case(residues, known):
-    """Say so if residues that are not known are known in capital letters."""
-    is_case = any(r.islower() and r.upper() in known for r in residues)
-    return " Write residues in capital letters, by .upper()." if is_case else ""
+def _compared_as_wholes(variants, read, method):
+    """Return which variants are compared with the wild type as whole sequences."""
+    if method == "pseudo-perplexity":
+        return np.ones(len(read), dtype=bool)
+    is_whole = np.array([variant.sites is None for variant in read], dtype=bool)
+    if method != "joint" and is_whole.any():
+        first = is_whole.argmax()
+        raise ValueError(
+            f"variants[{first}], {show(variants[first])}, has another length than the "
+            f"wild type, and method={method!r} compares residues site by site; set it "
+            "to 'joint' or 'pseudo-perplexity'."
+        )
+    return is_whole
+
+
+def _check_residues(kinds, ids, tokenizer):
+    """Refuse residues that have no token of their own."""
+    no_residue = {tokenizer.unk_token_id, tokenizer.mask_token_id}
+    unknown = [
+        kind
+        for kind, token in zip(kinds, ids, strict=True)
+        if token in no_residue or ids.count(token) > 1
+    ]
+    if unknown:
+        raise ValueError(
+            "The tokenizer must know all residues of wild and variants, but "
+            f"{', '.join(map(repr, unknown))} have no token of their own: their "
+            "scores would be those of other residues."
+            f"{advice_on_case(unknown, tokenizer.get_vocab())}"
+        )
 
 
 def _wild_type_marginals(language_model, protein, variants):
@@ -428,7 +406,7 @@ def _log_probs(language_model, windows):
     Nothing is hidden. The result is an array (n_places, n_vocabulary) for each window.
     """
     rows = (
-        MaskedWindow(i, np.zeros(len(w), bool), np.isin(np.arange(len(w)), w.places))
+        MaskedWindow(i, np.zeros(len(w), bool), w.at(w.places))
         for i, w in enumerate(windows)
     )
     return predict_by_row(language_model, windows, rows, _log_softmax)
@@ -436,111 +414,3 @@ def _log_probs(language_model, windows):
 
 def _log_softmax(logits, labels):
     return logits.double().log_softmax(1)
-
-
-def read_variants(variants, wild, first_position, separator=""):
-    """Return the `Variant` of each entry.
-
-    Parameters
-    ----------
-    variants : list of str
-    wild : list of str
-        Residues of the wild type.
-    first_position : int
-        Position of the first residue.
-    separator : str, default=""
-        Separator between the residues of whole sequences.
-    """
-    return [
-        _read(variant, index, wild, first_position, separator)
-        for index, variant in enumerate(variants)
-    ]
-
-
-def _read(variant, index, wild, first_position, separator):
-    name = f"variants[{index}]"
-    if not isinstance(variant, str):
-        raise TypeError(f"{name} must be a str, got {show(variant)}.")
-    text = variant.strip()
-    if not text or any(letter.isdigit() for letter in text):
-        pieces = [[residue] for residue in wild]
-        names = set()
-        for mutation in filter(None, text.split(":")):
-            _mutate(pieces, names, mutation, name, wild, first_position)
-        residues = [residue for piece in pieces for residue in piece]
-    else:
-        residues = text.split() if separator else list(text)
-        if text.upper() in NO_SEQUENCES and len(residues) != len(wild):
-            raise ValueError(
-                f"{name} is {text!r}, which would be read as the sequence of a protein "
-                f"of {len(residues)} residues, where wild has {len(wild)}. Write '' "
-                "for the wild type, and leave out what is missing."
-            )
-    if len(residues) != len(wild):
-        return Variant(residues, None)
-    differs = [new != old for new, old in zip(residues, wild, strict=True)]
-    return Variant(residues, np.flatnonzero(differs))
-
-
-def _warn_of_lengths(variants, read, wild):
-    """Warn of whole sequences of quite another length, which may be no sequences."""
-    unusual = [
-        i
-        for i, (text, variant) in enumerate(zip(variants, read, strict=True))
-        if text.strip() and not any(letter.isdigit() for letter in text)
-        if not len(wild) <= 2 * len(variant.residues) <= 4 * len(wild)
-    ]
-    if unusual:
-        first = unusual[0]
-        warn_caller(
-            f"{len(unusual)} of {len(read)} variants are whole sequences of less than "
-            f"half or more than twice the length of wild, {len(wild)}; variants"
-            f"[{first}], {show(variants[first])}, has {len(read[first].residues)} "
-            "residues. Their scores compare proteins, not mutations."
-        )
-
-
-def _mutate(pieces, sites_so_far, mutation, name, wild, first_position):
-    """Write a mutation into the pieces of a sequence, one for each residue of wild."""
-
-    def place(residue, position):
-        index = int(position) - first_position
-        if not 0 <= index < len(wild):
-            last = first_position + len(wild) - 1
-            raise ValueError(
-                f"{name} has {mutation!r}, but positions run from {first_position} to "
-                f"{last}."
-            )
-        if wild[index] != residue:
-            raise ValueError(
-                f"{name} has {mutation!r}, but the wild type has {wild[index]} at "
-                f"position {position}; see first_position."
-                f"{_advice_on_case(residue, wild[index])}"
-            )
-        return index
-
-    if match := SUBSTITUTION.fullmatch(mutation):
-        old, position, new = match.groups()
-        changed, replacement = [place(old, position)], [new]
-    elif match := DELETION.fullmatch(mutation):
-        first, start, last, stop, inserted = match.groups()
-        begin = place(first, start)
-        end = begin if last is None else place(last, stop)
-        changed, replacement = list(range(begin, end + 1)), []
-        pieces[begin] = [*pieces[begin], *(inserted or "")]
-    elif match := INSERTION.fullmatch(mutation):
-        before, start, after, stop, inserted = match.groups()
-        left, right = place(before, start), place(after, stop)
-        if right != left + 1:
-            raise ValueError(
-                f"{name} has {mutation!r}, whose places are no neighbours."
-            )
-        pieces[left] = [*pieces[left], *inserted]
-        return
-    else:
-        raise ValueError(f"{name} must be {SYNTAX}; got {show(mutation)}.")
-    if not changed or sites_so_far.intersection(changed):
-        raise ValueError(f"{name} must change each position once, got {mutation!r}.")
-    sites_so_far.update(changed)
-    for site in changed:
-        pieces[site] = [*replacement, *pieces[site][1:]]

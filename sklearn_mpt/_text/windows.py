@@ -27,6 +27,12 @@ class Window:
     def __len__(self):
         return len(self.is_maskable)
 
+    def at(self, places):
+        """Return a mask, (n_tokens,), that is True at some positions."""
+        mask = np.zeros(len(self), dtype=bool)
+        mask[places] = True
+        return mask
+
 
 def longest_input(model, tokenizer, max_length):
     """Return the largest number of tokens of an input of the model."""

@@ -158,6 +158,8 @@ def test_a_sequence_has_one_score_however_it_is_written():
         assert_array_equal(errors, 0)
     longer = scorer.score_variants(WILD, ["b2_c3delinsccb", "a c c b a"])
     assert longer[0] == longer[1]
+    together = ["b2delinscc:b2_c3insb", "b2_c3insb:b2delinscc", "a c c b c a"]
+    assert_array_equal(*scorer.score_variants(WILD, together)[[[0, 1], [2, 2]]])
 
 
 # Proteins that are longer than the model
