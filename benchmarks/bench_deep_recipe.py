@@ -55,6 +55,7 @@ from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.objectives import SampleCounts
 from sklearn_mpt._deep.start import CURVED, STRONGLY_CURVED, StartKind
 from sklearn_mpt._deep.validation import ValidationRows
+from sklearn_mpt._fitting.minibatches import TrainingRows
 
 # Name -> entries of the recipe, and parameters of the estimator.
 CHANGES = {
@@ -235,7 +236,8 @@ def bound(model, X):
     log_scale = (~rows.isnan() * units.log_scale).sum(1).mean()
     counts = SampleCounts(64, 256, model.n_components)
     module = module_of(fitted, likelihood, "cpu").float()
-    losses = ValidationRows(rows.float(), 100, counts, seed=0).losses(module)
+    rows = TrainingRows.from_arrays(rows.float())
+    losses = ValidationRows(rows, 100, counts, seed=0).losses(module)
     return float(-losses.mean() - log_scale)
 
 

@@ -39,6 +39,8 @@ class IterativeMPT(BaseMPT):
     n_components: int
     max_iter: int
     n_iter_no_change: int
+    early_stopping: bool
+    validation_fraction: float
     warm_start: bool
     verbose: bool | int
 
@@ -93,6 +95,11 @@ class IterativeMPT(BaseMPT):
     def _is_warm_start(self):
         return self.warm_start and self.__sklearn_is_fitted__()
 
+    def _n_held_out(self, data):
+        """Return the number of validation rows; parts of streams have none."""
+        is_used = self.early_stopping and data.is_all
+        return int(self.validation_fraction * len(data.X)) if is_used else 0
+
     def _train(self, data, context):
         fitted = data.fitted | {"loss_curve_": [], "n_iter_": 0}
         if self.max_iter == 0:
@@ -108,7 +115,7 @@ class IterativeMPT(BaseMPT):
     def partial_fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Update the model by one pass over X.
+        """Update the model by one pass over X; `MPTDeepVAE` passes over few rows again.
 
         The first call initialises the model, unless it is fitted; later ones go on
         where the last one left off. Steps of linear models get smaller with all those

@@ -103,7 +103,7 @@ class EncodeDecodeLoss(MaskedLoss):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
     def batches(self):
-        n_features = self.X.shape[1]
+        n_features = self.rows.X.shape[1]
         n_chains, _, n_dims = self.samples
         n_steps = EncodeDecodeDensity.n_steps
         for X, counts, *_ in super().batches():

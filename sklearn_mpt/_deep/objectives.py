@@ -29,8 +29,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from sklearn_mpt._fitting.masks import shared_masks, training_sets
-from sklearn_mpt._fitting.nets import passes_of_epoch
-from sklearn_mpt._fitting.weights import SampleWeights
+from sklearn_mpt._fitting.minibatches import MinibatchLoss
 from sklearn_mpt._integration.quadrature import (
     LogMeanExp,
     moments,
@@ -238,61 +237,24 @@ class SampleCounts(NamedTuple):
         )
 
 
-class RowLoss:
+class RowLoss(MinibatchLoss):
     """Base of the losses: minibatches of rows, with noise for samples of z.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        NaN where missing.
-    batch_size : int
-    samples : SampleCounts
-    rng : numpy.random.Generator
-        Source of minibatches, masks and samples.
-    weight : ndarray of shape (n,), default=None
-        The sample weights, by which losses are multiplied, over their mean; None is 1.
-    min_steps : int, default=1
-        An epoch passes over few rows several times, to have about so many steps.
-
-    Attributes
-    ----------
-    step_weight : float
-        Part of a full step that a minibatch is worth.
+    samples : SampleCounts. rng : numpy.random.Generator, source of minibatches, masks
+    and samples.
     """
 
-    def __init__(self, X, batch_size, samples, rng, weight=None, min_steps=1):
-        self.X, self.weights = X, SampleWeights.from_array(weight, X)
-        self.batch_size, self.min_steps = batch_size, min_steps
+    def __init__(self, rows, batch_size, samples, rng, min_steps=1):
+        super().__init__(rows, batch_size, min_steps)
         self.samples, self.rng = samples, rng
-        self.step_weight = 1.0
-
-    def as_part(self):
-        """Take the rows as a part of a stream; return self.
-
-        Fewer rows than a minibatch has are worth so much less than a full step: they
-        would otherwise outweigh all that the model has learned.
-        """
-        self.step_weight = min(1.0, len(self.X) / self.batch_size)
-        return self
-
-    def join(self, others):
-        """Train on validation rows, too."""
-        parts = self.weights, others.weights  # each has a mean of its own
-        weight = torch.cat(
-            [weight_part * (total / len(weight_part)) for weight_part, total in parts]
-        )
-        self.X = torch.cat([self.X, others.X])
-        self.weights = SampleWeights.from_array(weight.cpu().numpy(), self.X)
 
     def batches(self):
-        """Yield the minibatches of one epoch."""
-        rng = self.rng
-        n_batches = math.ceil(len(self.X) / self.batch_size)
-        n_passes = passes_of_epoch(len(self.X), n_batches, self.min_steps)
-        for _ in range(n_passes):
-            for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
-                noise = self.samples.draw(len(rows), self.X.device, rng)
-                yield self.X[rows], self.weights.values[rows], *noise
+        X, weight, n_rows = self.rows.X, self.rows.relative_weight, len(self.rows.X)
+        n_batches = math.ceil(n_rows / self.batch_size)
+        for _ in range(self.count_passes(n_batches)):
+            for rows in np.array_split(self.rng.permutation(n_rows), n_batches):
+                noise = self.samples.draw(len(rows), X.device, self.rng)
+                yield X[rows], weight[rows], *noise
 
 
 class MaskedLoss(RowLoss):
@@ -303,8 +265,8 @@ class MaskedLoss(RowLoss):
         for each row.
     """
 
-    def __init__(self, X, batch_size, samples, rng, masks, **params):
-        super().__init__(X, batch_size, samples, rng, **params)
+    def __init__(self, rows, batch_size, samples, rng, masks, min_steps=1):
+        super().__init__(rows, batch_size, samples, rng, min_steps)
         self.mask_rate, self.n_masks = masks
 
     def draw(self, X):

@@ -38,7 +38,7 @@ from sklearn_mpt._deep.objectives import (
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._deep.validation import ValidationRows
-from sklearn_mpt._factors.starts import squared_distances
+from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.base import noises_of
@@ -327,42 +327,40 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         fitted, device = data.fitted, data.device
         likelihood, units = self._likelihood(), Units.from_attributes(fitted, device)
         module = module_of(fitted, likelihood, device, self.decoder).float()
-        rows = units.standardise(as_tensor(data.X, device))
-        recipe = self._recipe(likelihood, *rows.shape)
-        chosen, held_out = self._split(data, rows)
-        weight = np.ones(len(rows)) if data.weight is None else data.weight
+        X = units.standardise(as_tensor(data.X, device))
+        recipe = self._recipe(likelihood, *X.shape)
+        rows = TrainingRows.from_arrays(X.float(), data.weight)
+        rows, held_out = rows.split(self._n_held_out(data), fitted["_seed"])
+        has_held_out = len(held_out.X) > 0
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
         noises = noises_of(module.likelihood)
         has_one_noise = sum(noise.numel() for noise in noises) == 1
-        sets_noise = recipe.sets_noise and has_one_noise and len(held_out) > 0
+        sets_noise = recipe.sets_noise and has_one_noise and has_held_out
         for noise in noises:
             noise.requires_grad_(not sets_noise)
         validation = None
-        if len(held_out):
+        if has_held_out:
             validation = ValidationRows(
-                rows[held_out].float(),
+                held_out,
                 recipe.validation_batch_size,
                 SampleCounts(recipe.n_validation_samples, *counts[1:]),
                 fitted["_seed"],
-                weight[held_out],
                 sets_noise,
             )
         loss = self._loss(
-            data,
-            rows[chosen].float(),
+            rows,
             recipe.batch_size,
             SampleCounts(*counts),
             data.rng,
-            weight=weight[chosen],
             min_steps=recipe.min_steps,
         )
         return NetSolver(
             module,
-            loss,
+            loss if data.is_all else loss.as_part(),
             self.learning_rate,
             validation=validation,
             other_starts=self._other_starts(data, recipe, likelihood),
-            log_scale=units.mean_log_scale(rows, data.weight),
+            log_scale=units.mean_log_scale(X, data.weight),
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             # fits that go on later need the validation rows again
@@ -383,32 +381,14 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         nets = [module_of(arrays, likelihood, data.device) for arrays in starts]
         return [net.float().state_dict() for net in nets]
 
-    def _split(self, data, rows):
-        """Return the numbers of the rows to train on, and of the validation rows.
-
-        Of every few rows that principal components explain about as well, one is drawn
-        for validation.
-        """
-        n_rows, held_out = len(rows), np.zeros(len(rows), dtype=bool)
-        rng = np.random.default_rng(data.fitted["_seed"])
-        if self.early_stopping and data.is_all:
-            n_held_out = int(self.validation_fraction * n_rows)
-            ends = np.linspace(0, n_rows, n_held_out + 1).astype(int)
-            distance = squared_distances(rows.cpu().numpy(), self.n_components)
-            order = distance.argsort()
-            held_out[order[rng.integers(ends[:-1], ends[1:])]] = True
-        return [rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out)]
-
-    def _loss(self, data, *args, **params):
+    def _loss(self, *args, **params):
         """Return the loss of `objective`, with the parameters of `RowLoss`."""
         if self.objective == "mpt":
             _, at_once, drawn = CONDITIONALS[self.conditional]
             is_auto = self.n_masks == "auto"
             kind, n_masks = (at_once, None) if is_auto else (drawn, self.n_masks)
-            loss = kind(*args, (self.mask_rate, n_masks), **params)
-        else:
-            loss = BoundLoss(*args, **params)
-        return loss if data.is_all else loss.as_part()
+            return kind(*args, (self.mask_rate, n_masks), **params)
+        return BoundLoss(*args, **params)
 
     def _warn_of_limits(self, fitted, n_samples):
         floor = np.asarray(SINGLE_NOISE_FLOOR * fitted["_scale"] ** 2)

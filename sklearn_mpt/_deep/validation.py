@@ -8,7 +8,6 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples, complete_as_one_row
-from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, noises_of
 from sklearn_mpt._numbers import TINY
@@ -19,33 +18,29 @@ class ValidationRows:
 
     Parameters
     ----------
-    X : Tensor of shape (n, d)
-        NaN where missing.
+    rows : TrainingRows
     batch_size : int
     samples : SampleCounts
     seed : int or sequence of int
-    weight : ndarray of shape (n,), default=None
-        The sample weights; None is 1.
     sets_noise : bool
         Whether they set the noise variances after every epoch, and not only once, after
         the last.
     """
 
-    def __init__(self, X, batch_size, samples, seed, weight=None, sets_noise=False):
-        self.sets_noise = sets_noise
-        self.X, self.weights = X, SampleWeights.from_array(weight, X)
+    def __init__(self, rows, batch_size, samples, seed, sets_noise=False):
+        self.rows, self.sets_noise = rows, sets_noise
         rng = np.random.default_rng(seed)
-        self.rows = []
-        for part in X.split(batch_size):
+        self.parts = []
+        for part in rows.X.split(batch_size):
             (observed,) = complete_as_one_row((~part.isnan())[None])
-            self.rows.append((part.nan_to_num(), observed))
-        self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.rows]
+            self.parts.append((part.nan_to_num(), observed))
+        self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.parts]
 
     @torch.no_grad()
     def samples(self, module):
         """Samples of z and their locations for each batch, whatever the noise is."""
         sample_batches = []
-        for (X, observed), noise in zip(self.rows, self.noise, strict=True):
+        for (X, observed), noise in zip(self.parts, self.noise, strict=True):
             posterior = module.posterior(X, observed.expand_as(X))
             densities = natural_parameters(posterior)
             samples = SharedSamples.draw(posterior, densities, (1, len(X)), *noise)
@@ -60,10 +55,12 @@ class ValidationRows:
         """
         samples = self.samples(module) if samples is None else samples
         bounds = [  # of copies, as locations keep their product
-            batch_samples.bounds(module, copy(locations), rows)[0]
-            for (batch_samples, locations), rows in zip(samples, self.rows, strict=True)
+            batch_samples.bounds(module, copy(locations), part)[0]
+            for (batch_samples, locations), part in zip(
+                samples, self.parts, strict=True
+            )
         ]
-        losses = -self.weights.values * torch.cat(bounds)
+        losses = -self.rows.relative_weight * torch.cat(bounds)
         return losses.double().cpu().numpy()
 
     def after_epoch(self, module):

@@ -145,20 +145,6 @@ def slopes_at(likelihood, X, location, weight=None):
     return present * slope.numpy(), np.sqrt(np.maximum(mean, MIN_INFORMATION)), present
 
 
-def squared_distances(X, n_components):
-    """Return squared distances of rows with mean 0 from principal components; (n,).
-
-    Missing entries count as 0. Components are fewer than features, as all of them
-    would leave nothing.
-    """
-    X = np.nan_to_num(X)
-    n_kept = min(n_components, X.shape[1] - 1)
-    distance = (X**2).sum(1)
-    if n_kept:
-        distance -= ((X @ _leading(X, n_kept)[1].T) ** 2).sum(1)
-    return distance
-
-
 def factors_of_covariances(covariances, n_factors, noise_floor):
     """Return loadings (K, g, q) and noise variances (K, g) of covariances (K, g, g).
 

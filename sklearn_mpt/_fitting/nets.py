@@ -1,4 +1,4 @@
-"""What solvers of nets share: vectors of parameters and gradients, and epochs."""
+"""What steps of nets share: vectors of parameters, gradients, and means of losses."""
 
 import math
 
@@ -18,16 +18,6 @@ def flat_gradient(loss, parameters):
     """Return the gradient of a loss in parameters, as one vector."""
     gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
     return torch.cat([part.flatten() for part in gradients])
-
-
-def passes_of_epoch(n_rows, n_batches, min_steps):
-    """Return how often an epoch passes over the rows, to have about `min_steps` steps.
-
-    It is at most half as often as there are rows, so that very few cost little.
-
-    n_batches : number of minibatches of one pass, with a step for each.
-    """
-    return max(1, min(round(min_steps / n_batches), n_rows // 2))
 
 
 def mean_of_epoch(losses, point):

@@ -27,7 +27,8 @@ from sklearn_mpt._checks import (
     warn_constant,
 )
 from sklearn_mpt._fitting.masks import RowMasks
-from sklearn_mpt._fitting.weights import SampleWeights, relative_weights
+from sklearn_mpt._fitting.minibatches import TrainingRows
+from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
@@ -37,7 +38,6 @@ from sklearn_mpt._masked.training import (
     STEPS,
     MaskedLoss,
     MaskedSolver,
-    StandardisedRows,
     ValidationLosses,
 )
 from sklearn_mpt._measure.masks import read_blocks
@@ -354,12 +354,9 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         fitted, device = data.fitted, data.device
         units = Units.from_attributes(fitted, device)
         X = as_tensor(data.X, device)
-        weight = SampleWeights.from_array(data.weight, X).values
         log_scale = units.mean_log_scale(X, data.weight)
-        X, weight = units.standardise(X).float(), weight.float()
-        chosen, others = self._split(data)
-        rows = StandardisedRows(X[chosen], weight[chosen])
-        held_out = StandardisedRows(X[others], weight[others]) if len(others) else None
+        rows = TrainingRows.from_arrays(units.standardise(X).float(), data.weight)
+        rows, held_out = rows.split(self._n_held_out(data), fitted["_seed"])
         generator = torch.Generator(device=device)
         generator.manual_seed(seed_from(data.rng, N_TORCH_SEEDS))
         batch_size, n_masks, rate = self.batch_size, self.n_masks, self.learning_rate
@@ -376,7 +373,7 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             None if n_masks == "auto" else int(n_masks),
         )
         validation = None
-        if held_out is not None:
+        if len(held_out.X):
             validation = ValidationLosses(module, held_out, sizes, generator)
         return MaskedSolver(
             module,
@@ -390,16 +387,6 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             # fits that go on later need the validation rows again
             joins=validation is not None and not self.warm_start,
         )
-
-    def _split(self, data):
-        """Return the indices of the training rows and of the validation rows."""
-        n_rows = len(data.X)
-        n_held_out = 0
-        if self.early_stopping and data.is_all:
-            n_held_out = int(self.validation_fraction * n_rows)
-        # the same rows in a warm start
-        order = np.random.default_rng(data.fitted["_seed"]).permutation(n_rows)
-        return np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
 
     def _trained_attributes(self, module, fitted):
         return {

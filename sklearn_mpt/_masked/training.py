@@ -1,12 +1,11 @@
 """The loss of a masked net, for minibatches and for validation rows."""
 
-import copy
 import math
 
 import torch
 
+from sklearn_mpt._fitting.minibatches import MinibatchLoss
 from sklearn_mpt._fitting.net_solver import NetSolver
-from sklearn_mpt._fitting.nets import passes_of_epoch
 from sklearn_mpt._fitting.schedule_free import AdamSteps
 
 # Half as many steps as those of deep models, on twice the rows.
@@ -20,13 +19,13 @@ def batches_of(module, rows, masks, size):
     The inputs of the net and the moments of the linear model, which are not trained,
     are computed for all rows at once: operations on single parts would take longer.
 
-    rows : StandardisedRows. masks : bool (n, d), and weights, as `RowMasks` returns
-    them. size : of a part.
+    rows : TrainingRows. masks : bool (n, d), and weights, as `RowMasks` returns them.
+    size : of a part.
     """
-    hidden, weight = masks
-    inputs, moments = module.read(rows.X, rows.present & ~hidden)
-    target = hidden & rows.present
-    tensors = rows.X, target, weight * rows.weight, inputs, *(moments or ())
+    (hidden, weight), present = masks, ~rows.X.isnan()
+    X, target = torch.where(present, rows.X, 0.0), hidden & present
+    inputs, moments = module.read(X, present & ~hidden)
+    tensors = X, target, weight * rows.weight, inputs, *(moments or ())
     return zip(*(tensor.split(size) for tensor in tensors), strict=True)
 
 
@@ -38,44 +37,6 @@ def masked_losses(module, batch, generator=None):
     return -log_prob.sum(1) * weight
 
 
-class StandardisedRows:
-    """Standardised rows with 0 in gaps, their present entries, and their weights.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        NaN where missing.
-    weight : Tensor of shape (n,)
-        Weights of the rows, with mean 1.
-    """
-
-    def __init__(self, X, weight):
-        self.present = ~X.isnan()
-        self.X = torch.where(self.present, X, 0.0)
-        self.weight = weight
-
-    def __len__(self):
-        return len(self.X)
-
-    def __getitem__(self, index):
-        """Return some of the rows."""
-        return self._with(*(tensor[index] for tensor in self._tensors))
-
-    def __add__(self, others):
-        """Return these rows and others."""
-        pairs = zip(self._tensors, others._tensors, strict=True)
-        return self._with(*(torch.cat(pair) for pair in pairs))
-
-    @property
-    def _tensors(self):
-        return self.X, self.present, self.weight
-
-    def _with(self, X, present, weight):
-        rows = copy.copy(self)
-        rows.X, rows.present, rows.weight = X, present, weight
-        return rows
-
-
 class ValidationLosses:
     """Losses of validation rows, with the same masks in all epochs.
 
@@ -84,18 +45,18 @@ class ValidationLosses:
 
     @torch.no_grad()
     def __init__(self, module, rows, sizes, generator, n_pairs=1024):
-        self.rows = rows
-        n_masks = max(1, round(n_pairs / len(rows)))
-        pairs = rows[torch.arange(len(rows), device=rows.X.device).repeat(n_masks)]
-        masks = sizes.draw(pairs.present, generator)
+        self.rows, n_rows = rows, len(rows.X)
+        n_masks = max(1, round(n_pairs / n_rows))
+        index = torch.arange(n_rows, device=rows.X.device).repeat(n_masks)
+        pairs = rows._replace(weight=rows.relative_weight).take(index)
+        masks = sizes.draw(~pairs.X.isnan(), generator)
         self.batches = list(batches_of(module, pairs, masks, CHUNK))
 
     @torch.no_grad()
     def losses(self, module):
         """Return the mean loss of each row over its masks; (n,)."""
         losses = torch.cat([masked_losses(module, batch) for batch in self.batches])
-        losses = losses.double().view(-1, len(self.rows)).mean(0)
-        return (losses / self.rows.weight.double().mean()).cpu().numpy()
+        return losses.double().view(-1, len(self.rows.X)).mean(0).cpu().numpy()
 
     after_epoch = losses
 
@@ -103,13 +64,13 @@ class ValidationLosses:
         pass
 
 
-class MaskedLoss:
+class MaskedLoss(MinibatchLoss):
     """Minus the masked scores of minibatches of rows.
 
     Parameters
     ----------
     module : MaskedModule
-    rows : StandardisedRows
+    rows : TrainingRows
     sizes : RowMasks
     generator : torch.Generator
         Source of minibatches, masks and dropout, on the device of the rows.
@@ -117,46 +78,34 @@ class MaskedLoss:
     n_masks : int or None
         Number of masks in a step; None is one for each row.
     min_steps : int
-        An epoch passes over few rows several times, to have about so many steps.
+        As in `MinibatchLoss`.
     """
 
     def __init__(
         self, module, rows, sizes, generator, batch_size, n_masks, min_steps=8
     ):
-        self.module, self.rows, self.sizes = module, rows, sizes
+        super().__init__(rows, batch_size, min_steps)
+        self.module, self.sizes = module, sizes
         self.generator, self.n_masks = generator, n_masks
-        self.full_size, self.min_steps = int(batch_size), min_steps
-        self.step_weight = 1.0
 
     def as_part(self):
-        """Take the rows as a part of a stream, which come once; return self."""
-        self.min_steps = 1
-        size = len(self.rows) // math.ceil(len(self.rows) / self.full_size)
-        self.step_weight, self.full_size = size / self.full_size, size
+        """Take the rows as a part of a stream: all of them, once."""
+        super().as_part()
+        n_rows, self.min_steps = len(self.rows.X), 1
+        self.batch_size = n_rows // math.ceil(n_rows / self.batch_size)
         return self
-
-    def join(self, validation):
-        """Train on validation rows, too."""
-        self.rows = self.rows + validation.rows
-
-    @property
-    def batch_size(self):
-        return min(self.full_size, len(self.rows))
 
     def batches(self):
         """Yield the minibatches of one epoch, of equal size.
 
         Rows left over come in other epochs.
         """
-        n_batches = len(self.rows) // self.batch_size
-        n_passes = passes_of_epoch(len(self.rows), n_batches, self.min_steps)
-        for _ in range(n_passes):
-            order = torch.randperm(
-                len(self.rows), generator=self.generator, device=self.generator.device
-            )
-            yield from self._with_masks(
-                order[: n_batches * self.batch_size].split(self.batch_size)
-            )
+        n_rows, device = len(self.rows.X), self.generator.device
+        size = min(self.batch_size, n_rows)
+        n_batches = n_rows // size
+        for _ in range(self.count_passes(n_batches)):
+            order = torch.randperm(n_rows, generator=self.generator, device=device)
+            yield from self._with_masks(order[: n_batches * size].split(size))
 
     def losses(self, module, batch):
         return masked_losses(module, batch, self.generator)
@@ -164,12 +113,13 @@ class MaskedLoss:
     @torch.no_grad()
     def _with_masks(self, batches):
         """Yield batches with masks, which are drawn for several batches at once."""
-        size = max(self.batch_size, self.n_masks or 0)
+        weighted = self.rows._replace(weight=self.rows.relative_weight)
+        size = max(len(batches[0]), self.n_masks or 0)
         n_at_once = max(1, CHUNK // size)
         for first in range(0, len(batches), n_at_once):
             several = [self._repeated(b) for b in batches[first : first + n_at_once]]
-            rows = self.rows[torch.cat(several)]
-            masks = self._masks(rows.present, len(several))
+            rows = weighted.take(torch.cat(several))
+            masks = self._masks(~rows.X.isnan(), len(several))
             yield from batches_of(self.module, rows, masks, size)
 
     def _repeated(self, chosen):
@@ -196,9 +146,9 @@ class MaskedSolver(NetSolver):
     @torch.no_grad()
     def close(self):
         super().close()
-        rows, sizes = self.objective.rows, self.objective.sizes
-        X, present = rows.X[:CHUNK], rows.present[:CHUNK]
-        hidden, _ = sizes.draw(present, self.objective.generator)
+        X = self.objective.rows.X[:CHUNK]
+        present = ~X.isnan()
+        hidden, _ = self.objective.sizes.draw(present, self.objective.generator)
         is_target = hidden & present
         conditionals = self.module(X, present & ~hidden)
         at_floor = conditionals.is_at_floor(X) & is_target

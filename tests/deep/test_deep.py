@@ -17,6 +17,7 @@ from sklearn_mpt._deep.objectives import (
 )
 from sklearn_mpt._deep.posterior_modes import gaussian_at_mode
 from sklearn_mpt._fitting.masks import training_sets
+from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._integration.integrals import log_joint, rows_of
 from sklearn_mpt._integration.quadrature import (
     Nodes,
@@ -303,7 +304,7 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
     monkeypatch.setattr(model, "posterior", lambda *rows: twice)
     points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
     of = SampleCounts(2, 6, N_DIMS), np.random.default_rng(0)
-    objective = DrawnMasksLoss(X, 4, *of, ("uniform", 8))
+    objective = DrawnMasksLoss(TrainingRows.from_arrays(X), 4, *of, ("uniform", 8))
     total = 0
     for size in range(1, N_FEATURES + 1):
         masks = all_masks(N_FEATURES, size)
@@ -325,7 +326,7 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
 
 @pytest.mark.parametrize("n_masks", [2, 10, 50])
 def test_drawn_masks_are_of_all_sizes_alike(n_masks):
-    X = torch.arange(20.0)[:, None].expand(-1, 10)
+    X = TrainingRows.from_arrays(torch.arange(20.0)[:, None].expand(-1, 10))
     masks = "uniform", n_masks
     of = SampleCounts(1, 1, 1), np.random.default_rng(0)
     objective = DrawnMasksLoss(X, 20, *of, masks, min_steps=10)
@@ -345,7 +346,8 @@ def test_drawn_masks_are_of_all_sizes_alike(n_masks):
 
 def test_drawn_masks_of_a_fixed_size_have_it():
     of = SampleCounts(1, 1, 1), np.random.default_rng(0)
-    objective = DrawnMasksLoss(torch.zeros(6, 10), 6, *of, (0.3, 4))
+    rows = TrainingRows.from_arrays(torch.zeros(6, 10))
+    objective = DrawnMasksLoss(rows, 6, *of, (0.3, 4))
     _, _, mask, _ = next(objective.batches())
     assert (mask.sum(1) == 3).all()
     assert_array_equal(mask[0], mask[4])

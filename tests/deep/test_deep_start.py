@@ -11,13 +11,10 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep import vae
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import StartKind, start
-from sklearn_mpt._deep.validation import ValidationRows
-from sklearn_mpt._factors.starts import squared_distances
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian, Poisson
 
 LINEAR = StartKind(1.5, is_linear=True)
@@ -38,45 +35,6 @@ def started(kind, X, likelihood="gaussian", **settings):
     attributes = start(recipe, model.n_components, likelihood, X, rng, kind)
     model.fit(X).__dict__.update(attributes)
     return model
-
-
-def held_out_of(X, monkeypatch, **settings):
-    """The rows that a fit holds out, standardised, by their numbers."""
-    taken = []
-
-    class Spy(ValidationRows):
-        def __init__(self, X, *more):
-            taken.append(X.cpu().numpy())
-            super().__init__(X, *more)
-
-    monkeypatch.setattr(vae, "ValidationRows", Spy)
-    defaults = {"hidden_layer_sizes": (4,), "max_iter": 1, "random_state": 0}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        MPTDeepVAE(2, **{**defaults, **settings}).fit(X)
-    rows = np.nan_to_num((X - np.nanmean(X, 0)) / np.nanstd(X - np.nanmean(X, 0)))
-    (found,) = taken
-    distance = ((np.nan_to_num(found)[:, None] - rows) ** 2).sum(2)
-    assert distance.min(1).max() < 1e-6
-    return distance.argmin(1)
-
-
-def test_rows_held_out_are_as_hard_to_explain_as_all(monkeypatch):
-    X = low_rank()
-    X[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
-    centred = np.nan_to_num(X - np.nanmean(X, 0))
-    rank = squared_distances(centred, 2).argsort().argsort()
-    for seed in range(3):
-        chosen = held_out_of(X, monkeypatch, random_state=seed)
-        assert sorted(rank[chosen] // 10) == list(range(30))  # one in ten each
-        assert list(rank[chosen]) != sorted(rank[chosen])
-
-
-@pytest.mark.parametrize(("n_features", "n_left"), [(1, 1), (2, 1), (6, 4)])
-def test_what_principal_components_leave(n_features, n_left):
-    X = np.random.default_rng(0).normal(size=(50, n_features))
-    values = np.linalg.eigvalsh(X.T @ X)
-    assert_allclose(squared_distances(X, 2).sum(), values[:n_left].sum(), rtol=1e-3)
 
 
 def test_layers_are_spread_over_their_inputs():

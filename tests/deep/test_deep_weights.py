@@ -25,6 +25,7 @@ from sklearn_mpt._deep.validation import (
     newton_step,
     shrunk_minimum,
 )
+from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 from sklearn_mpt._likelihoods.base import noises_of
@@ -107,7 +108,7 @@ def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
 
     def losses(weight=None):
         rng = np.random.default_rng(0)
-        objective = kind(X, 60, points, rng, *masks, weight=weight)
+        objective = kind(TrainingRows.from_arrays(X, weight), 60, points, rng, *masks)
         batch = next(iter(objective.batches()))
         with torch.no_grad():
             return objective.losses(module, batch).numpy()
@@ -122,8 +123,11 @@ def test_held_out_losses_are_weighted():
     X, points = torch.tensor(rows(), dtype=torch.float32), SampleCounts(4, 8, 1)
     module = module.float()
     plain, by_weight = (
-        ValidationRows(X, 25, points, 0, *weight).losses(module)
-        for weight in ((), (1.0 + WEIGHT,))
+        ValidationRows(held_out, 25, points, 0).losses(module)
+        for held_out in (
+            TrainingRows.from_arrays(X),
+            TrainingRows.from_arrays(X, 1.0 + WEIGHT),
+        )
     )
     expected = np.average(plain, weights=1.0 + WEIGHT)
     assert by_weight.mean() == pytest.approx(expected, rel=1e-5)
@@ -131,9 +135,10 @@ def test_held_out_losses_are_weighted():
 
 def test_held_out_rows_join_with_their_weights_and_gaps():
     X, weight = torch.tensor(rows()), 1.0 + WEIGHT
-    held_out = ValidationRows(X[40:], 25, SampleCounts(4, 8, 1), 0, weight[40:])
-    of = SampleCounts(4, 8, 1), np.random.default_rng(0), ("uniform", 8)
-    objective = BoundGainsLoss(X[:40], 60, *of, weight=weight[:40])
+    weighted, points = TrainingRows.from_arrays(X, weight), SampleCounts(4, 8, 1)
+    held_out = ValidationRows(weighted.take(slice(40, None)), 25, points, 0)
+    of = points, np.random.default_rng(0), ("uniform", 8)
+    objective = BoundGainsLoss(weighted.take(slice(40)), 60, *of)
     objective.join(held_out)
     batch, counts, *_ = next(iter(objective.batches()))
     order = np.random.default_rng(0).permutation(60)
@@ -155,7 +160,7 @@ def test_which_fits_train_on_held_out_rows_in_the_end(monkeypatch, changed, join
     n_rows = []
 
     def losses(self, module, batch):
-        n_rows.append(len(self.X))
+        n_rows.append(len(self.rows.X))
         return module.decoder.coefs[0].sum().expand(2) * 0
 
     for kind in (BoundGainsLoss, EncodeDecodeLoss, BoundLoss):
@@ -178,7 +183,8 @@ def test_noise_rests_while_held_out_rows_are_trained_on(monkeypatch):
         found.append((solver.module, noise.clone(), first.clone()))
 
     monkeypatch.setattr(NetSolver, "_join_validation_rows", joined)
-    quick(n_iter_no_change=3, max_iter=40).fit(low_rank_rows(60, 5, 2, 0.3, seed=0))
+    X = low_rank_rows(60, 5, 2, 0.3, seed=0)
+    quick(n_iter_no_change=3, tol=10, max_iter=40).fit(X)
     ((module, noise, first),) = found
     assert_array_equal(noises_of(module.likelihood)[0].detach(), noise.detach())
     assert (module.decoder.coefs[0] != first).any()
@@ -188,9 +194,8 @@ def test_noise_is_that_of_held_out_rows():
     X = low_rank_rows(400, 5, 1, 0.3, seed=0)
     model = quick(max_iter=0, hidden_layer_sizes=()).fit(X)
     module = module_of(vars(model), Gaussian(), "cpu").float()
-    held_out = ValidationRows(
-        torch.tensor(X, dtype=torch.float32), 100, SampleCounts(4, 8, 1), 0
-    )
+    held_out = TrainingRows.from_arrays(torch.tensor(X, dtype=torch.float32))
+    held_out = ValidationRows(held_out, 100, SampleCounts(4, 8, 1), 0)
     losses, noises = [], []
     for _ in range(3):
         losses.append(held_out.losses(module).mean().item())
@@ -207,7 +212,8 @@ def test_an_interrupt_leaves_noise_as_it_was():
 
     module = module_of(copy.deepcopy(vars(trained())), Gaussian(), "cpu")
     X, before = torch.tensor(rows()), module.likelihood.scatter.item()
-    held_out = ValidationRows(X.float(), 25, SampleCounts(4, 8, 1), 0)
+    held_out = TrainingRows.from_arrays(X.float())
+    held_out = ValidationRows(held_out, 25, SampleCounts(4, 8, 1), 0)
     with pytest.raises(KeyboardInterrupt):
         held_out.set_noise(module.float(), interrupted)
     assert module.likelihood.scatter.item() == pytest.approx(before, rel=1e-5)

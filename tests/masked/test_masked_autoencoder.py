@@ -25,12 +25,12 @@ from sklearn_mpt import (
     mpt_curve,
 )
 from sklearn_mpt._fitting.masks import RowMasks
-from sklearn_mpt._fitting.nets import passes_of_epoch
+from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.linear_start import NumberMoments, fit_linear, fit_mixture
 from sklearn_mpt._masked.module import MaskedModule
 from sklearn_mpt._masked.recipe import recipe_for
-from sklearn_mpt._masked.training import MaskedLoss, StandardisedRows
+from sklearn_mpt._masked.training import MaskedLoss
 from sklearn_mpt._measure.masks import read_blocks
 
 # a few epochs are enough for most tests
@@ -339,17 +339,6 @@ def test_two_modes_are_learned_where_a_linear_model_sees_none():
     assert min(left, right) > middle + np.log(5)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "most"), [(1, 1), (5, 2), (40, 16), (900, 20), (20000, 79)]
-)
-def test_an_epoch_of_few_rows_has_few_steps(n_rows, most):
-    """An epoch of five rows took 64 steps, and the fit a minute."""
-    batch_size = recipe_for(n_rows, 2).batch_size
-    n_batches = -(-n_rows // batch_size)
-    n_passes = passes_of_epoch(n_rows, n_batches, min_steps=16)
-    assert 1 <= n_passes * n_batches <= most
-
-
 def test_few_distinct_values_are_sharp_and_warned_of():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.integers(0, 2, 300), rng.normal(size=300)]).astype(float)
@@ -515,13 +504,13 @@ def test_the_recipe_is_smooth_and_bounded():
 @pytest.mark.parametrize("n_rows", [1, 50, 300, 511, 1000])
 def test_steps_on_a_part_of_a_stream_are_on_all_of_its_rows(n_rows):
     module = MaskedModule(["bernoulli"] * 3, [1] * 3, 1, ())
-    rows = StandardisedRows(torch.zeros(n_rows, 3), torch.ones(n_rows))
+    rows = TrainingRows.from_arrays(torch.zeros(n_rows, 3))
     how = RowMasks("uniform", 3), torch.Generator().manual_seed(0)
     size = recipe_for(n_rows, 3).batch_size
     loss = MaskedLoss(module, rows, *how, size, None).as_part()
     counts = [len(X) for X, *_ in loss.batches()]
     assert 0 <= n_rows - sum(counts) < len(counts)
-    assert loss.step_weight == counts[0] / size
+    assert loss.step_weight == min(1, n_rows / size)
 
 
 def test_columns_that_hold_what_is_no_value_are_named():
