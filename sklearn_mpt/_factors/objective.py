@@ -41,7 +41,7 @@ class GaussianObjective(Objective):
         Largest number of noise variances whose information is inverted as a matrix.
     joins_noises : bool
         Whether it is inverted as a matrix at all. The inverse would enlarge the noise
-        of gradients from few rows.
+        of gradients of a part of the rows.
     trial : tuple of (float, int)
         Least gain of a direction that is tried, as a fraction of the loss by removing
         the component, and number of epochs.
@@ -49,6 +49,7 @@ class GaussianObjective(Objective):
 
     max_joint_noises = 500
     trial = 0.25, 16
+    joins_noises = True
     has_gaps = False
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
@@ -183,6 +184,8 @@ class GaussianRows(GaussianObjective):
         See `GaussianObjective`.
     units : Units, default=None
         Of the rows, if they are not standardised.
+    is_all : bool
+        Whether these are all rows, and no part of a stream.
 
     Attributes
     ----------
@@ -209,6 +212,7 @@ class GaussianRows(GaussianObjective):
         weight=None,
         exact_follows=False,
         units=None,
+        is_all=True,
     ):
         log_scale = 0.0 if units is None else units.mean_log_scale(X, weight)
         super().__init__(masks, n_dims, floor, X.device, exact_follows, log_scale)
@@ -224,7 +228,7 @@ class GaussianRows(GaussianObjective):
         row_entries = 8 * n_features + 4 * n_dims**2
         self.n_block = max(64, CHUNK_ENTRIES // row_entries)
         self.is_noisy = masks is not None or self.n_batches > 1
-        self.joins_noises = not self.is_noisy
+        self.joins_noises = is_all and self.n_batches == 1
         self.has_gaps = bool(torch.isnan(X.min()))
 
     def _without_masks(self):
@@ -312,7 +316,6 @@ class GaussianMoments(GaussianObjective):
         device = moments.mean.device
         super().__init__(masks, n_dims, floor, device, exact_follows, log_scale)
         self.is_noisy = masks is not None
-        self.joins_noises = not exact_follows  # or masks need not reach the maximum
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
         has_pairs = self.is_noisy and masks.is_uniform and n_masks > 1

@@ -176,7 +176,7 @@ class GaussianModel(LinearModel):
         rows = as_view(data.X, data.device)
         if not is_whole:
             args = masks, params.batch_size, floor, data.weight, exact_follows, units
-            return GaussianRows(rows, n_dims, *args), point
+            return GaussianRows(rows, n_dims, *args, data.is_all), point
         moments = _moments(data.X, data.device, data.weight, data.fitted)
         n_masks = params.n_masks
         if masks is None:

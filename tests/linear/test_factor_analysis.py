@@ -5,7 +5,12 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_iris,
+    load_wine,
+)
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
 
@@ -49,6 +54,17 @@ def test_fits_by_masks_end_near_the_maximum_with_little_noise(n_masks):
     best = factors(8, objective="lml").fit(X)
     by_masks = factors(8, n_masks=n_masks).fit(X)
     assert by_masks.score(X) > best.score(X) - 0.01
+
+
+@pytest.mark.filterwarnings("ignore:Heywood case")
+def test_fits_by_masks_of_rows_with_gaps_end_near_the_maximum():
+    X = scale(load_diabetes().data)
+    X[np.random.default_rng(0).random(X.shape) < 0.15] = np.nan
+    by_masks, exact = (
+        factors(3, **how).fit(X).score(X)
+        for how in ({"n_masks": 4}, {"objective": "lml"})
+    )
+    assert by_masks > exact - 0.006
 
 
 def test_parameters_of_scikit_learn_have_its_scores():
