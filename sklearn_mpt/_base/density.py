@@ -300,9 +300,8 @@ def unit_attributes(likelihood, X, weight=None):
 
     X : rows, NaN where missing. weight : of the rows, array (n,); None is 1.
     """
-    shift, scale = likelihood.units(X, weight)
-    constant = np.flatnonzero(likelihood.constant(X))
-    return {"_shift": shift, "_scale": scale, "_constant": constant}
+    shift, scale, constant = likelihood.units(X, weight)
+    return {"_shift": shift, "_scale": scale, "_constant": np.flatnonzero(constant)}
 
 
 class Units(NamedTuple):
@@ -505,9 +504,7 @@ class IntegratedDensity(LatentDensity):
 
         def average(rows, rule, model):
             def mean(z):
-                return self.joint.likelihood.mean_within(
-                    rows.X[:, None], model.location(z)
-                )
+                return self.joint.likelihood.within(rows.X[:, None], model.location(z))
 
             return integrate_average(mean, rows, rule, model)
 
@@ -527,7 +524,7 @@ class IntegratedDensity(LatentDensity):
         z = self._draw_latent(rows, rng)
         uniform = X.new_tensor(rng.random(tuple(X.shape)))
         kind, location = self.joint.likelihood, self.joint.location(z)
-        return self.units.restore(kind.draw_within(rows.X, location, uniform))
+        return self.units.restore(kind.within(rows.X, location, uniform))
 
     def _draw_latent(self, rows, rng):
         """Draw z given what is observed, by importance resampling; (n, k)."""

@@ -75,12 +75,9 @@ class Guessing(ShapeLikelihood):
         wrong, right = self._log_probs(location)
         return torch.where(X > 0, right, wrong)
 
-    def row_factors(self, X, observed):
-        return Bernoulli.row_factors(self, X, observed)
-
-    def location_factors(self, location):
+    def pair_log_prob(self, X, observed, location):
         wrong, right = self._log_probs(location)
-        return torch.cat([right, wrong], 1)
+        return X @ right.T + (observed - X) @ wrong.T
 
     def derivatives(self, X, location):
         """Return the derivative, and the Fisher information."""

@@ -69,11 +69,11 @@ class Amounts(DispersionLikelihood):
     def check_rows(cls, X):
         check_values(X, cls.kind, "numbers above 0", X <= 0)
 
-    @staticmethod
-    def constant(X):
-        """Return in which columns all positive amounts, if there are any, are equal."""
+    def units(self, X, weight=None, by_column=False):
+        """Columns are constant if all positive amounts, if there are any, are equal."""
         logs = _logs_of_positive(X)
         low = np.fmin.reduce(logs, axis=0, initial=np.inf)
         high = np.fmax.reduce(logs, axis=0, initial=-np.inf)
         error = EQUAL_ROUNDING_ERRORS * np.finfo(np.float64).eps * (1 + np.abs(high))
-        return (low <= high) & (high - low <= error)
+        constant = (low <= high) & (high - low <= error)
+        return super().units(X, weight)._replace(constant=constant)

@@ -123,6 +123,18 @@ class FormedLocations(Locations):
         return self.hidden
 
 
+class ColumnUnits(NamedTuple):
+    """Units in which columns are standardised.
+
+    shift : of each column, (d,). scale : of each column, or one for all. constant :
+    which columns are constant, so that their density is unbounded, bool (d,).
+    """
+
+    shift: np.ndarray
+    scale: Scale
+    constant: np.ndarray
+
+
 class ShapeSteps(NamedTuple):
     """How far steps of shape parameters go.
 
@@ -280,21 +292,20 @@ class Likelihood(torch.nn.Module, ABC):
             except ValueError as error:
                 raise ValueError(f"Column {name!r}: {error}") from None
 
-    @staticmethod
     def units(
-        X: np.ndarray, weight: np.ndarray | None = None
-    ) -> tuple[np.ndarray, Scale]:
-        """Return the shift of each column and the scale that standardise X.
+        self, X: np.ndarray, weight: np.ndarray | None = None, by_column: bool = False
+    ) -> ColumnUnits:
+        """Return the units in which columns are standardised.
 
-        weight : weights of the rows, (n,); None is 1.
+        No column is constant for kinds of features without a density.
+
+        weight : weights of the rows, (n,); None is 1. by_column : whether each column
+        has a scale of its own, where a kind could have one for all.
         """
-        return np.zeros(X.shape[1]), 1.0
-
-    @classmethod
-    def units_of_each(cls, X, weight=None):
-        """Return the result of `units`, with a scale for each column."""
-        shift, scale = cls.units(X, weight)
-        return shift, np.full(X.shape[1], scale)
+        n_features = X.shape[1]
+        return ColumnUnits(
+            np.zeros(n_features), np.ones(n_features), np.zeros(n_features, dtype=bool)
+        )
 
     @staticmethod
     def standardised(
@@ -302,14 +313,6 @@ class Likelihood(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Return rows in these units; (n, d)."""
         return (X - shift) / scale
-
-    @staticmethod
-    def constant(X: np.ndarray) -> np.ndarray:
-        """Return which columns are constant, so that their density is unbounded.
-
-        Bool, (d,). False for all kinds of features without a density.
-        """
-        return np.zeros(X.shape[1], dtype=bool)
 
     @staticmethod
     @abstractmethod
@@ -359,29 +362,13 @@ class Likelihood(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Return the log-probability of each row at each shared location; (n, m).
 
+        Kinds for which it is a product of matrices override it.
+
         X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d), or ones
         of shape (1, d). location : (m, l).
         """
-        row_factors, constant = self.row_factors(X, observed)
-        return row_factors @ self.location_factors(location).T + constant
-
-    @property
-    def has_factors(self) -> bool:
-        """Whether `pair_log_prob` is a product of factors of rows and locations."""
-        return type(self).row_factors is not Likelihood.row_factors
-
-    def row_factors(
-        self, X: torch.Tensor, observed: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the factor of rows in `pair_log_prob`, and a constant to add.
-
-        They are (n, p) and (n, 1). Kinds without factors override `pair_log_prob`.
-        """
-        raise NotImplementedError
-
-    def location_factors(self, location: torch.Tensor) -> torch.Tensor:
-        """Return the factor of locations in `pair_log_prob`, (m, p)."""
-        raise NotImplementedError
+        entries = self.entry_log_prob(X[:, None], location)
+        return (entries * observed[:, None]).sum(-1)
 
     def shared_log_prob(
         self, X: torch.Tensor, observed: torch.Tensor, locations: Locations
@@ -542,18 +529,22 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return X.isnan()
 
-    def mean_within(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
-        """Return the expectation of each entry given what X tells of it; (..., d).
-
-        No entry is missing.
-        """
-        return X + torch.zeros_like(location[..., :1])
-
-    def draw_within(
-        self, X: torch.Tensor, location: torch.Tensor, uniform: torch.Tensor
+    def within(
+        self,
+        X: torch.Tensor,
+        location: torch.Tensor,
+        uniform: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Draw entries as `draw` does, given what X tells of open ones."""
-        return self.draw(location, uniform)
+        """Return what open entries are expected to be, given what X tells of them.
+
+        With uniform noise they are drawn. Entries that are not open are arbitrary.
+
+        X : shape (..., d); without noise, no entry is missing. uniform : shape (..., d)
+        or None.
+        """
+        if uniform is not None:
+            return self.draw(location, uniform)
+        return X + torch.zeros_like(location[..., :1])
 
 
 class ShapeLikelihood(Likelihood):

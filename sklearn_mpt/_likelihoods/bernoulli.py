@@ -33,12 +33,10 @@ class Bernoulli(Likelihood):
     def entry_log_prob(self, X, location):
         return logsigmoid((2 * X - 1) * location)
 
-    def row_factors(self, X, observed):
-        return torch.cat([X, observed - X], 1), X.new_zeros(1, 1)
-
-    def location_factors(self, location):
+    def pair_log_prob(self, X, observed, location):
         # All terms are at most 0, so large logits cause no cancellation.
-        return torch.cat([logsigmoid(location), logsigmoid(-location)], 1)
+        log_probs = torch.cat([logsigmoid(location), logsigmoid(-location)], 1)
+        return torch.cat([X, observed - X], 1) @ log_probs.T
 
     def derivatives(self, X, location):
         prob = torch.sigmoid(location)

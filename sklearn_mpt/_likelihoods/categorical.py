@@ -62,12 +62,10 @@ class Categorical(Likelihood):
         total = (logits - most).exp_().sum(-1)
         return at_codes(logits, X) - most[..., 0] - total.log()
 
-    def row_factors(self, X, observed):
+    def pair_log_prob(self, X, observed, location):
         is_category = self._indicators(X) * observed[..., None]
-        return is_category.flatten(1), X.new_zeros(1, 1)
-
-    def location_factors(self, location):
-        return log_softmax(self._by_feature(location)).flatten(1)
+        log_probs = log_softmax(self._by_feature(location))
+        return is_category.flatten(1) @ log_probs.flatten(1).T
 
     def derivatives(self, X, location):
         prob = self.mean(location)

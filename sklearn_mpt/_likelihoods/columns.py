@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import Likelihood, ShapeSteps
+from sklearn_mpt._likelihoods.base import ColumnUnits, Likelihood, ShapeSteps
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.gamma import Gamma
@@ -48,11 +48,35 @@ def likelihood_of(kind, n_categories, n_features):
     return LIKELIHOODS[kind].of_columns(n_categories, n_features)
 
 
+def _by_part(name, arguments, result):
+    """Return the method of `Columns` that calls the method `name` of each part.
+
+    arguments, result : what the last axis of each argument, and of what is returned, is
+    made of. "d" is for features, "l" for locations, "p" for expectations and "g" for
+    shape parameters; "-" is an argument that all parts get, and "+" a result that is
+    added up.
+    """
+
+    def method(self, *given):
+        results = [
+            getattr(part, name)(
+                *(self._taken(a, axis, i) for a, axis in zip(given, arguments))  # noqa: B905
+            )
+            for i, part in enumerate(self.parts)
+        ]
+        if len(result) < 2:
+            return self._joined(results, result)
+        return tuple(map(self._joined, zip(*results, strict=True), result))
+
+    return method
+
+
 class Columns(Likelihood):
     """Features of several kinds, with the shape parameters of their kinds.
 
     Features of one kind and one number of categories form a part, with its own
-    likelihood. Locations are in the order of the features.
+    likelihood. Locations are in the order of the features; expectations and shape
+    parameters are part by part.
 
     Parameters
     ----------
@@ -76,15 +100,12 @@ class Columns(Likelihood):
             likelihood_of(kind, count, feature_kinds.count((kind, count)))
             for kind, count in groups
         )
-        part_by_kind = dict(zip(groups, self.parts, strict=True))
-        self.n_locations_each = [
-            part_by_kind[kind].n_locations for kind in feature_kinds
-        ]
+        part_of = [groups.index(kind) for kind in feature_kinds]
+        self.n_locations_each = [self.parts[i].n_locations for i in part_of]
         self.n_locations = max(self.n_locations_each)
         if noise_variance is not None and "gaussian" in self.kinds:
-            place = groups.index(("gaussian", 1))
-            self.parts[place] = Gaussian(noise_variance)
-        self._store_places(groups)
+            self.parts[groups.index(("gaussian", 1))] = Gaussian(noise_variance)
+        self._store_places(np.array(part_of))
 
     @property
     def has_fixed_information(self):
@@ -98,47 +119,94 @@ class Columns(Likelihood):
     def has_blocks(self):
         return any(part.has_blocks for part in self.parts)
 
-    def _store_places(self, groups):
-        """Store the features and locations of each part, and the inverse order."""
-        feature_kinds = list(zip(self.kinds, self.n_categories, strict=True))
-        ends = np.concatenate([[0], np.cumsum(self.n_locations_each)])
-        spans = [np.arange(*span) for span in pairwise(ends)]
-        columns = [
-            np.flatnonzero([kind == group for kind in feature_kinds])
-            for group in groups
-        ]
-        locations = [np.concatenate([spans[j] for j in part]) for part in columns]
-        for i, (part, places) in enumerate(zip(columns, locations, strict=True)):
-            self.register_buffer(f"columns_{i}", torch.from_numpy(part))
-            self.register_buffer(f"locations_{i}", torch.from_numpy(places))
-        self._column_runs, self._location_runs = _runs(columns), _runs(locations)
-        self._slices = [
-            tuple(map(_slice_of, pair)) for pair in zip(columns, locations, strict=True)
-        ]
-        features = np.repeat(np.arange(len(self.kinds)), self.n_locations_each)
+    def _store_places(self, part_of):
+        """Store the features and locations of each part, and the inverse order.
+
+        part_of : the index of the part of each feature.
+        """
+        features = np.repeat(np.arange(len(part_of)), self.n_locations_each)
         self.register_buffer("feature_of", torch.from_numpy(features))
+        self._slices, self._runs = {}, {}
+        for axis, owner in (("d", part_of), ("l", part_of[features])):
+            places = [np.flatnonzero(owner == i) for i in range(len(self.parts))]
+            for i, index in enumerate(places):
+                self.register_buffer(f"places_{axis}{i}", torch.from_numpy(index))
+            self._slices[axis] = list(map(_slice_of, places))
+            self._runs[axis] = _runs(owner)
+        counts = np.bincount(part_of)
+        for axis, numbers in (
+            ("p", [part.n_means for part in self.parts]),
+            ("g", [part.n_shape_params for part in self.parts]),
+        ):
+            ends = np.concatenate([[0], np.cumsum(counts * numbers)]).tolist()
+            self._slices[axis] = [slice(*span) for span in pairwise(ends)]
+            self._runs[axis] = [(i, slice(None)) for i in range(len(counts))]
 
     def _iter_parts(self):
-        """Yield each part with the indices of its features and of its locations."""
+        """Yield each part with the indices of its features."""
         for i, part in enumerate(self.parts):
-            yield part, getattr(self, f"columns_{i}"), getattr(self, f"locations_{i}")
+            yield part, getattr(self, f"places_d{i}")
 
-    def _iter_part_slices(self):
-        """Yield the same, but slices of indices that follow each other: no copies."""
-        for (part, *indices), slices in zip(
-            self._iter_parts(), self._slices, strict=True
-        ):
-            yield part, *(s or index for s, index in zip(slices, indices, strict=True))
+    def _taken(self, argument, axis, i):
+        """Return what part i takes of an argument; see `_by_part`."""
+        if argument is None or axis == "-":
+            return argument
+        if isinstance(argument, np.ndarray):
+            return argument[..., getattr(self, f"places_{axis}{i}").cpu().numpy()]
+        index = self._slices[axis][
+            i
+        ]  # a slice, which copies nothing, where there is one
+        if index is None:
+            index = getattr(self, f"places_{axis}{i}")
+        return argument[..., index]
 
-    def _by_feature(self, parts):
-        return _joined(parts, self._column_runs)
+    def _joined(self, results, axis):
+        """Join results of the parts along the last axis; see `_by_part`."""
+        if not axis:
+            return None
+        if axis == "+":
+            return sum(results)
+        if len(results) == 1:
+            return results[0]
+        if isinstance(results[0], np.ndarray):
+            return np.concatenate(
+                [results[i][where] for i, where in self._runs[axis]], -1
+            )
+        shape = np.broadcast_shapes(*(part.shape[:-1] for part in results))
+        results = [part.expand(*shape, -1) for part in results]
+        return torch.cat([results[i][..., where] for i, where in self._runs[axis]], -1)
 
-    def _by_location(self, parts):
-        return _joined(parts, self._location_runs)
+    check_rows = _by_part("check_rows", "d", "")
+    _units = _by_part("units", "d--", "ddd")
+    standardised = _by_part("standardised", "ddd", "d")
+    start_location = _by_part("start_location", "d-", "l")
+    entry_log_prob = _by_part("entry_log_prob", "dl", "d")
+    pair_log_prob = _by_part("pair_log_prob", "ddl", "+")
+    expected_prob = _by_part("expected_prob", "d-l", "d")
+    derivatives = _by_part("derivatives", "dl", "ll")
+    shape_scores = _by_part("shape_scores", "dl", "g")
+    inputs = _by_part("inputs", "d", "l")
+    net_inputs = _by_part("net_inputs", "d", "p")
+    precision = _by_part("precision", "ldl", "+")
+    centre = _by_part("centre", "l", "l")
+    mean = _by_part("mean", "l", "p")
+    to_means = _by_part("to_means", "d", "p")
+    fill = _by_part("fill", "p", "d")
+    draw = _by_part("draw", "ld", "d")
+    is_open = _by_part("is_open", "d", "d")
+    within = _by_part("within", "dld", "d")
+
+    def units(self, X, weight=None, by_column=True):
+        return ColumnUnits(*self._units(X, weight, True))
+
+    def check_columns(self, X, names):
+        for part, columns in self._iter_parts():
+            j = columns.numpy()
+            part.check_columns(X[:, j], [names[i] for i in j.tolist()])
 
     def values_of_each(self, n_features):
         values = [None] * n_features
-        for part, columns, _ in self._iter_parts():
+        for part, columns in self._iter_parts():
             part_values = part.values_of_each(len(columns))
             if part_values is None:
                 return None
@@ -155,55 +223,12 @@ class Columns(Likelihood):
                 rows[unseen_levels, j] = unseen_levels
         return rows[~np.isnan(rows).all(axis=1)]
 
-    def check_rows(self, X):
-        for part, columns, _ in self._iter_parts():
-            part.check_rows(X[:, columns.numpy()])
-
-    def check_columns(self, X, names):
-        for part, columns, _ in self._iter_parts():
-            j = columns.numpy()
-            part.check_columns(X[:, j], [names[i] for i in j.tolist()])
-
-    def units(self, X, weight=None):
-        """Return a shift and a scale of each column.
-
-        The scale of a constant column is the geometric mean of those of the other
-        Gaussian columns, or 1.
-        """
-        shift, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
-        for part, columns, _ in self._iter_parts():
-            j = columns.numpy()
-            shift[j], scale[j] = part.units_of_each(X[:, j], weight)
-        constant = self.constant(X)
-        numbers = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
-        others = [j for j in numbers if not constant[j]]
-        if others:
-            constants = [j for j in numbers if constant[j]]
-            scale[constants] = np.exp(np.log(scale[others]).mean())
-        return shift, scale
-
-    def standardised(self, X, shift, scale):
-        return self._by_feature(
-            part.standardised(X[..., columns], shift[columns], scale[columns])
-            for part, columns, _ in self._iter_part_slices()
-        )
-
-    def constant(self, X):
-        is_constant = np.zeros(X.shape[1], dtype=bool)
-        for part, columns, _ in self._iter_parts():
-            is_constant[columns.numpy()] = part.constant(X[:, columns.numpy()])
-        return is_constant
-
-    def start_location(self, X, weight=None):
-        start = np.empty(len(self.feature_of))
-        for part, columns, locations in self._iter_parts():
-            X_part = X[:, columns.numpy()]
-            start[locations.numpy()] = part.start_location(X_part, weight)
-        return start
+    def to_locations(self, entries):
+        return entries[..., self.feature_of.to(entries.device)]
 
     def start_attributes(self, X, scale, weight=None):
         attributes = []
-        for part, columns, _ in self._iter_parts():
+        for part, columns in self._iter_parts():
             j = columns.numpy()
             arrays = part.start_attributes(X[:, j], scale[j], weight)
             tensors = {name: torch.from_numpy(a) for name, a in arrays.items()}
@@ -216,7 +241,7 @@ class Columns(Likelihood):
     def shape_attributes(self, scale):
         return self._join_attributes(
             (columns, part.shape_attributes(scale[columns.cpu().numpy()]))
-            for part, columns, _ in self._iter_parts()
+            for part, columns in self._iter_parts()
         )
 
     def _join_attributes(self, parts):
@@ -245,21 +270,19 @@ class Columns(Likelihood):
                 },
                 scale[columns.cpu().numpy()],
             )
-            for part, columns, _ in self._iter_parts()
+            for part, columns in self._iter_parts()
         )
 
     def check_attributes(self, fitted, columns=(), names=()):
-        for part, columns, _ in self._iter_parts():
+        for part, columns in self._iter_parts():
             names = [self.names[j] for j in columns.tolist()]
             part.check_attributes(fitted, columns.numpy(), names)
 
     def at(self, shape_params):
-        sizes = [
-            part.n_shape_params * len(columns)
-            for part, columns, _ in self._iter_parts()
-        ]
-        given = zip(self.parts, shape_params.split(sizes, -1), strict=True)
-        parts = (part.at(part_params) for part, part_params in given)
+        parts = (
+            part.at(self._taken(shape_params, "g", i))
+            for i, part in enumerate(self.parts)
+        )
         return self._with_parts(parts).to(shape_params.device)
 
     def _with_parts(self, parts):
@@ -291,187 +314,40 @@ class Columns(Likelihood):
     def shape_param_features(self):
         return [
             j
-            for part, columns, _ in self._iter_parts()
+            for part, columns in self._iter_parts()
             for j in columns.repeat_interleave(part.n_shape_params).tolist()
         ]
 
-    def shape_scores(self, X, location):
-        return torch.cat(
-            [
-                part.shape_scores(X[..., columns], location[..., places])
-                for part, columns, places in self._iter_part_slices()
-            ],
-            -1,
-        )
-
     def shape_sums(self, X, location, weight, information_weight, z):
+        entries = X, location, weight, information_weight
         slopes, informations = [], []
-        for part, columns, places in self._iter_part_slices():
+        for i, part in enumerate(self.parts):
             if part.n_shape_params:
-                entries = X[..., columns], location[..., places]
-                weights = weight[..., columns], information_weight[..., columns]
-                sums = part.shape_sums(*entries, *weights, z)
-                slopes.append(sums[0])
-                informations.append(sums[1])
+                own = (
+                    self._taken(a, axis, i)
+                    for a, axis in zip(entries, "dldd", strict=True)
+                )
+                slope, information = part.shape_sums(*own, z)
+                slopes.append(slope)
+                informations.append(information)
         if self.has_blocks:
             width = self.n_shape_params, z.shape[-1]
             informations = [_as_blocks(part, *width) for part in informations]
         return torch.cat(slopes), torch.cat(informations)
 
-    def entry_log_prob(self, X, location):
-        return self._by_feature(
-            part.entry_log_prob(X[..., columns], location[..., places])
-            for part, columns, places in self._iter_part_slices()
-        )
 
-    def pair_log_prob(self, X, observed, location):
-        total = 0.0
-        if any(part.has_factors for part in self.parts):
-            # one product is faster than several of narrow matrices
-            row_factors, total = self.row_factors(X, observed)
-            total = row_factors @ self.location_factors(location).T + total
-        for part, columns, places in self._iter_part_slices():
-            if not part.has_factors:
-                args = X[:, columns], observed[:, columns], location[:, places]
-                total = total + part.pair_log_prob(*args)
-        return total
-
-    @property
-    def has_factors(self):
-        return all(part.has_factors for part in self.parts)
-
-    def row_factors(self, X, observed):
-        """Return the factors of the parts that have any."""
-        factors, constants = zip(
-            *(
-                part.row_factors(X[:, columns], observed[:, columns])
-                for part, columns, _ in self._iter_part_slices()
-                if part.has_factors
-            ),
-            strict=True,
-        )
-        return torch.cat(factors, 1), sum(constants)
-
-    def location_factors(self, location):
-        """Return the factors of the parts that have any."""
-        return torch.cat(
-            [
-                part.location_factors(location[:, places])
-                for part, _, places in self._iter_part_slices()
-                if part.has_factors
-            ],
-            1,
-        )
-
-    def expected_prob(self, X, r, location):
-        return self._by_feature(
-            part.expected_prob(X[:, columns], r, location[:, places])
-            for part, columns, places in self._iter_part_slices()
-        )
-
-    def derivatives(self, X, location):
-        parts = [
-            part.derivatives(X[..., columns], location[..., places])
-            for part, columns, places in self._iter_part_slices()
-        ]
-        slopes, informations = zip(*parts, strict=True)
-        shape = np.broadcast_shapes(*(part.shape[:-1] for part in informations))
-        informations = (part.expand(*shape, -1) for part in informations)
-        return self._by_location(slopes), self._by_location(informations)
-
-    def to_locations(self, entries):
-        return entries[..., self.feature_of.to(entries.device)]
-
-    def inputs(self, X):
-        return self._by_location(
-            part.inputs(X[..., columns])
-            for part, columns, _ in self._iter_part_slices()
-        )
-
-    def net_inputs(self, X):
-        """Return the inputs, part by part."""
-        parts = self._iter_parts()
-        return torch.cat([part.net_inputs(X[..., c]) for part, c, _ in parts], -1)
-
-    def precision(self, information, observed, jacobian):
-        return sum(
-            part.precision(
-                information[..., places], observed[..., columns], jacobian[..., places]
-            )
-            for part, columns, places in self._iter_part_slices()
-        )
-
-    def centre(self, location):
-        return self._by_location(
-            part.centre(location[..., places])
-            for part, _, places in self._iter_part_slices()
-        )
-
-    def mean(self, location):
-        """Return the expectations that each part needs, part by part."""
-        means = (
-            part.mean(location[..., places])
-            for part, _, places in self._iter_part_slices()
-        )
-        return torch.cat(list(means), -1)
-
-    def to_means(self, entries):
-        parts = self._iter_parts()
-        return torch.cat([part.to_means(entries[..., c]) for part, c, _ in parts], -1)
-
-    def fill(self, mean):
-        sizes = [part.n_means * len(columns) for part, columns, _ in self._iter_parts()]
-        part_means = mean.split(sizes, -1)
-        pairs = zip(self.parts, part_means, strict=True)
-        return self._by_feature(part.fill(part_mean) for part, part_mean in pairs)
-
-    def draw(self, location, uniform):
-        return self._by_feature(
-            part.draw(location[..., places], uniform[..., columns])
-            for part, columns, places in self._iter_part_slices()
-        )
-
-    def is_open(self, X):
-        return self._by_feature(
-            part.is_open(X[..., columns])
-            for part, columns, _ in self._iter_part_slices()
-        )
-
-    def mean_within(self, X, location):
-        return self._by_feature(
-            part.mean_within(X[..., columns], location[..., places])
-            for part, columns, places in self._iter_part_slices()
-        )
-
-    def draw_within(self, X, location, uniform):
-        return self._by_feature(
-            part.draw_within(
-                X[..., columns], location[..., places], uniform[..., columns]
-            )
-            for part, columns, places in self._iter_part_slices()
-        )
-
-
-def _runs(parts):
+def _runs(owner):
     """Return slices of the parts that follow each other in the order of the table.
 
-    parts : increasing indices of each part, all of which are 0..d-1. Each run is the
-    number of a part and a slice of it.
+    owner : the index of the part of each place. Each run is such an index and a slice
+    of the part.
     """
-    part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    part_of = part_of[np.concatenate(parts).argsort()]
-    ends = np.flatnonzero(np.diff(part_of, append=-1)) + 1
-    runs, used = [], [0] * len(parts)
-    for part, length in zip(part_of[ends - 1], np.diff(ends, prepend=0), strict=True):
+    ends = np.flatnonzero(np.diff(owner, append=-1)) + 1
+    runs, used = [], [0] * (owner.max() + 1)
+    for part, length in zip(owner[ends - 1], np.diff(ends, prepend=0), strict=True):
         runs.append((part, slice(used[part], used[part] + length)))
         used[part] += length
     return runs
-
-
-def _joined(parts, runs):
-    """Join tensors of the parts along the last axis, in the order of the table."""
-    parts = list(parts)
-    return torch.cat([parts[part][..., where] for part, where in runs], -1)
 
 
 def _slice_of(indices):

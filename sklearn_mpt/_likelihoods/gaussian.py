@@ -5,7 +5,11 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
+from sklearn_mpt._likelihoods.base import (
+    ColumnUnits,
+    DispersionLikelihood,
+    totals,
+)
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 LOG_2PI = math.log(2 * math.pi)
@@ -83,6 +87,59 @@ def _squares(X, shift, unit, weight):
     return np.sum(parts, axis=0)
 
 
+def common_units(X, weight=None):
+    """Return the mean of each column and one standard deviation, ignoring NaN.
+
+    The standard deviation is 1 if all columns are constant.
+    """
+    check_sizes(X)
+    largest, constant = np.nanmax(_largest(X)), _constant_columns(X)
+    shift, scale = _shift(X, constant, weight), 1.0
+    if not constant.all():
+        squares, n_present = _squares(X, shift, largest, weight)
+        scale = float(largest * np.sqrt(squares.sum() / n_present.sum()))
+    _check_scales(scale)
+    return ColumnUnits(shift, scale, constant)
+
+
+def column_units(X, weight=None):
+    """Return mean and standard deviation of each column, ignoring NaN.
+
+    The standard deviation of a constant column is the geometric mean of those of the
+    others, or 1.
+    """
+    check_sizes(X)
+    constant = _constant_columns(X)
+    shift = _shift(X, constant, weight)
+    largest = np.where(constant, 1.0, _largest(X))
+    squares, n_present = _squares(X, shift, largest, weight)
+    scale = largest * np.sqrt(squares / n_present)
+    scale[constant] = 1.0
+    _check_scales(scale)
+    if not constant.all():
+        scale[constant] = np.exp(np.log(scale[~constant]).mean())
+    return ColumnUnits(shift, scale, constant)
+
+
+def _constant_columns(X):
+    """Return which columns are constant up to rounding errors.
+
+    Columns that vary in the first rows are not read any further.
+    """
+    is_constant = np.ones(X.shape[1], dtype=bool)
+    low, high = np.full((2, X.shape[1]), [[np.inf], [-np.inf]])
+    for block, _ in row_blocks(X):
+        ends = _range_of_block(block[:, is_constant])
+        low[is_constant] = np.minimum(low[is_constant], ends[0])
+        high[is_constant] = np.maximum(high[is_constant], ends[1])
+        is_constant[is_constant] = _are_same(
+            low[is_constant], high[is_constant], X.dtype
+        )
+        if not is_constant.any():
+            break
+    return is_constant
+
+
 def _are_same(low, high, dtype):
     eps = np.finfo(dtype if dtype == np.float32 else np.float64).eps
     return high - low <= EQUAL_ROUNDING_ERRORS * eps * np.maximum(
@@ -123,51 +180,9 @@ class Gaussian(DispersionLikelihood):
     def check_rows(X):
         """All real numbers are allowed."""
 
-    @staticmethod
-    def units(X, weight=None):
-        """Return the mean of each column and one standard deviation, ignoring NaN.
-
-        The standard deviation is 1 if all columns are constant.
-        """
-        check_sizes(X)
-        largest, constant = np.nanmax(_largest(X)), Gaussian.constant(X)
-        shift, scale = _shift(X, constant, weight), 1.0
-        if not constant.all():
-            squares, n_present = _squares(X, shift, largest, weight)
-            scale = float(largest * np.sqrt(squares.sum() / n_present.sum()))
-        _check_scales(scale)
-        return shift, scale
-
-    @staticmethod
-    def units_of_each(X, weight=None):
-        """Return mean and standard deviation of each column; 1 if it is constant."""
-        check_sizes(X)
-        constant = Gaussian.constant(X)
-        shift, scale = _shift(X, constant, weight), np.ones(X.shape[1])
-        largest = np.where(constant, 1.0, _largest(X))
-        squares, n_present = _squares(X, shift, largest, weight)
-        scale = np.where(constant, 1.0, largest * np.sqrt(squares / n_present))
-        _check_scales(scale)
-        return shift, scale
-
-    @staticmethod
-    def constant(X):
-        """Return which columns are constant up to rounding errors.
-
-        Columns that vary in the first rows are not read any further.
-        """
-        is_constant = np.ones(X.shape[1], dtype=bool)
-        low, high = np.full((2, X.shape[1]), [[np.inf], [-np.inf]])
-        for block, _ in row_blocks(X):
-            ends = _range_of_block(block[:, is_constant])
-            low[is_constant] = np.minimum(low[is_constant], ends[0])
-            high[is_constant] = np.maximum(high[is_constant], ends[1])
-            is_constant[is_constant] = _are_same(
-                low[is_constant], high[is_constant], X.dtype
-            )
-            if not is_constant.any():
-                break
-        return is_constant
+    def units(self, X, weight=None, by_column=False):
+        """Return means, and one standard deviation or those of the columns."""
+        return (column_units if by_column else common_units)(X, weight)
 
     @staticmethod
     def start_location(X, weight=None):
@@ -188,13 +203,8 @@ class Gaussian(DispersionLikelihood):
     def entry_log_prob(self, X, location):
         return normal_log_prob((X - location) ** 2, self.scatter)
 
-    def row_factors(self, X, observed):
-        row_factors = torch.cat([X, observed.expand_as(X)], 1)
-        return row_factors, _pair_constant(X, observed, self.scatter)
-
-    def location_factors(self, location):
-        scaled = location / self.scatter
-        return torch.cat([scaled, -0.5 * scaled * location], 1)
+    def pair_log_prob(self, X, observed, location):
+        return normal_pairs(X, observed, location, self.scatter)
 
     def shared_log_prob(self, X, observed, locations):
         """Return `pair_log_prob`, from the factors of the locations if that is cheaper.
@@ -242,10 +252,5 @@ def normal_pairs(X, observed, location, variance):
     """Return log-densities of observed entries at each shared location; (n, m)."""
     scaled = location / variance
     fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
-    return fit + _pair_constant(X, observed, variance)
-
-
-def _pair_constant(X, observed, variance):
-    """Return the terms of `pair_log_prob` without the locations; (n, 1)."""
     size = X**2 / variance + observed * (LOG_2PI + variance.log())
-    return -0.5 * size.sum(1, keepdim=True)
+    return fit - 0.5 * size.sum(1, keepdim=True)

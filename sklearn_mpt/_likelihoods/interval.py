@@ -22,6 +22,7 @@ from sklearn_mpt._likelihoods.gaussian import (
     LOG_2PI,
     SINGLE_NOISE_FLOOR,
     Gaussian,
+    column_units,
     normal_log_prob,
     normal_pairs,
 )
@@ -138,13 +139,8 @@ class Interval(DispersionLikelihood):
         ]
         return torch.where(is_code, codes_of(*ends), (X - shift) / scale)
 
-    @staticmethod
-    def units(X, weight=None):
-        return Gaussian.units_of_each(numbers_near(X), weight)
-
-    @staticmethod
-    def constant(X):
-        return Gaussian.constant(numbers_near(X))
+    def units(self, X, weight=None, by_column=False):
+        return _units(X, weight)
 
     @staticmethod
     def start_location(X, weight=None):
@@ -191,13 +187,12 @@ class Interval(DispersionLikelihood):
     def is_open(self, X):
         return is_open(X)
 
-    def mean_within(self, X, location):
-        slope, _, is_code = _derivatives(X, location, self.scatter)
-        return torch.where(is_code, location + self.scatter.sqrt() * slope, X)
-
-    def draw_within(self, X, location, uniform):
-        within = drawn_within(X, location, self.scatter, uniform)
-        return torch.where(has_codes(X), within, self.draw(location, uniform))
+    def within(self, X, location, uniform=None):
+        if uniform is None:
+            slope, _, _ = _derivatives(X, location, self.scatter)
+            return location + self.scatter.sqrt() * slope
+        drawn = drawn_within(X, location, self.scatter, uniform)
+        return torch.where(has_codes(X), drawn, self.draw(location, uniform))
 
 
 def is_open(X):
@@ -269,8 +264,14 @@ def _derivatives(X, mean, variance):
 
 def check_intervals(X):
     """Refuse training rows with intervals that are too narrow; array (n, d)."""
-    units = map(torch.from_numpy, Interval.units(X))
-    _check_width(torch.from_numpy(X.astype(np.float64)), *units)
+    shift, scale, _ = map(torch.from_numpy, _units(X))
+    _check_width(torch.from_numpy(X.astype(np.float64)), shift, scale)
+
+
+def _units(X, weight=None):
+    """Return the units of numbers near the intervals; 1 for constant columns."""
+    units = column_units(numbers_near(X), weight)
+    return units._replace(scale=np.where(units.constant, 1.0, units.scale))
 
 
 def _check_width(X, shift=0.0, scale=math.inf):

@@ -123,19 +123,14 @@ class Levels(ShapeLikelihood):
         levels = torch.arange(1, self.n_categories, device=X.device)
         return torch.where(X[..., None] >= levels, 1.0, -1.0).to(X.dtype).flatten(-2)
 
-    def row_factors(self, X, observed):
-        is_level = X[:, None] == self._levels(X)
-        return (is_level * observed[:, None]).flatten(1), X.new_zeros(1, 1)
-
-    def location_factors(self, location):
-        log_prob = self.entry_log_prob(self._levels(location), location[:, None])
-        return log_prob.flatten(1)  # from shape (m, C, d)
+    def pair_log_prob(self, X, observed, location):
+        levels = self._codes(location)[:, None]
+        log_probs = self.entry_log_prob(levels, location[:, None])  # (m, C, d)
+        is_level = (X[:, None] == levels) * observed[:, None]
+        return is_level.flatten(1) @ log_probs.flatten(1).T
 
     def _codes(self, like):
         return torch.arange(self.n_categories, device=like.device).to(like)
-
-    def _levels(self, like):
-        return self._codes(like)[:, None]
 
     def draw(self, location, uniform):
         above = self.mean(location).unflatten(-1, (-1, self.n_means))

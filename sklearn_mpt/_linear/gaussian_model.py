@@ -69,7 +69,7 @@ class GaussianModel(LinearModel):
     def start(self, X, rng, weight):
         init, n_dims = self.params.init, self.params.n_components
         shape = n_dims, X.shape[1]
-        kind = Gaussian
+        kind = Gaussian()
         if self.noise != "shared":
             kind = Columns(["gaussian"] * shape[1], [1] * shape[1])
         units = unit_attributes(kind, X, weight)

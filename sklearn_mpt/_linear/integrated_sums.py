@@ -184,8 +184,7 @@ class RepresentativeValues(NamedTuple):
 def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     """Return sums of the log marginal likelihoods of rows, at shared nodes.
 
-    The gradient is that of products of matrices. If one of them is the same for all
-    rows, so is its gradient, which is computed once. The information is computed at the
+    The gradient is that of products of matrices. The information is computed at the
     representative values of entries.
 
     blocks : iterable of rows, their weights, and indicators of `RepresentativeValues`.
@@ -200,16 +199,13 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
         location = (nodes @ point.coefs.T).detach().requires_grad_()
         shape_params = point.shape_params.detach().requires_grad_()
         at = likelihood.at(shape_params)
-        factors = at.location_factors(location) if at.has_factors else location
     parts = [
-        _shared_part(*block, grid, steps, factors, shape_params, at) for block in blocks
+        _shared_part(*block, grid, steps, location, shape_params, at)
+        for block in blocks
     ]
     row_values, sums, unresolved = zip(*parts, strict=True)
     value, weight = (torch.cat(part) for part in zip(*row_values, strict=True))
-    factor_slopes, shape_slope, known = (sum(part) for part in zip(*sums, strict=True))
-    location_slope, shape_gradient = _gradients(
-        factors, factor_slopes, (location, shape_params)
-    )
+    location_slope, shape_slope, known = (sum(part) for part in zip(*sums, strict=True))
     location = location.detach()
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
@@ -217,41 +213,31 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     information = likelihood.derivatives(X, location[None])[1]
     information = information * likelihood.to_locations(known)
     full = _outer_sums(information.sum(0), nodes)
-    shape_params = shape_params and (shape_slope + shape_gradient, shape_params[1])
+    shape_params = shape_params and (shape_slope, shape_params[1])
     return sums_of(
         value, weight, location_slope.T @ nodes, full, shape_params
     ), unresolved
 
 
 def _shared_part(
-    rows, weight, indicators, grid, steps, factors, shape_params, likelihood
+    rows, weight, indicators, grid, steps, location, shape_params, likelihood
 ):
     """Return what `shared_likelihood_sums` adds up, and which rows are unresolved.
 
-    Value and weight of each row that is resolved; gradients in factors and shape
+    Value and weight of each row that is resolved; gradients in locations and shape
     parameters, and weights of representative values at nodes, (v, s, d).
 
-    factors : `location_factors` of the nodes, or their locations if there are none.
     likelihood : with these shape parameters.
     """
     z, log_weight = grid
     is_observed = rows.observed.to(rows.X.dtype)
     with torch.enable_grad():
-        factors = factors.detach().requires_grad_()
-        if likelihood.has_factors:
-            row_factors, constant = likelihood.row_factors(
-                rows.X * is_observed, is_observed
-            )
-            log_prob = row_factors @ factors.T + constant
-        else:
-            log_prob = likelihood.pair_log_prob(
-                rows.X * is_observed, is_observed, factors
-            )
+        log_prob = likelihood.pair_log_prob(rows.X * is_observed, is_observed, location)
     value, r = total_and_shares(log_prob.detach() + log_weight)
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
-    gradients = _gradients(log_prob, r, (factors, shape_params))
+    gradients = _gradients(log_prob, r, (location, shape_params))
     if indicators.shape[1] == 1 and rows.observed.all():
         known = r.sum(0)[:, None, None].expand(-1, *indicators.shape[1:])
     else:

@@ -15,7 +15,7 @@ from sklearn_mpt._integration.quadrature import (
 )
 from sklearn_mpt._integration.row_nodes import ROW_GRID
 from sklearn_mpt._matrices import log_determinant
-from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING
+from sklearn_mpt._numbers import ROUNDING
 
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
@@ -35,7 +35,6 @@ class LinearMap:
         self.components = components
         self.intercept = intercept
         self.likelihood = likelihood
-        self._kept: dict[torch.Tensor, torch.Tensor] = {}
 
     @property
     def n_dims(self):
@@ -59,17 +58,9 @@ class LinearMap:
         """Return the log-probability of each row at each shared node; (n, s).
 
         X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d). z : the
-        nodes, (s, k), whose factors are kept for further rows.
+        nodes, (s, k).
         """
-        if not self.likelihood.has_factors:
-            return self.likelihood.pair_log_prob(X, observed, self.location(z))
-        row_factors, constant = self.likelihood.row_factors(X, observed)
-        factors = self._kept.get(z)
-        if factors is None:
-            factors = self.likelihood.location_factors(self.location(z))
-            if factors.numel() <= CHUNK_ENTRIES:
-                self._kept[z] = factors
-        return (row_factors @ factors.T).add_(constant)
+        return self.likelihood.pair_log_prob(X, observed, self.location(z))
 
     def propose(self, rows):
         is_quadrature = self.n_dims <= MAX_GRID_DIMS

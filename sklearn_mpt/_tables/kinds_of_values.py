@@ -111,10 +111,10 @@ def _log_prob(likelihood, train, test):
 
     It has the location and the shape parameters from which models start.
     """
-    shift, scale = likelihood.units(train)
+    shift, scale, _ = likelihood.units(train)
     train, test = (train - shift) / scale, (test - shift) / scale
     location = torch.from_numpy(likelihood.start_location(train))
     attributes = likelihood.start_attributes(train, scale)
     fitted = likelihood.from_attributes(attributes, scale)
     log_prob = fitted.entry_log_prob(torch.from_numpy(test), location)
-    return log_prob[:, 0].detach().numpy() - math.log(scale)
+    return log_prob[:, 0].detach().numpy() - np.log(scale)

@@ -434,8 +434,8 @@ def test_units_of_a_constant_column_are_those_of_its_neighbours(value, dtype):
     X[:, 2] = value
     X[5, 2], X[7, 2] = np.nextafter(X[5, 2], dtype(9)), np.nan
     likelihood = Columns(["gaussian"] * 3, [1] * 3)
-    assert likelihood.constant(X).tolist() == [False, False, True]
-    shift, scale = likelihood.units(X)
+    shift, scale, constant = likelihood.units(X)
+    assert constant.tolist() == [False, False, True]
     assert np.nanmin(X[:, 2]) <= shift[2] <= np.nanmax(X[:, 2])
     assert scale[2] == pytest.approx(np.sqrt(scale[0] * scale[1]))
     assert_allclose(scale[:2], X[:, :2].std(axis=0), rtol=1e-6)
@@ -448,15 +448,17 @@ def test_units_of_each_column_are_those_of_the_column_alone(dtype):
     X[:, 1] = 1 / 3
     X[rng.random(X.shape) < 0.2] = np.nan
     weight = rng.random(30)
-    shift, scale = Gaussian.units_of_each(X, weight)
-    alone = [Gaussian.units(X[:, [j]], weight) for j in range(5)]
-    assert_allclose(shift, [mean[0] for mean, _ in alone])
-    assert_allclose(scale, [deviation for _, deviation in alone])
+    shift, scale, constant = Gaussian().units(X, weight, by_column=True)
+    alone = [Gaussian().units(X[:, [j]], weight) for j in range(5)]
+    assert_allclose(shift, [mean[0] for mean, *_ in alone])
+    varies = [j for j in range(5) if not constant[j]]
+    assert len(varies) == 4
+    assert_allclose(scale[varies], [alone[j].scale for j in varies])
 
 
 def test_rows_that_are_all_the_same_have_a_unit_of_one():
     X = np.tile([1 / 3, 0.7, 1e-5], (50, 1))
-    shift, scale = Gaussian.units(X)
+    shift, scale, _ = Gaussian().units(X)
     assert_allclose(shift, X[0], rtol=0)
     assert scale == 1
 
@@ -464,8 +466,8 @@ def test_rows_that_are_all_the_same_have_a_unit_of_one():
 @pytest.mark.parametrize(("size", "dtype"), [(1e-3, np.float64), (1e4, np.float32)])
 def test_small_differences_of_large_numbers_are_no_rounding_errors(size, dtype):
     X = (1e9 + size * np.random.default_rng(0).normal(size=(60, 2))).astype(dtype)
-    assert not Gaussian.constant(X).any()
-    _, scale = Gaussian.units(X)
+    _, scale, constant = Gaussian().units(X)
+    assert not constant.any()
     assert scale == pytest.approx(np.sqrt(X.astype(float).var(axis=0).mean()))
 
 
@@ -473,9 +475,9 @@ def test_numbers_whose_squares_overflow_are_refused():
     X = np.random.default_rng(0).normal(size=(20, 2))
     X[:, 1] = 1e300
     with pytest.raises(ValueError, match=r"X holds values of size 1e\+300"):
-        Gaussian.units(X)
+        Gaussian().units(X)
 
 
 def test_categories_and_counts_may_be_constant():
     X = np.ones((5, 2))
-    assert not Columns(["poisson", "bernoulli"], [1, 1]).constant(X).any()
+    assert not Columns(["poisson", "bernoulli"], [1, 1]).units(X).constant.any()
