@@ -72,6 +72,7 @@ class MPTCurveDisplay(Display):
         n_masks: int | None = None,
         design: str = "auto",
         allocation: str = "equal",
+        mask_blocks: ArrayLike | str | None = None,
         random_state: RandomState = None,
         n_jobs: int | None = None,
         ax: Axes | None = None,
@@ -96,6 +97,8 @@ class MPTCurveDisplay(Display):
             How masks are drawn, as in :func:`mpt_curve`.
         allocation : {"equal", "neyman"}, default="equal"
             How the masks are divided among the sizes, as in :func:`mpt_curve`.
+        mask_blocks : array-like of shape (n_features,), "span" or "word", default=None
+            Structure of the masks, as in :func:`mpt_curve`.
         random_state : int, RandomState instance or None, default=None
             Determines the masks. None takes the `random_state` of the estimator.
         n_jobs : int, default=None
@@ -121,6 +124,7 @@ class MPTCurveDisplay(Display):
             n_masks=n_masks,
             design=design,
             allocation=allocation,
+            mask_blocks=mask_blocks,
             random_state=random_state,
             n_jobs=n_jobs,
         )

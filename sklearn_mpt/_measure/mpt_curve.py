@@ -163,20 +163,19 @@ def mpt_curve(
     rows = check_rows(estimator, X)
     check_hidden_values(estimator, rows)
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
-    check_choice(design, "design", DESIGNS)
     names = feature_names(estimator, X)
     blocks = read_blocks(mask_blocks, names or range(rows.shape[1]))
-    if blocks is not None:
-        design = _design_of_blocks(design)
-    if design == "all":
+    is_chain = mask_sizes is None and hasattr(estimator, "mean_chain_scores")
+    check_choice(design, "design", DESIGNS)
+    is_all = design == "all"
+    design = _choose_design(design, allocation, blocks, is_chain)
+    if is_all:
         n_masks = _count_for_all(n_masks, rows.shape[1])
         random_state = 0  # it decides in which order masks are added up, no more
     n_masks = 10 if n_masks is None else n_masks
     check_int(n_masks, "n_masks")
     n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
-    is_chain = mask_sizes is None and hasattr(estimator, "mean_chain_scores")
-    design = _choose_design(design, allocation, is_chain)
     measurement = designs.Measurement(
         estimator,
         rows,
@@ -209,9 +208,13 @@ def _check_ragged(mask_sizes, design, allocation):
         )
 
 
-def _choose_design(design, allocation, is_chain):
+def _choose_design(design, allocation, blocks, is_chain):
     """Return the name of the function in `designs` to call."""
     check_choice(allocation, "allocation", ["equal", "neyman"])
+    if blocks is not None and design not in ("auto", "independent"):
+        raise ValueError(
+            f"mask_blocks needs design='independent' or 'auto', got {design!r}."
+        )
     if allocation == "neyman":
         if design not in ("auto", "independent"):
             raise ValueError(
@@ -219,18 +222,10 @@ def _choose_design(design, allocation, is_chain):
                 f"{design!r}."
             )
         return "neyman"
-    if design == "auto":
+    if design == "auto" and blocks is None:
         return "chain" if is_chain else "balanced"
     # All masks are independent ones, without repetition, as many as there are.
-    return "independent" if design == "all" else design
-
-
-def _design_of_blocks(design):
-    if design not in ("auto", "independent"):
-        raise ValueError(
-            f"mask_blocks needs design='independent' or 'auto', got {design!r}."
-        )
-    return "independent"
+    return "independent" if design in ("all", "auto") else design
 
 
 def _count_for_all(n_masks, n_features):

@@ -1,8 +1,10 @@
+from inspect import signature
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from sklearn_mpt import MPTCurve, MPTCurveDisplay
+from sklearn_mpt import MPTCurve, MPTCurveDisplay, mpt_curve
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +23,14 @@ def test_bars_add_up_to_the_lml(known):
     display = MPTCurveDisplay.from_estimator(model, X, n_masks=3, random_state=0)
     assert np.isclose(filled_area(display), display.curve.lml)
     assert f"{display.curve.lml:.2f}" in display.line_.get_label()
+
+
+def test_the_curve_takes_all_its_parameters(known):
+    parameters = signature(mpt_curve).parameters.keys()
+    assert parameters <= signature(MPTCurveDisplay.from_estimator).parameters.keys()
+    model, X = known
+    display = MPTCurveDisplay.from_estimator(model, X, mask_blocks="span")
+    assert display.curve.has_blocks
 
 
 def test_axes_are_labelled_and_the_model_is_named(known):
