@@ -62,6 +62,9 @@ def information_and_bounds(objective, point):
     evaluation = objective(point)
     point, gradient = point.cpu(), evaluation.gradient.cpu()
     layout, at_bound = objective.layout, torch.zeros(len(point), dtype=torch.bool)
+    is_free = torch.ones_like(at_bound)
+    if layout.is_fixed is not None:
+        is_free[: layout.items.n_parameters] = torch.from_numpy(~layout.is_fixed)
     for block, part in zip(
         layout.items.blocks, item_blocks(layout.items, information), strict=True
     ):
@@ -69,10 +72,11 @@ def information_and_bounds(objective, point):
             index = block.parameter_index
             guessing = point[index[:, -1]].sigmoid()
             part[:, -1, -1] += (1 - 2 * guessing) * gradient[index[:, -1]]
-            curvature, slope = _profile(part, gradient[index])
+            curvature, slope = _profile(part, gradient[index], is_free[index])
             # a standard error above 1, the range of a probability, says nothing of it
             curvature -= (guessing * (1 - guessing)) ** 2
-            at_bound[index[:, -1]] = _reaches_0(curvature, (1 - guessing) * slope)
+            reaches_0 = _reaches_0(curvature, (1 - guessing) * slope)
+            at_bound[index[:, -1]] = reaches_0 & is_free[index[:, -1]]
     if not isinstance(information, list):
         deviations = layout.population_slices[1]
         diagonal = torch.from_numpy(information).diagonal()[deviations]
@@ -94,15 +98,17 @@ def item_blocks(items, information):
     return [_diagonal_blocks(matrix, block) for block in items.blocks]
 
 
-def _profile(information, gradient):
+def _profile(information, gradient, is_free):
     """Return the information about the last parameter, and its slope, (j,) each.
 
-    Those of the likelihood that is maximised over the others of the item.
+    Those of the likelihood that is maximised over the others of the item that are free.
 
-    information : (j, q, q). gradient : (j, q).
+    information : (j, q, q). gradient : (j, q). is_free : bool (j, q).
     """
-    cross = information[:, -1, :-1]
-    weights = torch.linalg.pinv(information[:, :-1, :-1], hermitian=True)
+    are_free = is_free[:, :-1, None] & is_free[:, None, :-1]
+    others = torch.where(are_free, information[:, :-1, :-1], 0.0)
+    cross = torch.where(is_free[:, :-1], information[:, -1, :-1], 0.0)
+    weights = torch.linalg.pinv(others, hermitian=True)
     weights = (cross[:, None] @ weights)[:, 0]
     curvature = information[:, -1, -1] - (weights * cross).sum(1)
     return curvature, gradient[:, -1] - (weights * gradient[:, :-1]).sum(1)
