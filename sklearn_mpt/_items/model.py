@@ -56,7 +56,7 @@ class ItemModel(NamedTuple):
         return cls(
             items,
             items.point(**arrays),
-            fitted["latent_mean_"],
+            fitted["latent_mean_"] @ np.linalg.inv(root),
             fitted["latent_variance_"],
             fitted["_group_share"],
             fitted["groups_"].tolist().index(fitted["reference_group_"]),

@@ -106,3 +106,21 @@ def test_anchors_are_indices_or_a_mask():
             items.dif(X, group, anchors=wrong)
     with pytest.raises(ValueError, match="anchors must leave items to test"):
         items.dif(X, group, anchors=np.ones(4, dtype=bool))
+
+
+def test_correlated_abilities_have_the_means_that_are_given():
+    slopes = [[2.0, 0.0], [2.0, 0.0], [0.0, 2.0], [0.0, 2.0]]
+    model = MPTItemResponse.from_items(
+        discrimination=slopes,
+        intercept=np.zeros(4),
+        latent_mean=1.0,
+        factor_correlation=[[1, 0.6], [0.6, 1]],
+    )
+    assert_allclose(model.transform(np.full((1, 4), np.nan)), [[1.0, 1.0]], rtol=1e-6)
+    alone = MPTItemResponse.from_items(
+        discrimination=[2.0], intercept=[0.0], latent_mean=1.0
+    )
+    expected = alone.score_samples([[1.0]])
+    for j in range(4):
+        right = np.where(np.arange(4) == j, 1.0, np.nan)
+        assert_allclose(model.score_samples([right]), expected, rtol=1e-6)
