@@ -71,21 +71,19 @@ def modes(
     max_step=1.0,
     difference=1e-4,
 ):
-    """Return modes of likelihood times normal prior, and minus the Hessians there.
+    """Return modes of likelihood times prior, and minus the Hessians there.
 
-    prior : means (n, k) and precisions (n, k); zeros mean no prior. start : (n, k).
-    max_iter, tol, max_step : see `climb`; in units of z. difference : of z, by which
-    second derivatives are computed.
+    prior : from z (m, k) and the indices of their rows, (m,), to the log-density and
+    its gradient. start : (n, k). max_iter, tol, max_step : see `climb`; in units of z.
+    difference : of z, by which second derivatives are computed.
     """
-    mean, precision = prior
     codes, present = X.nan_to_num().long(), ~X.isnan()
 
     def evaluate(z, index):
         rows = codes[index], present[index]
         value, gradient = log_prob_of(items, point, rows, z)
-        deviation = z - mean[index]
-        value = value - 0.5 * (precision[index] * deviation**2).sum(1)
-        return value, gradient - precision[index] * deviation
+        log_density, prior_gradient = prior(z, index)
+        return value + log_density, gradient + prior_gradient
 
     def log_joint(z, index):
         def gradient(z):
@@ -109,23 +107,42 @@ def covariances(curvature):
     )
 
 
+def no_prior(z, index):
+    return torch.zeros_like(z[:, 0]), torch.zeros_like(z)
+
+
+def standard_prior(z, index):
+    return -0.5 * (z**2).sum(1), -z
+
+
+def mixture_prior(population, log_weight):
+    """Return a prior, for `modes`, that is a mixture of groups.
+
+    log_weight : logarithms of the proportions of the groups for each row, (n, g).
+    """
+
+    def prior(z, index):
+        terms = population.log_density(z).T + log_weight[index]
+        scores = (population.mean - z[:, None]) / population.deviation**2
+        return terms.logsumexp(1), (terms.softmax(1)[:, None] @ scores)[:, 0]
+
+    return prior
+
+
 def posterior_modes(density, X, codes=None):
     """Return modes of the posteriors of rows, and standard errors; (n, k) each.
 
-    codes : codes of the groups of the rows, (n, 1). With None the prior is a normal
-    distribution with the mean and the variance of all groups together.
+    codes : codes of the groups of the rows, (n, 1). With None the prior is that of all
+    groups together.
     """
-    population = density.population
-    if codes is not None:
-        group = codes[:, 0].long()
-        mean, variance = population.mean[group], population.deviation[group] ** 2
+    if codes is None:
+        log_weight = density.group_weight.log().expand(len(X), -1)
     else:
-        mean = density.group_weight @ population.mean
-        second_moment = population.deviation**2 + population.mean**2
-        variance = density.group_weight @ second_moment - mean**2
-        mean, variance = (part.expand(len(X), -1) for part in (mean, variance))
-    start = density.grid.z[density.weights(X).argmax(1)]
-    prior = mean, 1 / variance
+        own = torch.nn.functional.one_hot(codes[:, 0].long(), len(density.group_weight))
+        log_weight = own.to(X).log()
+    weights = density.weights(X, log_weight=density.row_log_weight(codes))
+    prior = mixture_prior(density.population, log_weight)
+    start = density.grid.z[weights.argmax(1)]
     z, curvature = modes(density.items, density.point, X, prior, start)
     return _in_user_units(density, z, covariances(curvature))
 
@@ -143,8 +160,7 @@ def likelihood_modes(density, X, codes=None):
         start = start.masked_fill(X.isnan().all(1, keepdim=True), torch.nan)
     theta, error = start.clone(), start.abs()  # infinite, or NaN
     finite = start.isfinite().all(1)
-    no_prior = torch.zeros_like(start[finite])
-    z, curvature = modes(items, point, X[finite], (no_prior, no_prior), start[finite])
+    z, curvature = modes(items, point, X[finite], no_prior, start[finite])
     values, vectors = torch.linalg.eigh(curvature)
     is_flat = values < FLAT_CURVATURE
     precision = torch.where(is_flat, math.inf, values)

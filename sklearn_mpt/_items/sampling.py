@@ -19,7 +19,7 @@ from sklearn_mpt._integration.quadrature import (
     widened,
 )
 from sklearn_mpt._integration.row_nodes import RowNodes
-from sklearn_mpt._items.abilities import covariances, modes
+from sklearn_mpt._items.abilities import covariances, modes, standard_prior
 from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.objective import ItemObjective, block_sums
@@ -75,8 +75,7 @@ class ItemJoint:
         start : where the search for the mode starts, (n, k).
         """
         X = torch.where(rows.observed, rows.X, torch.nan)
-        prior = torch.zeros_like(start), torch.ones_like(start)
-        z, curvature = modes(self.items, self.point, X, prior, start)
+        z, curvature = modes(self.items, self.point, X, standard_prior, start)
         eye = identity(self.n_dims, z)
         is_peak = covariances(curvature).isfinite().all(2).all(1)
         curvature = torch.where(is_peak[:, None, None], curvature, eye)
