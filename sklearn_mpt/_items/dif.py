@@ -43,12 +43,15 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
     base = frozenset() if anchors is None else frozenset(tested.tolist())
     value, start = fits.fit(base, fits.first(base))
     for j in tested.tolist():
+        n_answering = len(np.unique(group[~np.isnan(X[:, j])]))
+        if n_answering < 2:
+            continue
         other = base ^ {j}
         free_value, _ = fits.fit(other, fits.map_parameters(start, base, other))
         statistic[j] = 2 * abs(free_value - value)
         if (free_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
-        df[j] = (n_groups - 1) * len(model.items.parameter_index(j))
+        df[j] = (n_answering - 1) * len(model.items.parameter_index(j))
     p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
     return DifferentialFunctioning(statistic, p, df)
 

@@ -193,17 +193,20 @@ class ItemObjective:
         return True
 
     def expect(self, point):
-        """Return curves and expected numbers at given parameters."""
+        """Return curves, log-likelihood and expected numbers at given parameters."""
         items = self.layout.items
         curves = items.curves(point, self.grid.z)
         log_weight = self.grid.log_weight(self.layout.population(point))
-        expected = expectations(self.answers, items.table(curves), log_weight)
-        if self.unseen is not None:
-            table, weight = items.table(curves), UNSEEN_COUNT * log_weight[0].exp()
-            added = self.unseen[:, :, None] * weight
-            value = expected.value + float((added * table).sum())
-            expected = expected._replace(value=value, counts=expected.counts + added)
-        return curves, expected
+        return curves, expectations(self.answers, items.table(curves), log_weight)
+
+    def _with_unseen(self, point, curves, expected):
+        """Add half a person for each answer that nobody gave."""
+        log_weight = self.grid.log_weight(self.layout.population(point))
+        added = self.unseen[:, :, None] * UNSEEN_COUNT * log_weight[0].exp()
+        value = float((added * self.layout.items.table(curves)).sum())
+        return expected._replace(
+            value=expected.value + value, counts=expected.counts + added
+        )
 
     def __call__(self, point):
         if not self.layout.items.is_valid(point):
@@ -253,6 +256,8 @@ class ItemObjective:
         groups : expected numbers of rows at nodes, (g, s).
         """
         curves, expected = self.expect(point)
+        if self.unseen is not None:
+            expected = self._with_unseen(point, curves, expected)
         sums = []
         for block, curve in zip(self.layout.items.blocks, curves, strict=True):
             counts = expected.counts[block.items, : block.kind.n_categories]
