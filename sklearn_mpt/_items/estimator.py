@@ -31,7 +31,7 @@ from sklearn_mpt._checks import (
     check_int,
     check_real,
     check_sample_weight,
-    rows_that_count,
+    counted_rows,
     warn_caller,
 )
 from sklearn_mpt._factors.rotation import ROTATIONS
@@ -870,7 +870,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         these people had an outfit above 1.3, and 3.4% a `zh` below -1.645. To set a
         cut-off, draw people by `sample` and compute their statistics.
         """
-        rows, weight = self._weighted_rows(X, None)
+        rows, weight, _ = self._counted_rows(X)
         parts = self._moments(rows, weight, theta)
         sums = [statistics.sums_of(moments, w, 1) for moments, w in parts]
         infit, outfit, zh = statistics.fit_of(np.concatenate(sums, axis=1))
@@ -1076,7 +1076,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If no row is complete, or there are several groups.
         """
-        rows, weight = self._weighted_rows(X, sample_weight)
+        rows, weight, _ = self._counted_rows(X, sample_weight)
         value, df = self._s_x2(rows, weight)
         p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
         parts = self._moments(rows, weight)
@@ -1090,7 +1090,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         if not fits_memory(density):
             n_items = len(model.items)
             return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
-        whole = ~np.isnan(rows).any(axis=1) & (weight > 0)
+        whole = ~np.isnan(rows).any(axis=1)
         if not whole.any():
             raise ValueError(
                 "item_fit needs some complete rows for S-X2, but all rows have missing "
@@ -1118,7 +1118,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             abilities. Large values show items that depend on each other given z.
             Without such items the values are slightly negative.
         """
-        parts = self._moments(*self._weighted_rows(X, sample_weight))
+        rows, weight, _ = self._counted_rows(X, sample_weight)
+        parts = self._moments(rows, weight)
         sums = sum(statistics.pair_sums(moments, w) for moments, w in parts)
         return statistics.residual_correlations(sums)
 
@@ -1154,7 +1155,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         -------
         test : named tuple
             `statistic`, `p_value` and `df`, arrays of shape (n_items,); NaN for
-            anchors.
+            anchors, and for items that only one group has answered. Groups without
+            answers to an item add nothing to its degrees of freedom.
 
         Notes
         -----
@@ -1162,14 +1164,13 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         itself does not change.
         """
         self._check_is_fitted()
-        rows, weight = self._weighted_rows(X, sample_weight)
+        rows, weight, _ = self._counted_rows(X, sample_weight)
         if self._n_features_out > 1:
             raise ValueError(
                 "dif is for one ability, but the model has "
                 f"n_components={self._n_features_out}."
             )
         groups = Groups.that_count(group, X, sample_weight)
-        rows, weight = rows_that_count(rows, weight)
         if len(groups.labels) < 2:
             raise ValueError(
                 "group must have at least two labels in rows with a weight above 0, "
@@ -1209,7 +1210,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             more (Cai and Hansen); `rmsea` and `rmsea_interval`, of 90%; `srmsr`, the
             root mean square of residual correlations; and for more than two answers
             `c2`, `df_c2`, `p_c2` and `rmsea_c2` (Cai and Monroe), NaN for two. NaN too
-            where there are no degrees of freedom.
+            where there are no degrees of freedom, and `srmsr` where all answers to an
+            item are the same.
 
         Raises
         ------
@@ -1217,7 +1219,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             If answers are missing, there are several groups, or too many pairs of items
             for a matrix over them.
         """
-        rows, weight = self._weighted_rows(X, sample_weight)
+        rows, weight, _ = self._counted_rows(X, sample_weight)
         self._check_complete(rows, "model_fit")
         return model_fit(self._model_of(vars(self)), self._density(), rows, weight)
 
@@ -1245,11 +1247,10 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             In nats.
         """
         self._check_is_fitted()
-        rows, density = self._validate_rows(X), self._density()
-        weight = check_sample_weight(sample_weight, rows)
-        codes = codes_of(groups, X, self.groups_)
+        rows, weight, index = self._counted_rows(X, sample_weight)
+        codes, density = codes_of(groups, X, self.groups_, index), self._density()
         if codes is None:
-            return float(weight @ self.score_samples(X))
+            return float(weight @ self.score_samples(X)[index])
 
         def row_lml(part, codes):
             log_weight = density.row_log_weight(codes)
@@ -1400,16 +1401,20 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"{len(self.groups_)}: fit each group by itself."
             )
 
-    def _weighted_rows(self, X, sample_weight):
-        """Return codes of answers as floats, and what each row counts."""
-        rows = self._validate_rows(X).astype(float)
-        return rows, check_sample_weight(sample_weight, rows)
+    def _counted_rows(self, X, sample_weight=None):
+        """Return codes of answers of rows whose weight is not 0, weights, and indices.
+
+        The indices are those of these rows in X.
+        """
+        rows = self._validate_rows(X)
+        weight = check_sample_weight(sample_weight, rows)
+        index = counted_rows(weight)
+        return rows[index].astype(float), weight[index], index
 
     def _objective_on(self, model, X, sample_weight, groups):
         """Return the objective on these rows, and the fitted flat parameters."""
-        rows = self._validate_rows(X)
-        weight = check_sample_weight(sample_weight, rows)
-        codes = codes_of(groups, X, self.groups_)
+        rows, weight, index = self._counted_rows(X, sample_weight)
+        codes = codes_of(groups, X, self.groups_, index)
         device = check_device(self.device)
         answers = merged_answers(
             rows, model.items.max_categories, weight, codes, device

@@ -47,10 +47,10 @@ class Groups(NamedTuple):
         return cls(made.labels[kept], codes)
 
 
-def codes_of(groups, X, known):
+def codes_of(groups, X, known, index=slice(None)):
     """Return what `codes_among` does; None without groups, where one is known."""
     if groups is not None:
-        return codes_among(groups, X, known)
+        return codes_among(groups, X, known, index)
     if len(known) > 1:
         raise ValueError(
             f"The model has {len(known)} groups: the parameter groups must give the "
@@ -59,9 +59,12 @@ def codes_of(groups, X, known):
     return None
 
 
-def codes_among(groups, X, known):
-    """Return the index of the group of each row among known labels, sorted; (n,)."""
-    groups = _checked(groups, X)
+def codes_among(groups, X, known, index=slice(None)):
+    """Return the index of the group of each row among known labels, sorted; (n,).
+
+    index : of the rows of X whose groups are wanted.
+    """
+    groups = _checked(groups, X)[index]
     unknown = np.setdiff1d(groups, known)
     if len(unknown):
         raise ValueError(

@@ -152,7 +152,8 @@ def errors_of(model, objective, point, rotation, names):
     if at_bound[n_items:].any():
         warn_caller(
             "A variance of z is at its bound, 0, and has no standard error: "
-            "answers to different items hardly depend on each other."
+            "answers to different items hardly depend on each other, or a group has "
+            "too few people."
         )
     left_out = at_bound.copy()
     left_out[:n_items] |= constant[owner]

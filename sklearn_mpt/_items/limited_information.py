@@ -267,11 +267,14 @@ def srmsr(X, weight, fitted):
     expected = _correlation(second - np.outer(centre, centre))
     weight = weight / weight.sum()
     deviation = X - weight @ X
+    deviation[:, (X == X[0]).all(axis=0)] = 0.0  # without errors of rounding
     observed = _correlation((deviation * weight[:, None]).T @ deviation)
     pairs = np.triu_indices(len(mean), 1)
     return float(np.sqrt(np.mean((observed - expected)[pairs] ** 2)))
 
 
 def _correlation(covariance):
-    unit = 1 / np.sqrt(np.diagonal(covariance))
+    """Return correlations, NaN of what is constant."""
+    variance = np.diagonal(covariance)
+    unit = 1 / np.sqrt(np.where(variance > 0, variance, np.nan))
     return covariance * unit * unit[:, None]

@@ -380,7 +380,8 @@ def test_expected_answers_by_sum_score_by_enumeration():
 
 def test_the_variance_of_z_takes_no_freedom_from_single_items():
     """Four sum scores of two cells each, less one for each score and an intercept."""
-    fit = MPTItemResponse("rasch").fit(PATTERNS, LSAT7).item_fit(PATTERNS, LSAT7)
+    model = MPTItemResponse("rasch").fit(PATTERNS, sample_weight=LSAT7)
+    fit = model.item_fit(PATTERNS, LSAT7)
     assert fit.df_s_x2.tolist() == [3] * 5
 
 
@@ -759,6 +760,37 @@ def test_differential_functioning_is_found():
     assert anchored.p_value[2] < 0.01 < np.min(anchored.p_value[[4, 5]])
 
 
+def test_differential_functioning_without_one_answer_in_a_group():
+    """Half a person for an answer that nobody gave is no part of the likelihood.
+
+    The larger model is fitted again as items of one group each, of two answers where
+    nobody gave the third.
+    """
+    X, group = _graded_rows(400, 5, seed=2), np.repeat([0, 1], 200)
+    X[200:, 0] = X[200:, 0].clip(max=1)
+    model = MPTItemResponse("graded").fit(X)
+    found = model.dif(X, group, anchors=[1, 2, 3, 4])
+    alone = [np.where(group == g, X[:, 0], np.nan) for g in (0, 1)]
+    split = np.column_stack([*alone, X[:, 1:]])
+    names = ["graded", "2pl", *["graded"] * 4]
+    free = MPTItemResponse(names).fit(split, groups=group)
+    equal = MPTItemResponse("graded").fit(X, groups=group)
+    gain = free.log_likelihood(split, groups=group)
+    gain -= equal.log_likelihood(X, groups=group)
+    # half a person in 200 takes up to half a nat from the maximum
+    assert 2 * gain - 1.2 < found.statistic[0] < 2 * gain
+    assert found.df[0] == 3
+
+
+def test_groups_without_answers_to_an_item_add_no_freedom():
+    X, group = 1.0 * (_graded_rows(150, 4) > 0), np.repeat([0, 1, 2], 50)
+    X[:50, 0] = X[:100, 1] = np.nan
+    found = MPTItemResponse("rasch").fit(X).dif(X, group)
+    assert found.df.tolist() == [1, 0, 2, 2]
+    assert np.isnan(found.p_value).tolist() == [False, True, False, False]
+    assert_allclose(found.p_value[0], chi2.sf(found.statistic[0], 1))
+
+
 def test_several_abilities_and_their_rotations():
     slopes = np.zeros((8, 2))
     slopes[:4, 0] = slopes[4:, 1] = [0.9, 1.2, 1.5, 1.1]
@@ -848,6 +880,35 @@ def test_fixed_items_by_difficulty_are_those_by_intercept():
         assert_allclose(again.score_samples(rows), model.score_samples(rows))
 
 
+@pytest.mark.parametrize("groups", [None, 0, 1])
+def test_modes_of_posteriors_in_groups_are_the_highest_ones(groups):
+    """On a fine grid; those of guessed answers have several modes."""
+    mean, difficulty = np.array([-1.0, 3.0]), [2.0, 2.2, 2.4, 2.6, -1.0, -1.2]
+    model = MPTItemResponse.from_items(
+        model="3pl",
+        discrimination=np.full(6, 3.0),
+        difficulty=difficulty,
+        guessing=np.full(6, 0.2),
+        latent_mean=mean,
+    )
+    rows = all_rows(model)
+    z = np.linspace(-6, 8, 14001)
+    right = 0.2 + 0.8 * expit(3 * (z - np.array(difficulty)[:, None]))
+    density = norm.pdf(z, mean[:, None])
+    log_prior = np.log(density.mean(0) if groups is None else density[groups])
+    log_posterior = rows @ np.log(right) + (1 - rows) @ np.log1p(-right) + log_prior
+    labels = None if groups is None else np.full(len(rows), groups)
+    found = model.abilities(rows, method="map", groups=labels)
+    assert_allclose(found.theta[:, 0], z[log_posterior.argmax(1)], atol=1e-3)
+    at = log_posterior.argmax(1)
+    row = np.arange(len(rows))
+    curvature = sum(
+        sign * log_posterior[row, at + shift]
+        for sign, shift in ((2, 0), (-1, 10), (-1, -10))
+    )
+    assert_allclose(found.std_error[:, 0], 0.01 / np.sqrt(curvature), rtol=0.02)
+
+
 def test_plausible_values_have_the_moments_of_the_posterior(lsat7):
     theta, error = lsat7.abilities(PATTERNS[[5]], n_draws=2000, method="plausible")
     assert theta.shape == (2000, 1, 1)
@@ -888,7 +949,7 @@ def test_parameters_as_a_frame(lsat7):
 )
 def test_likelihood_ratio_tests_refuse_priors(lsat7, model, priors):
     args = PATTERNS, LSAT7
-    with_prior = MPTItemResponse(model, **priors).fit(*args)
+    with_prior = MPTItemResponse(model, **priors).fit(PATTERNS, sample_weight=LSAT7)
     (parameter,) = priors
     with pytest.raises(ValueError, match=f"this model has {parameter}"):
         with_prior.likelihood_ratio_test(lsat7, *args)
@@ -897,14 +958,15 @@ def test_likelihood_ratio_tests_refuse_priors(lsat7, model, priors):
 
 
 def test_likelihood_ratio_tests_take_priors_without_effect(lsat7):
-    args = PATTERNS, LSAT7
-    rasch = MPTItemResponse("rasch", slope_prior=2.0, guessing_prior=(-1, 1)).fit(*args)
-    assert lsat7.likelihood_ratio_test(rasch, *args).df == 4
+    rasch = MPTItemResponse("rasch", slope_prior=2.0, guessing_prior=(-1, 1))
+    rasch.fit(PATTERNS, sample_weight=LSAT7)
+    assert lsat7.likelihood_ratio_test(rasch, PATTERNS, LSAT7).df == 4
 
 
 def test_likelihood_ratio_tests_say_that_guessing_is_at_its_bound(lsat7):
     args = PATTERNS, LSAT7
-    model = MPTItemResponse(["3pl", "2pl", "3pl", "2pl", "2pl"]).fit(*args)
+    model = MPTItemResponse(["3pl", "2pl", "3pl", "2pl", "2pl"])
+    model.fit(PATTERNS, sample_weight=LSAT7)
     with pytest.warns(UserWarning, match=r"Guessing of 2 item.*upper bound"):
         test = model.likelihood_ratio_test(lsat7, *args)
     gain = model.log_likelihood(*args) - lsat7.log_likelihood(*args)
@@ -1163,6 +1225,35 @@ def test_rows_without_weight_are_left_out_with_their_groups(answers_of_groups, l
     assert found.df.tolist() == expected.df.tolist()
     with pytest.raises(ValueError, match="group must have at least two labels in rows"):
         model.dif(X, groups, sample_weight=np.where(groups == "b", 1.0, light))
+
+
+def test_rows_without_weight_change_no_result(answers_of_groups):
+    """Not even with gaps, other answers or labels of groups that `fit` has not seen."""
+    X, groups = answers_of_groups
+    X = np.c_[X, np.ones(200)]
+    more = np.r_[X, np.zeros((1, 7)), np.full((1, 7), np.nan)]
+    more_groups, weight = np.append(groups, ["a", "a"]), np.append(np.ones(200), [0, 0])
+    with pytest.warns(ConvergenceWarning, match="Nobody gave"):
+        model = MPTItemResponse("rasch").fit(X)
+    with pytest.warns(ConvergenceWarning, match="Nobody gave"):
+        grouped = MPTItemResponse("rasch").fit(X, groups=groups)
+    results = []
+    for args, labels in (((X,), groups), ((more, weight), more_groups)):
+        with pytest.warns(UserWarning, match="are the same"):
+            errors = grouped.item_parameters(*args, groups=labels)
+        results.append(
+            [
+                errors.difficulty_std_error,
+                grouped.log_likelihood(*args, groups=labels),
+                grouped.bic(*args, groups=labels),
+                np.hstack(model.model_fit(*args)),
+                model.item_fit(*args),
+                model.residual_correlations(*args),
+            ]
+        )
+    for found, expected in zip(*results, strict=True):
+        assert_allclose(found, expected, rtol=1e-9)
+    assert np.isnan(model.model_fit(X).srmsr)  # all answers to an item are the same
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6])
