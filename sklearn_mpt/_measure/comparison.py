@@ -94,7 +94,7 @@ class LMLComparison:
         Parameters
         ----------
         confidence : float, default=0.95
-            Share of the samples of rows for which an interval covers.
+            Fraction of the samples of rows for which an interval covers.
 
         Returns
         -------
@@ -119,7 +119,7 @@ class LMLComparison:
         Parameters
         ----------
         confidence : float, default=0.95
-            Share of the samples of rows for which an interval covers.
+            Fraction of the samples of rows for which an interval covers.
 
         Returns
         -------

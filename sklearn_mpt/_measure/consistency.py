@@ -213,13 +213,13 @@ def _range(low, high, is_discrete):
     """Return bounds to integrate between, beyond the values that a column has.
 
     Formulas of densities need not hold for numbers that cannot be: negative amounts, or
-    shares above one.
+    fractions above one.
     """
-    is_share = 0 <= low and high <= 1 and not is_discrete
+    is_fraction = 0 <= low and high <= 1 and not is_discrete
     beyond = high - low
     start = max(low - beyond, 0.0) if low >= 0 else low - beyond
     end = min(high + beyond, 0.0) if high <= 0 else high + beyond
-    return start, min(end, 1.0) if is_share else end
+    return start, min(end, 1.0) if is_fraction else end
 
 
 def _integral(density, low, high):

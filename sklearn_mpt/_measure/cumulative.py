@@ -139,7 +139,7 @@ class CumulativeCV:
         Parameters
         ----------
         confidence : float, default=0.95
-            Share of the draws of orders for which the interval covers.
+            Fraction of the draws of orders for which the interval covers.
 
         Returns
         -------

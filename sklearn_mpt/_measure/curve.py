@@ -177,7 +177,7 @@ class MPTCurve:
 
     @property
     def mask_rates(self) -> np.ndarray:
-        """Shares of hidden features; (n_sizes,)."""
+        """Fractions of hidden features; (n_sizes,)."""
         return np.asarray(self.mask_sizes) / self.n_features
 
     @property

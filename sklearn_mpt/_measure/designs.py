@@ -42,10 +42,10 @@ N_STRATA = 8
 # degrees of freedom of their variance. Student's t with four is 1.4 times as wide as
 # the normal distribution.
 N_SETS = 5
-# With fewer chains, slopes are not estimated but 1 / n_sizes. The error of a slope over
-# the other n - 1 chains adds 1 / (n - 4) of the variance that its control leaves, if
-# scores are normal: half of it for six.
-MIN_CHAINS_FOR_SLOPES = 6
+# With fewer chains, coefficients are not estimated but 1 / n_sizes. The error of one
+# over the other n - 1 chains adds 1 / (n - 4) of the variance that its control leaves,
+# if scores are normal: half of it for six.
+MIN_CHAINS_FOR_REGRESSION = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ def _controlled(later, following, n_all):
     later : mean log-probability of all features to come, (n_orders, n_sizes).
     following : that of the next feature alone, of the same shape. Their sums along a
     chain have the same expectation, so the difference of the sums, the control variate,
-    has mean 0. Its coefficient for each size is a regression slope over the other
+    has mean 0. Its coefficient for each size is that of a regression over the other
     chains, which keeps the scores unbiased. If the conditionals belong to a joint
     density, the coefficients add up to 1 and the scores to its logarithm.
     """
@@ -127,15 +127,15 @@ def _controlled(later, following, n_all):
         return later
     n_others = len(later) - 1
     error = (later - following).sum(axis=1, keepdims=True)
-    slopes = np.full_like(later, 1 / later.shape[1])
-    if n_all == np.inf and n_others + 1 >= MIN_CHAINS_FOR_SLOPES:
+    coefficients = np.full_like(later, 1 / later.shape[1])
+    if n_all == np.inf and n_others + 1 >= MIN_CHAINS_FOR_REGRESSION:
         x, y = error - error.mean(), later - later.mean(axis=0)
         # Sums over the other chains about their own means, from sums over all chains.
         leave_out = 1 + 1 / n_others
         products = (x * y).sum(axis=0) - leave_out * x * y
         squares = (x**2).sum() - leave_out * x**2
-        slopes = np.divide(products, squares, out=slopes, where=squares > 0)
-    return later - slopes * error
+        coefficients = np.divide(products, squares, out=coefficients, where=squares > 0)
+    return later - coefficients * error
 
 
 def independent(measurement):

@@ -47,10 +47,14 @@ def _times_scale(scaler, X):
 def _of_power(power, X):
     lambdas_less_one = power.lambdas_ - 1
     if power.method == "box-cox":
-        log_slope = lambdas_less_one * np.log(X)
+        log_derivative = lambdas_less_one * np.log(X)
     else:
-        log_slope = lambdas_less_one * np.sign(X) * np.log1p(np.abs(X))
-    return log_slope + _over_scale(power._scaler, X) if power.standardize else log_slope
+        log_derivative = lambdas_less_one * np.sign(X) * np.log1p(np.abs(X))
+    return (
+        log_derivative + _over_scale(power._scaler, X)
+        if power.standardize
+        else log_derivative
+    )
 
 
 def _of_function(transformer, X):
@@ -58,7 +62,7 @@ def _of_function(transformer, X):
 
 
 # Transforms of each feature by itself; subclasses can transform in another way.
-LOG_SLOPES = {
+LOG_DERIVATIVES = {
     StandardScaler: _over_scale,
     MaxAbsScaler: _over_scale,
     RobustScaler: _over_scale,
@@ -72,7 +76,7 @@ def resolve_model(model: object) -> object:
     """Return the model that a search or a Pipeline has fitted, in the units of X.
 
     Raises NotFittedError if an estimator says that it is not fitted, and TypeError for
-    a Pipeline of rows with other transforms than those of `LOG_SLOPES`.
+    a Pipeline of rows with other transforms than those of `LOG_DERIVATIVES`.
     """
     if isinstance(model, FrozenEstimator):
         return resolve_model(model.estimator)
@@ -97,7 +101,7 @@ def check_pipeline(model: object) -> None:
     """Refuse a Pipeline, fitted or not, whose transforms have no known derivatives."""
     if isinstance(model, Pipeline) and not _takes_texts(model[-1]):
         for name, transformer in _transformers(model):
-            if not _has_log_slope(transformer):
+            if not _has_derivative(transformer):
                 raise TypeError(
                     f"The step {name!r} of a Pipeline, {transformer!r}, has no known "
                     "derivative, so densities after it cannot be given in the units "
@@ -122,10 +126,12 @@ def _transformers(pipeline):
     ]
 
 
-def _has_log_slope(transformer):
+def _has_derivative(transformer):
     if type(transformer) is FunctionTransformer:
         return transformer.func in FUNCTIONS and not transformer.kw_args
-    return type(transformer) in LOG_SLOPES and not getattr(transformer, "clip", False)
+    return type(transformer) in LOG_DERIVATIVES and not getattr(
+        transformer, "clip", False
+    )
 
 
 def _last_has(name):
@@ -217,55 +223,59 @@ class PipelineModel:
 
         The latter are an array of shape (n_samples, n_features), 0 where X is missing.
         """
-        log_slope = np.zeros(np.shape(X))
+        log_derivative = np.zeros(np.shape(X))
         for _, transformer in self.transformers:
             numbers = as_numbers(X) if is_into_dataframe(X) else X
             numbers = np.asarray(numbers, dtype=np.float64)
             with np.errstate(divide="ignore", invalid="ignore"):
-                log_slope += LOG_SLOPES[type(transformer)](transformer, numbers)
-            log_slope[np.isnan(numbers)] = 0.0
+                log_derivative += LOG_DERIVATIVES[type(transformer)](
+                    transformer, numbers
+                )
+            log_derivative[np.isnan(numbers)] = 0.0
             X = transformer.transform(X)
-        for j, measure in enumerate(measures_of_columns(self.model, len(log_slope.T))):
+        for j, measure in enumerate(
+            measures_of_columns(self.model, len(log_derivative.T))
+        ):
             if measure == "probability":  # which has no units
-                log_slope[:, j] = 0.0
-            elif measure == "density and probability" and log_slope[:, j].any():
+                log_derivative[:, j] = 0.0
+            elif measure == "density and probability" and log_derivative[:, j].any():
                 raise ValueError(
                     f"Column {j} has probabilities of some values and densities of "
                     f"others, which a Pipeline cannot transform: {self.pipeline!r}."
                 )
-        return X, log_slope
+        return X, log_derivative
 
     @_last_has("score_samples")
     def score_samples(self, X, **options):
-        X, log_slope = self._transform(X)
+        X, log_derivative = self._transform(X)
         scores = self.model.score_samples(X, **options)
         if isinstance(scores, tuple):  # with standard errors
-            return scores[0] + log_slope.sum(axis=1), *scores[1:]
-        return np.asarray(scores) + log_slope.sum(axis=1)
+            return scores[0] + log_derivative.sum(axis=1), *scores[1:]
+        return np.asarray(scores) + log_derivative.sum(axis=1)
 
     @_last_has("joint_log_prob")
     def joint_log_prob(self, X):
-        X, log_slope = self._transform(X)
-        return self.model.joint_log_prob(X) + log_slope.sum()
+        X, log_derivative = self._transform(X)
+        return self.model.joint_log_prob(X) + log_derivative.sum()
 
     @_last_has("conditional_log_prob")
     def conditional_log_prob(self, X, mask):
-        X, log_slope = self._transform(X)
+        X, log_derivative = self._transform(X)
         log_prob = np.asarray(self.model.conditional_log_prob(X, mask))
-        return log_prob + np.where(mask, log_slope, 0.0)
+        return log_prob + np.where(mask, log_derivative, 0.0)
 
     @_last_has("mean_masked_scores")
     def mean_masked_scores(self, X, masks):
-        X, log_slope = self._transform(X)
+        X, log_derivative = self._transform(X)
         scores = np.asarray(self.model.mean_masked_scores(X, masks))
-        mean = np.where(masks, log_slope.mean(axis=0), 0.0)
+        mean = np.where(masks, log_derivative.mean(axis=0), 0.0)
         return scores + masked_score(mean, masks)
 
     @_last_has("mean_chain_scores")
     def mean_chain_scores(self, X, orders):
-        X, log_slope = self._transform(X)
+        X, log_derivative = self._transform(X)
         orders = np.asarray(orders)
-        rows = np.broadcast_to(log_slope, (len(orders), *log_slope.shape))
+        rows = np.broadcast_to(log_derivative, (len(orders), *log_derivative.shape))
         all_orders = orders if orders.ndim == 3 else orders[:, None]
         following = np.take_along_axis(rows, all_orders, axis=2).mean(axis=1)
         left = following[:, ::-1].cumsum(axis=1)[:, ::-1]
@@ -275,5 +285,5 @@ class PipelineModel:
 
     @_last_has("chain_log_prob")
     def chain_log_prob(self, X, orders):
-        X, log_slope = self._transform(X)
-        return np.asarray(self.model.chain_log_prob(X, orders)) + log_slope
+        X, log_derivative = self._transform(X)
+        return np.asarray(self.model.chain_log_prob(X, orders)) + log_derivative

@@ -18,8 +18,8 @@ class MaskedDiffusionLM(torch.nn.Module):
 
     A masked diffusion model predicts the masked tokens of a text from all others, as
     BERT does. Many also take the time t of the diffusion, at which a token is masked
-    with probability t. The adapter calls ``model(input_ids, t)`` with the share of the
-    tokens of each text that are masked, and never predicts the mask token.
+    with probability t. The adapter calls ``model(input_ids, t)`` with the fraction of
+    the tokens of each text that are masked, and never predicts the mask token.
 
     Minus the evidence lower bound (NELBO) of such a model, for a linear or any other
     schedule, is minus the score of `MPTScorer`: the sum over numbers of masked tokens
@@ -34,9 +34,10 @@ class MaskedDiffusionLM(torch.nn.Module):
     tokenizer : transformers.PreTrainedTokenizerBase
         Its tokenizer, with a mask token.
     time : "share", callable or None, default="share"
-        The second argument of the module. "share": the share of masked tokens, float32
-        of shape (n_texts,). A callable: its result for that share, such as the noise
-        level by ``lambda t: -torch.log1p(-t)``. None: the module takes no time.
+        The second argument of the module. "share": the fraction of masked tokens,
+        float32 of shape (n_texts,). A callable: its result for that fraction, such as
+        the noise level by ``lambda t: -torch.log1p(-t)``. None: the module takes no
+        time.
 
     See Also
     --------
@@ -116,10 +117,10 @@ class MaskedDiffusionLM(torch.nn.Module):
         is_token = (
             torch.ones_like(input_ids) if attention_mask is None else attention_mask
         )
-        share = (is_masked & is_token.bool()).sum(1) / is_token.sum(1)
+        fraction = (is_masked & is_token.bool()).sum(1) / is_token.sum(1)
         arguments = [input_ids]
         if self.time is not None:
-            arguments.append(share if self.time == "share" else self.time(share))
+            arguments.append(fraction if self.time == "share" else self.time(fraction))
         names = signature(self.model.forward).parameters
         more = {"attention_mask": attention_mask} if "attention_mask" in names else {}
         output = self.model(*arguments, **more)

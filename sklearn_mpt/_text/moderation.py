@@ -194,9 +194,9 @@ def scale_of_ratios(ratios, most_degrees):
         """Return minus the mean log-density, without constants, and its gradient."""
         degrees, factor = np.exp(logs)
         q = squares / (degrees * factor)
-        mean_log, share = np.log1p(q).mean(), (q / (1 + q)).mean()
+        mean_log, mean_weight = np.log1p(q).mean(), (q / (1 + q)).mean()
         value = (logs.sum() + (degrees + 1) * mean_log) / 2 + betaln(degrees / 2, 0.5)
-        of_factor = (1 - (degrees + 1) * share) / 2
+        of_factor = (1 - (degrees + 1) * mean_weight) / 2
         psi = digamma(degrees / 2) - digamma((degrees + 1) / 2)
         return value, np.array([of_factor + degrees / 2 * (psi + mean_log), of_factor])
 

@@ -384,7 +384,7 @@ def mpt_loss(
         the step, whatever the sizes of the batches. With None, the loss is the mean
         over the texts of this batch.
     label_smoothing : float, default=0.0
-        Share in [0, 1] of a uniform distribution in the targets. Trainer does not pass
+        Weight in [0, 1] of a uniform distribution in the targets. Trainer does not pass
         its ``label_smoothing_factor`` to a loss function: use
         ``functools.partial(mpt_loss, label_smoothing=0.1)``. With label smoothing, the
         loss does not estimate the log marginal likelihood.
