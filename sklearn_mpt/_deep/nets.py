@@ -71,8 +71,8 @@ class Layers(torch.nn.Module):
         tangents = identity(h.shape[1], h)
         *hidden, last = zip(self.coefs, self.intercepts, strict=True)
         for coef, intercept in hidden:
-            h, slope = self._activate(h @ coef + intercept)
-            tangents = (tangents @ coef) * slope[:, None]
+            h, derivative = self._activate(h @ coef + intercept)
+            tangents = (tangents @ coef) * derivative[:, None]
         jacobian = (tangents @ last[0]).expand(len(h), -1, -1)
         return h @ last[0] + last[1], jacobian
 
@@ -106,11 +106,11 @@ class UserDecoder(UserModuleWrapper):
             # the Jacobian is the derivative in u of the gradient of u' value in z
             u = torch.zeros_like(value, requires_grad=True)
             (product,) = torch.autograd.grad(value, z, u, create_graph=True)
-            slopes = [
+            columns = [
                 torch.autograd.grad(component.sum(), u, retain_graph=True)[0]
                 for component in product.unbind(1)
             ]
-        return value.detach(), torch.stack(slopes, 1)
+        return value.detach(), torch.stack(columns, 1)
 
 
 def initial_layers(sizes, rng):

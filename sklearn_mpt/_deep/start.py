@@ -138,7 +138,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
     n_inputs = inputs.shape[1]
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
-    slope = 0.1 * unit * rng.normal(size=(n_inputs, n_components))
+    coef = 0.1 * unit * rng.normal(size=(n_inputs, n_components))
     coefs, intercepts = [], []
     if recipe.widths:
         sizes = [2 * n_inputs, *recipe.widths, n_outputs]
@@ -149,7 +149,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
         coefs[-1][:], intercepts[-1][:] = 0, 0
     centre = rows.total(inputs) / np.maximum(rows.total(observed), TINY)
     return {
-        "encoder_information_": np.concatenate([slope, -centre[:, None] * slope]),
+        "encoder_information_": np.concatenate([coef, -centre[:, None] * coef]),
         "encoder_precision_": unit * rng.normal(size=(n_components, n_inputs)),
         "encoder_coefs_": coefs,
         "encoder_intercepts_": intercepts,
@@ -166,27 +166,27 @@ def _encoder_inputs(likelihood, X):
 def linear_part(likelihood, fitted, rows, location, layers, z, last):
     """Make a decoder linear in z, as principal components are; return attributes.
 
-    Rows enter by their slopes in the locations, in units of the Fisher information:
+    Rows enter by their gradients in the locations, in units of the Fisher information:
     for Gaussian features that is probabilistic PCA, with the encoder its posterior.
 
-    location : where slopes are taken, (l,). layers : coefficients and intercepts of
+    location : where gradients are taken, (l,). layers : coefficients and intercepts of
     the decoder, whose last layer changes. z, last : samples, and the values of the last
     hidden layer there.
     """
     coefs, intercepts = layers
     at_noise = likelihood.from_attributes(fitted, fitted["_scale"])
     inputs, observed = _encoder_inputs(likelihood, rows.X)
-    slope, root, _ = slopes_at(at_noise, rows.X, location, rows.weight)
+    gradient, root, _ = slopes_at(at_noise, rows.X, location, rows.weight)
     size = np.sqrt(rows.weight)[:, None]
-    W, noise = closed_form_of_rows(size * (slope / root), z.shape[1])
+    W, noise = closed_form_of_rows(size * (gradient / root), z.shape[1])
     basis = np.column_stack([last, np.ones(len(last))])
     solution = np.linalg.lstsq(basis, z @ (W / root), rcond=1e-6)[0]
     coefs[-1], intercepts[-1] = solution[:-1], location + solution[-1]
-    # slopes are linear in what is read: their coefficients, and constants
+    # gradients are linear in what is read: their coefficients, and constants
     count = np.maximum(rows.total(observed), TINY)
-    centre, level = rows.total(inputs) / count, rows.total(slope) / count
+    centre, level = rows.total(inputs) / count, rows.total(gradient) / count
     centred = observed * (inputs - centre)
-    square, covariance = rows.total(centred**2), rows.total(centred * slope)
+    square, covariance = rows.total(centred**2), rows.total(centred * gradient)
     varies = square > count * (ROUNDING * centre) ** 2  # by more than rounding errors
     factor = np.where(varies, covariance, 0.0) / np.maximum(square, TINY)
     information = np.concatenate([factor, level - factor * centre])[:, None]

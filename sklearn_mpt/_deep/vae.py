@@ -93,7 +93,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         Prediction of features from others: by weighted samples, or, for comparison, by
         a chain that draws z and hidden features in turn (Rezende et al., 2014).
     mask_rate : "uniform", float or int, default="uniform"
-        Share of hidden features, or their number if an int. "uniform" weighs all
+        Fraction of hidden features, or their number if an int. "uniform" weighs all
         numbers alike and is unbiased for the LML.
     n_masks : int or "auto", default="auto"
         Masks drawn in each gradient step, which the rows of a minibatch get in turn,
@@ -116,7 +116,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         Whether validation rows decide on the start, the end of training, the parameters
         that are kept, and the noise. In the last epochs they are trained on, too.
     validation_fraction : float, default=0.1
-        Share of the rows that is held out.
+        Fraction of the rows that are validation rows.
     warm_start : bool, default=False
         Whether `fit` goes on from the parameters of the previous call.
     verbose : bool, default=False

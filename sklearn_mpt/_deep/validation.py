@@ -113,10 +113,10 @@ def shrunk_minimum(losses, max_change=1.0):
         bounds=(-max_change, max_change),
         method="bounded",
     ).x
-    slope, curvature = _derivatives(losses, lowest)
-    if len(slope) == 1 or not curvature > 0:
+    derivative, curvature = _derivatives(losses, lowest)
+    if len(derivative) == 1 or not curvature > 0:
         return 0.0
-    error = sem(slope) / curvature
+    error = sem(derivative) / curvature
     return lowest * max(0.0, 1 - error**2 / max(lowest**2, TINY))
 
 
@@ -125,18 +125,18 @@ def newton_step(losses, max_step=0.5):
 
     losses : as in `shrunk_minimum`. max_step : largest length of the step.
     """
-    slope, curvature = _derivatives(losses, 0.0)
+    derivative, curvature = _derivatives(losses, 0.0)
     if not curvature > 0:
         return 0.0
-    return np.clip(-slope.mean() / curvature, -max_step, max_step)
+    return np.clip(-derivative.mean() / curvature, -max_step, max_step)
 
 
 def _derivatives(losses, number, difference=0.1):
-    """Return the slope of each loss, and the curvature of their mean.
+    """Return the derivative of each loss, and the curvature of their mean.
 
     Single-precision losses have rounding errors that a smaller `difference` of the
     number would magnify.
     """
     below, middle, above = (losses(number + h) for h in (-difference, 0, difference))
-    slope = (above - below) / (2 * difference)
-    return slope, (above - 2 * middle + below).mean() / difference**2
+    derivative = (above - below) / (2 * difference)
+    return derivative, (above - 2 * middle + below).mean() / difference**2

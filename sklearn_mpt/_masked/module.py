@@ -1,6 +1,6 @@
 """A module that codes columns as inputs of a net, and its outputs as conditionals."""
 
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -32,54 +32,52 @@ class MaskedModule(torch.nn.Module):
     def __init__(self, kinds, n_categories, n_mixtures, linear, input_units=None):
         super().__init__()
         column_kinds = list(zip(kinds, n_categories, strict=True))
-        self.heads = torch.nn.ModuleList()
-        places = []
+        self.n_features = len(column_kinds)
+        self.heads, columns_of = torch.nn.ModuleList(), []
         for kind, count in sorted(set(column_kinds)):
             columns = np.flatnonzero([pair == (kind, count) for pair in column_kinds])
+            columns_of.append(columns)
             if kind == NUMBERS:
-                head = MixtureHead(n_mixtures)
+                self.heads.append(MixtureHead(n_mixtures))
             else:
-                head = LikelihoodHead(kind, count, len(columns))
-            self.heads.append(head)
-            places.append(columns)
-            self.register_buffer(
-                f"columns_{len(places) - 1}", torch.from_numpy(columns)
-            )
-        self.n_features = len(column_kinds)
-        self.register_buffer("back", torch.from_numpy(np.concatenate(places).argsort()))
+                self.heads.append(LikelihoodHead(kind, count, len(columns)))
         self.linear = NumberMoments(*linear) if NUMBERS in kinds else None
-        sizes = [len(columns) for columns in places]
-        heads_and_sizes = list(zip(self.heads, sizes, strict=True))
-        self._ends = [
-            0,
-            *accumulate(head.width * size for head, size in heads_and_sizes),
-        ]
-        self._place(places)
-        n_read = sum(head.n_inputs * size for head, size in heads_and_sizes)
-        if input_units is None:
-            input_units = np.zeros(n_read), np.ones(n_read)
-        names = ("input_shift", "input_scale")
-        for name, array in zip(names, input_units, strict=True):
-            tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
-            self.register_buffer(name, tensor)
-        self.n_inputs = n_read + self.n_features
+        self._register_columns(columns_of)
         self.n_outputs = self._ends[-1]
+        n_read = sum(
+            head.n_inputs * len(columns)
+            for head, columns in zip(self.heads, columns_of, strict=True)
+        )
+        self.n_inputs = n_read + self.n_features
+        self._register_units(input_units or (np.zeros(n_read), np.ones(n_read)))
         self.net: torch.nn.Module = torch.nn.Identity()
         # fraction of the hidden entries of each column in the last check in training
         self.at_floor: np.ndarray | None = None
 
-    def _place(self, places):
-        """Store the head of each column, its place there, and its first output."""
-        head_of, place_of, start_of = np.empty((3, self.n_features), dtype=np.int64)
-        for i, (head, columns) in enumerate(zip(self.heads, places, strict=True)):
-            head_of[columns], place_of[columns] = i, np.arange(len(columns))
-            start_of[columns] = self._ends[i] + head.width * place_of[columns]
+    def _register_columns(self, columns_of):
+        """Store where the outputs of heads end, and those of each column begin.
+
+        columns_of : the columns of each head.
+        """
+        head_of, index_of, start_of = np.empty((3, self.n_features), dtype=np.int64)
+        self._ends = [0]
+        for i, (head, columns) in enumerate(zip(self.heads, columns_of, strict=True)):
+            self.register_buffer(f"columns_{i}", torch.from_numpy(columns))
+            head_of[columns], index_of[columns] = i, np.arange(len(columns))
+            start_of[columns] = self._ends[-1] + head.width * index_of[columns]
+            self._ends.append(self._ends[-1] + head.width * len(columns))
         for name, array in (
+            ("back", np.concatenate(columns_of).argsort()),
             ("head_of", head_of),
-            ("place_of", place_of),
+            ("index_of", index_of),
             ("start_of", start_of),
         ):
             self.register_buffer(name, torch.from_numpy(array))
+
+    def _register_units(self, input_units):
+        for name, array in zip(("shift", "scale"), input_units, strict=True):
+            tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
+            self.register_buffer(f"input_{name}", tensor)
 
     def fraction_at_floor(self):
         """Return the fraction of entries with conditionals of the least width; (d,)."""
@@ -255,8 +253,8 @@ class EntryConditionals:
             parameters = module.net.outputs_from(self.inputs[index], start, head.width)
             moments = None
             if head.uses_moments:
-                place = module.place_of[self.column[index], None]
-                moments = [part[index].gather(1, place) for part in self.moments]
+                at = module.index_of[self.column[index], None]
+                moments = [part[index].gather(1, at) for part in self.moments]
             result[index] = ask(index, head.single, parameters, moments)[:, 0]
         return result
 
