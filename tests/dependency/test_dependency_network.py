@@ -32,6 +32,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import get_tags
 
 from sklearn_mpt import (
     MPTDependencyNetwork,
@@ -44,17 +45,13 @@ from sklearn_mpt import (
     order_spread,
 )
 from sklearn_mpt._base.density import Density
-from sklearn_mpt._dependency.calibration import (
-    SCALES,
-    forest_components,
-)
-from sklearn_mpt._dependency.category_calibration import POWERS
+from sklearn_mpt._dependency.calibration import forest_components
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
-from sklearn_mpt._dependency.packing import packed, round_trees, unpacked
-from sklearn_mpt._dependency.predictors import mean_of_trees, takes_gaps
-from sklearn_mpt._dependency.training import visible_sets
+from sklearn_mpt._dependency.packing import round_trees
+from sklearn_mpt._dependency.predictors import mean_of_trees
 
 WEIGHT = 0.01  # default of marginal_weight
+N_POWERS = 4  # of probabilities of forests
 EVERY = np.array(list(product([0.0, 1.0], repeat=4)))
 
 
@@ -251,7 +248,7 @@ def test_a_forest_is_a_mixture_of_its_leaves_and_of_normals_at_its_mean():
         return stats.norm.pdf(grid, mean * scale[1] + shift[1], std)
 
     expected = of_leaves * np.mean(list(map(normal, means, variances)), 0)
-    for factor, weight in zip(SCALES, of_scales[:3], strict=True):
+    for factor, weight in zip((0.5, 1.0, 1.5), of_scales[:3], strict=True):
         expected += weight * normal(centre, factor**2 * total)
     assert sum(of_scales[:3]) + of_leaves == pytest.approx(1)
     wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
@@ -303,7 +300,7 @@ def test_without_calibration_a_number_has_the_mixture_over_leaves():
 def test_rows_that_few_trees_predict_have_the_variance_of_their_mean():
     """The mean of 3 of 12 trees has more noise than that of all by v / 3 - v / 12."""
     mean, variance = np.arange(12.0)[None] % 3, np.full((1, 12), 0.5)
-    shape_weights = np.eye(1 + len(SCALES))[:1]
+    shape_weights = np.eye(4)[:1]  # leaves alone
     counts = np.arange(12)[None] < 3
     some, every = (
         forest_components(mean, variance, counts, shape_weights)
@@ -356,7 +353,8 @@ def test_probabilities_of_forests_are_calibrated(forest):
     calibrated, plain = log_probs
     gain = calibrated - plain
     assert (gain.mean(axis=0) > 2 * stats.sem(gain)).all()
-    n_free = 2 * len(POWERS)  # of nothing and of all visible; fractions add up to 1
+    # shapes with nothing and with all visible; the weights of each add up to 1
+    n_free = 2 * N_POWERS
     most = (n_free + 2 * np.sqrt(2 * n_free)) / (2 * n_rows)  # chi-square / 2n
     assert -np.log(2) - calibrated[:, 1].mean() < most
 
@@ -432,7 +430,7 @@ def test_a_pickled_forest_is_the_same(forest, weighted):
     X, weight = rng.normal(size=(400, 3)), rng.random(400) if weighted else None
     X[:, 2] = 1e6 * np.round(X[:, 2], 1)
     y = np.digitize(X[:, 0] + rng.normal(size=400), [-1, 0, 1])
-    if takes_gaps(forest):
+    if get_tags(forest).input_tags.allow_nan:
         X[rng.random(X.shape) < 0.1] = np.nan
     forest = clone(forest).set_params(random_state=0).fit(X, y, weight)
     predict = "predict_proba" if hasattr(forest, "predict_proba") else "predict"
@@ -440,8 +438,9 @@ def test_a_pickled_forest_is_the_same(forest, weighted):
     round_trees(forest)
     assert_array_equal(forest.apply(X), leaves)
     assert_allclose(getattr(forest, predict)(X), exact, rtol=1e-6)
-    parts = pickle.dumps(packed(forest))
-    copy = unpacked(pickle.loads(parts))
+    model = network(DummyClassifier(), DummyRegressor()).fit(X)
+    model.estimators_ = [[forest]] * 3
+    ((copy,), *_) = pickle.loads(pickle.dumps(model)).estimators_
     assert_array_equal(getattr(copy, predict)(X), getattr(forest, predict)(X))
     assert_array_equal(copy.feature_importances_, forest.feature_importances_)
     paths, _ = copy.decision_path(X)
@@ -607,24 +606,31 @@ def test_predictors_without_nan_get_indicators():
     assert_array_equal(Z[hidden, 3], 0)
 
 
+def visible_sets(X, **params):
+    """What the predictor of the first column sees of others; bool (n_masks, n, k)."""
+    model = network(Spy(), DummyRegressor(), likelihood="bernoulli", **params).fit(X)
+    Z, n_read = model.estimators_[0][0].X_, len(model.inputs_[0])
+    return Z[:, -n_read:].reshape(-1, len(X), n_read).astype(bool)
+
+
+@pytest.mark.filterwarnings("ignore:mask_rate=1.0 hides every feature")
 def test_masks_of_copies():
-    present = np.ones((4000, 4), dtype=bool)
-    present[:, 3] = False
-    rng = np.random.default_rng(0)
-    visible = visible_sets(present, 5, 3, "uniform", rng).reshape(3, 4000, 4)
+    X = np.random.default_rng(0).integers(0, 2, (2000, 5)).astype(float)
+    X[1:, 4] = np.nan
+    visible = visible_sets(X)[:, 1:]
     assert not visible[:, :, 3].any()
     assert visible[0][:, :3].all()
     counts = np.bincount(visible[1:].sum(2).ravel(), minlength=4)
-    assert_allclose(counts / 8000, [1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
-    for rate, n_visible in ((0.4, 3), (1, 4), (1.0, 0), (4, 1)):
-        visible = visible_sets(np.ones((20, 4), bool), 5, 2, rate, rng)
-        assert (visible.sum(1) == n_visible).all()
+    assert_allclose(counts / 3998, [1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
+    for rate, n_visible in ((0.4, 3), (0.2, 4), (1.0, 0), (4, 1)):
+        visible = visible_sets(np.eye(20)[:, :5], n_masks=2, mask_rate=rate)
+        assert (visible.sum(2) == n_visible).all()
 
 
 def test_masks_of_some_columns_are_those_of_all():
     """Of 10 other columns a predictor reads 3, and 4 are hidden."""
-    rng = np.random.default_rng(0)
-    visible = visible_sets(np.ones((4000, 3), bool), 11, 1, 5, rng)
+    X = np.random.default_rng(0).integers(0, 2, (4000, 11)).astype(float)
+    (visible,) = visible_sets(X, n_masks=1, mask_rate=5, max_inputs=3)
     expected = stats.hypergeom(10, 3, 6).pmf(np.arange(4))
     counts = np.bincount(visible.sum(1), minlength=4)
     assert stats.chisquare(counts, 4000 * expected).pvalue > 1e-3
