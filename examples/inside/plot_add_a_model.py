@@ -165,9 +165,9 @@ print(compare_lml({"nearest rows": network, "PPCA": ppca}, test))
 # A linear model gives each feature a location that is linear in z. This kind of feature
 # is a count that varies more than a Poisson count: a negative binomial distribution,
 # whose mean has the location as logarithm, and whose size is known here. A kind of
-# feature computes log-probabilities, their derivative in the location (the slope), and
-# the Fisher information on the location. Natural gradient steps are computed from
-# these.
+# feature computes log-probabilities, means and draws. Natural gradient steps use the
+# derivatives of log-probabilities in the location, which are those of automatic
+# differentiation.
 
 
 class OverdispersedCounts(Likelihood):
@@ -188,25 +188,11 @@ class OverdispersedCounts(Likelihood):
         return np.log((total + 0.5) / (present + 0.5))
 
     def entry_log_prob(self, X, location):
-        return self._constant(X) + X * location - self._log_norm(X, location)
-
-    def pair_log_prob(self, X, observed, location):
-        constant = (observed * self._constant(X)).sum(1, keepdim=True)
-        unit = self._log_norm(torch.ones(()), location)
-        zero = self._log_norm(torch.zeros(()), location)
-        return constant + X @ (location - unit + zero).T - observed @ zero.T
-
-    def _constant(self, X):
-        choices = torch.lgamma(X + self.size) - torch.lgamma(X + 1)
-        return choices + self.size * np.log(self.size) - math.lgamma(self.size)
-
-    def _log_norm(self, X, location):
-        return (X + self.size) * torch.log(self.size + location.exp())
-
-    def derivatives(self, X, location):
-        mean = location.exp()
-        share = self.size / (self.size + mean)
-        return (X - mean) * share, mean * share
+        size = self.size
+        choices = torch.lgamma(X + size) - torch.lgamma(X + 1) - math.lgamma(size)
+        log_odds = location - torch.log(size + location.exp())
+        log_rest = math.log(size) - torch.log(size + location.exp())
+        return choices + X * log_odds + size * log_rest
 
     def mean(self, location):
         return location.exp()

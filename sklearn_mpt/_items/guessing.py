@@ -41,7 +41,6 @@ class Guessing(ShapeLikelihood):
     bounds = Bernoulli.bounds
     measure = Bernoulli.measure
     n_shape_params = 1
-    has_blocks = True
 
     values_of_each = Bernoulli.values_of_each
     check_rows = staticmethod(Bernoulli.check_rows)

@@ -398,7 +398,6 @@ class Likelihood(torch.nn.Module, ABC):
             for part, at in blocks
         )
 
-    @abstractmethod
     def derivatives(
         self, X: torch.Tensor, location: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -408,7 +407,26 @@ class Likelihood(torch.nn.Module, ABC):
         second derivative if that is never negative; both have the same mean. If a
         feature has several locations, it is a diagonal matrix at least as large as the
         information matrix of the feature.
+
+        They are computed by automatic differentiation. Kinds that know them, in a
+        fraction of the time, override this method.
         """
+        keeps_graph = torch.is_grad_enabled() and location.requires_grad
+        shape = np.broadcast_shapes(X.shape[:-1], location.shape[:-1])
+        with torch.enable_grad():
+            location = location if keeps_graph else location.detach().requires_grad_()
+            at = location.expand(*shape, -1)
+            total = self.entry_log_prob(X, at).sum()
+            (slope,) = torch.autograd.grad(total, at, create_graph=True)
+            # of all first, all second, ... locations of the features
+            sums = slope.unflatten(-1, (-1, self.n_locations)).flatten(0, -2).sum(0)
+            second = [
+                torch.autograd.grad(one, at, create_graph=True)[0] for one in sums
+            ]
+            information = sum(part.abs() for part in second)
+        if keeps_graph:
+            return slope, information
+        return slope.detach(), information.detach()
 
     def to_locations(self, entries: torch.Tensor) -> torch.Tensor:
         """Repeat the number of each feature for each of its locations; (..., l)."""
@@ -476,7 +494,15 @@ class Likelihood(torch.nn.Module, ABC):
         Each shape parameter changes the log-probability of one feature only.
         """
         shape = np.broadcast_shapes(X.shape[:-1], location.shape[:-1])
-        return location.new_zeros(*shape, 0)
+        params = self.shape_params.expand(*shape, -1)
+        if not params.numel():
+            return location.new_zeros(*shape, 0)
+        keeps_graph = torch.is_grad_enabled() and params.requires_grad
+        with torch.enable_grad():
+            params = params if keeps_graph else params.detach().requires_grad_()
+            total = self.at(params).entry_log_prob(X, location).sum()
+            (scores,) = torch.autograd.grad(total, params, create_graph=keeps_graph)
+        return scores
 
     def shape_sums(
         self,
@@ -487,6 +513,8 @@ class Likelihood(torch.nn.Module, ABC):
         z: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return gradient and information of `shape_params`; sums over rows and nodes.
+
+        The information is that of products of derivatives, whose mean it is.
 
         X : (n, 1, d). location : (n, s, l). weight : of slopes, (n, s, d).
         information_weight : likewise. z : nodes with a one at the end,
@@ -499,8 +527,17 @@ class Likelihood(torch.nn.Module, ABC):
             With blocks, the first q columns are for the shape parameters of the same
             feature, the others for the coefficients of its first location.
         """
-        none = location.new_zeros(0)
-        return none, none
+        if not self.n_shape_params:
+            return location.new_zeros(0), location.new_zeros(0)
+        scores = self.shape_scores(X, location).unflatten(-1, (-1, self.n_shape_params))
+        weighted = information_weight[..., None] * scores
+        slope = self.derivatives(X, location)[0][..., :: self.n_locations]
+        blocks = torch.einsum("nsdq,nsdp->dqp", weighted, scores)
+        cross = torch.einsum(
+            "nsdq,nsk->dqk", slope[..., None] * weighted, z.expand(*slope.shape[:2], -1)
+        )
+        information = torch.cat([blocks, cross], -1).flatten(0, 1)
+        return torch.einsum("nsd,nsdq->dq", weight, scores).flatten(), information
 
     def centre(self, location: torch.Tensor) -> torch.Tensor:
         """Return the centred locations, or coefficients, of the same distribution.
@@ -567,6 +604,10 @@ class ShapeLikelihood(Likelihood):
         """Return a likelihood of this kind with any shape parameters."""
 
     @property
+    def has_blocks(self):
+        return self.n_shape_params > 0
+
+    @property
     def shape_params(self):
         return self.raw if self.given is None else self.given
 
@@ -595,9 +636,9 @@ class DispersionLikelihood(ShapeLikelihood):
     """
 
     n_shape_params = 1
+    has_blocks = False
     floor: float  # smallest noise variance or dispersion
     attribute: str  # name of the fitted attribute that has them
-    has_bound = True  # whether a step of the logarithm is at most 1
 
     def __init__(self, scatter):
         # from the floor itself no gradient leads away
@@ -639,7 +680,7 @@ class DispersionLikelihood(ShapeLikelihood):
         return ShapeSteps(
             torch.full_like(log_scatter, math.log(2 * self.floor)),
             torch.ones_like(log_scatter, dtype=torch.bool),
-            torch.full_like(log_scatter, float(self.has_bound)),
+            torch.zeros_like(log_scatter),
         )
 
     @abstractmethod

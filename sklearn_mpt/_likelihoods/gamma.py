@@ -34,7 +34,6 @@ class Gamma(Amounts):
     """
 
     kind = "gamma"
-    has_blocks = True
     attribute = "dispersion_"
 
     @staticmethod
@@ -90,14 +89,6 @@ class Gamma(Amounts):
         return (offset - ratio + (is_observed * log_prob).sum(1, keepdim=True)).to(
             location.dtype
         )
-
-    def _ratio(self, X, location):
-        """Return amounts divided by their means."""
-        return (log_of(X) - location).clamp(max=MAX_EXPONENT).exp()
-
-    def derivatives(self, X, location):
-        shape = self._shape
-        return shape * (self._ratio(X, location) - 1), shape.expand_as(location)
 
     def shape_derivatives(self, X, location):
         """Return derivatives in the log dispersion, which is minus the log shape."""

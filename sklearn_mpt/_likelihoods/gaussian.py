@@ -166,7 +166,6 @@ class Gaussian(DispersionLikelihood):
     measure = "density"
     floor = SINGLE_NOISE_FLOOR
     attribute = "noise_variance_"
-    has_bound = False
 
     def __init__(self, noise_variance=None):
         if noise_variance is None:

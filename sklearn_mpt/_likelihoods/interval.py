@@ -110,7 +110,6 @@ class Interval(DispersionLikelihood):
 
     floor = SINGLE_NOISE_FLOOR
     attribute = "noise_variance_"
-    has_bound = False
 
     def __init__(self, noise_variance, log_scale=None):
         super().__init__(noise_variance)

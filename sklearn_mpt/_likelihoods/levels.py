@@ -49,10 +49,6 @@ class Levels(ShapeLikelihood):
         return max(0, self.n_categories - 2)
 
     @property
-    def has_blocks(self):
-        return self.n_shape_params > 0
-
-    @property
     def n_means(self):
         return self.n_categories - 1
 

@@ -22,7 +22,6 @@ class Lognormal(Amounts):
 
     kind = "lognormal"
     has_fixed_information = True
-    has_bound = False
     attribute = "noise_variance_"
 
     @staticmethod

@@ -33,7 +33,6 @@ class NegativeBinomial(DispersionLikelihood):
 
     measure = "probability"
     bounds = (0.0, np.inf)
-    has_blocks = True
     floor = MIN_DISPERSION
     attribute = "dispersion_"
 

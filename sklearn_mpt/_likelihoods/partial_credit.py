@@ -90,25 +90,6 @@ class PartialCredit(Levels):
         is_level = (X[..., None] == inner).to(prob.dtype)
         return (is_level - prob[..., 1:-1]).flatten(-2)
 
-    def shape_sums(self, X, location, weight, information_weight, z):
-        if not self.n_shape_params:
-            return super().shape_sums(X, location, weight, information_weight, z)
-        prob, codes = self._log_prob(location).exp(), self._codes(location)
-        deviation = codes - (prob @ codes)[..., None]
-        prob, inner = prob[..., 1:-1], codes[1:-1]
-        is_level = (X[:, 0, :, None] == inner).to(X.dtype)
-        taken = (is_level * weight.sum(1)[..., None]).sum(0)
-        slope = taken - torch.einsum("nsd,nsdq->dq", weight, prob)
-        weighted = information_weight[..., None] * prob
-        by_feature = (t.movedim(2, 0).flatten(1, 2) for t in (weighted, prob))
-        left, right = by_feature
-        blocks = torch.diag_embed(left.sum(1)) - left.mT @ right
-        weighted_deviation = (
-            (weighted * deviation[..., 1:-1]).movedim(2, 0).flatten(1, 2)
-        )
-        cross = weighted_deviation.mT @ z.expand(*location.shape[:2], -1).flatten(0, 1)
-        return slope.flatten(), torch.cat([blocks, cross], -1).flatten(0, 1)
-
     def mean(self, location):
         """Return the probabilities P(x >= c) for c >= 1."""
         prob = self._log_prob(location).exp()

@@ -36,7 +36,6 @@ class ZeroLognormal(Amounts):
     kind = "zero_lognormal"
     measure = "density and probability"  # of zero
     n_locations = 2
-    has_bound = False
     attribute = "noise_variance_"
 
     @classmethod

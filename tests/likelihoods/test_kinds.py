@@ -21,7 +21,7 @@ from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
 from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
 from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
 from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
-from sklearn_mpt._likelihoods import Columns  # noqa: E402
+from sklearn_mpt._likelihoods import Columns, Likelihood  # noqa: E402
 from sklearn_mpt._likelihoods.base import shape_blocks  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import row_node_sums  # noqa: E402
 from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
@@ -147,6 +147,26 @@ def test_slopes_are_those_of_autograd_and_curves_are_concave(
             else (torch.zeros(1),)
         )
         assert (second[..., j : j + 1] <= 1e-12).all()
+
+
+def test_automatic_derivatives_are_those_that_kinds_know(kind, likelihood, location):
+    """Of entries in locations and shape parameters; and pairs are sums of entries."""
+    X, part = draws(kind, 30, location, likelihood), likelihood.parts[0]
+    places = location + torch.linspace(-1, 1, 30).double()[:, None]
+    slope, information = Likelihood.derivatives(part, X, places)
+    assert not slope.requires_grad
+    assert_allclose(slope, part.derivatives(X, places)[0], atol=1e-10)
+    hessian = torch.autograd.functional.jacobian(
+        lambda at: Likelihood.derivatives(part, X[:1], at)[0], places[:1]
+    )[0, :, 0]
+    excess = torch.diag(information[0]) + hessian  # 0 if there is one location
+    assert torch.linalg.eigvalsh(excess).min() >= -1e-12
+    assert excess.abs().max() < 1e-12 or part.n_locations > 1
+    scores = Likelihood.shape_scores(part, X, places)
+    assert_allclose(scores, part.shape_scores(X, places), atol=1e-10)
+    args = X, torch.ones_like(X), places
+    pairs = Likelihood.pair_log_prob(part, *args)
+    assert_allclose(pairs, part.pair_log_prob(*args), atol=1e-10)
 
 
 def summed(likelihood, X, z, coefs):
