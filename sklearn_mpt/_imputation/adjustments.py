@@ -84,18 +84,19 @@ class Adjustments(NamedTuple):
 
     @property
     def bounds(self):
-        """The bounds of what is filled in before the shift is added; low and high."""
-        return self.low - self.shift, self.high - self.shift
+        """The bounds of missing numbers; low and high."""
+        return self.low, self.high
 
     def shifted(self, filled, gaps, reader: TableReader):
         """Return a table that was filled in, with the shift added to its former gaps.
 
-        gaps : bool, shape (n, d).
+        A sum outside of a bound becomes that bound. gaps : bool, shape (n, d).
         """
         places = np.flatnonzero((self.shift != 0) & gaps.any(axis=0)).tolist()
         if not places:
             return filled
         rows = reader.encode(filled, places) + self.shift
+        rows = np.fmin(np.fmax(rows, self.low), self.high)  # NaN is no bound
         return reader.fill(filled, rows, gaps & np.isin(np.arange(len(gaps.T)), places))
 
 

@@ -142,7 +142,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         for dates); a dict, or a Series with names of columns, maps columns, by name or
         number, to them. Use it if entries may be missing because of their values (for
         example, high incomes), which no model can detect: repeat the analysis with
-        several shifts to see which results depend on them.
+        several shifts to see which results depend on them. `fit` does not depend on
+        them. A sum that exceeds `min_value` or `max_value` becomes that bound.
     unknown : {"missing", "error"}, default="missing"
         Whether `transform` treats categories that did not occur in `fit` as missing,
         with a warning, or refuses them.
@@ -584,7 +585,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         return with_indicators(filled, indicators, added)
 
     def _completed(self, estimator, X, adjustments, method, random_state):
-        """Return what an estimator fills in within bounds, with shifts added."""
+        """Return what an estimator fills in within bounds, then with shifts added."""
         bounds = adjustments.bounds
         filled = self._imputed(estimator, X, method, random_state, bounds)
         return adjustments.shifted(filled, missing_entries(X), self._reader)

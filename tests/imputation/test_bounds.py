@@ -255,6 +255,23 @@ def test_a_shift_is_added_before_bounds_are_kept():
     assert (drawn < limit[missing] - 0.01).any()
 
 
+@pytest.mark.parametrize("estimator", [None, MPTLinearVAE(1, random_state=0)])
+def test_a_shift_changes_only_what_fills_its_column(estimator):
+    _, gaps, limit = below_a_limit(60)
+    X = gaps.to_numpy()
+    missing = np.isnan(X[:, 0])
+    X[~missing, 1] = np.where(np.arange((~missing).sum()) % 5, X[~missing, 1], np.nan)
+    max_models = 2 if estimator is None else None
+    how = {"max_models": max_models, "max_value": {0: limit}, "random_state": 0}
+    filled, shifted = (
+        MPTImputer(estimator, delta={0: delta}, **how).fit_transform(X)
+        for delta in (0.0, 0.2)
+    )
+    assert_array_equal(shifted[~missing], filled[~missing])
+    expected = np.minimum(filled[:, 0] + 0.2, limit)[missing]
+    assert_allclose(shifted[missing, 0], expected)
+
+
 def test_dates_end_where_they_ended():
     dates = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(90), unit="D")
     x = np.arange(90.0)
