@@ -25,6 +25,7 @@ References
 """
 
 import copy
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -177,7 +178,7 @@ def read_outcome(outcome):
     outcome = column_or_1d(np.asarray(outcome))
     is_missing = missing_entries(outcome[:, None])[:, 0]
     present, categories = outcome[~is_missing], None
-    if present.dtype.kind == "O" and {type(v) for v in present} <= {int, float}:
+    if present.dtype.kind == "O" and all(map(_is_number, present)):
         present = present.astype(float)  # integers of pandas with gaps
     if present.dtype.kind in "iuf":
         present = present.astype(float)
@@ -195,6 +196,10 @@ def read_outcome(outcome):
             f"{len(np.unique(present))}."
         )
     return present, categories, is_missing
+
+
+def _is_number(value):
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def covariate_effects(assignments, Z, reference):

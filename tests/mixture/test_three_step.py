@@ -182,6 +182,15 @@ def test_rows_without_an_outcome_are_left_out(model):
     assert_allclose(found.estimate, expected)
 
 
+@pytest.mark.parametrize("number", [float, np.float64, np.float32])
+def test_objects_that_are_all_numbers_are_numbers(model, number):
+    some = np.array([number(y) for y in Y], dtype=object)
+    some[::9] = None
+    with_nan = np.where(np.arange(len(Y)) % 9 == 0, np.nan, Y.astype(number))
+    expected = model.class_outcomes(X, with_nan).estimate
+    assert_allclose(model.class_outcomes(X, some).estimate, expected)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
