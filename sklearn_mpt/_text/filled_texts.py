@@ -50,8 +50,9 @@ class TextWriter:
                 start += len(hidden) - len(hidden.lstrip())
             before = written + text[position:start]
             piece = self._spell(tokens[first:stop])
-            if goes_on:
-                before = before.rstrip()
+            if goes_on:  # spaces that are a token of their own stay
+                kept = max(position, offsets[first - 1][1])
+                before = written + text[position:kept] + text[kept:start].rstrip()
             elif self._needs_space(before, piece):
                 before += " "
             written, position = before + piece, end

@@ -172,8 +172,8 @@ def test_bad_arguments_are_refused():
         scorer.fill("a [MASK]")
 
 
-def make_byte_tokenizer():
-    """Byte-level tokens, which own the space before a word."""
+def make_byte_tokenizer(lstrip=True):
+    """Byte-level tokens, which own the space before a word, or before a mask token."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokens = [
         "<mask>",
@@ -197,7 +197,7 @@ def make_byte_tokenizer():
     backend = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    mask = AddedToken("<mask>", lstrip=True, special=True)
+    mask = AddedToken("<mask>", lstrip=lstrip, special=True)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, mask_token=mask, unk_token="<unk>"
     )
@@ -223,6 +223,7 @@ def make_byte_tokenizer():
         (make_byte_tokenizer(), "A<mask>  é", ["Ġsat"], "A sat  é"),
         (make_byte_tokenizer(), "d <mask> <mask>", ["og", "Ġsat"], "dog sat"),
         (make_byte_tokenizer(), "<mask><mask>", ["Ã", "©"], "é"),
+        (make_byte_tokenizer(False), "d <mask> <mask>", ["og", "Ġsat"], "d og sat"),
     ],
 )
 def test_fills_stand_where_the_masks_stood(tokenizer, text, tokens, expected):
