@@ -31,11 +31,14 @@ def fixed_size(mask_rate, n_features):
     return int(mask_rate)
 
 
+def hide_smallest(keys, sizes):
+    """Return masks that hide so many features of each row: those with least keys."""
+    return keys.argsort(axis=1).argsort(axis=1) < np.reshape(sizes, (-1, 1))
+
+
 def draw_masks(sizes, n_features, rng):
     """Draw one uniform mask of each size, independently; (len(sizes), n_features)."""
-    keys = rng.random((len(sizes), n_features))
-    ranks = np.argsort(np.argsort(keys, axis=1), axis=1)
-    return ranks < np.asarray(sizes)[:, None]
+    return hide_smallest(rng.random((len(sizes), n_features)), sizes)
 
 
 class MaskBlocks(NamedTuple):
@@ -92,7 +95,7 @@ def draw_in_blocks(size, n_masks, blocks, rng):
     With a smaller `n_masks` and the same generator, the first of these are drawn.
     """
     keys = block_keys(lambda *shape: rng.random(shape), n_masks, blocks)
-    return keys.argsort(axis=1).argsort(axis=1) < size
+    return hide_smallest(keys, size)
 
 
 def enumerate_masks(n_features, size):

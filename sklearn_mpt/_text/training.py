@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
-from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._measure.masks import hide_smallest, mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.labels import VISIBLE, HiddenTokens, labels_of
 from sklearn_mpt._text.loading import check_tokenizer
@@ -260,7 +260,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         else:
             keys = rng.random(units.shape)
         keys = np.where(numbers < n_units[:, None], keys, np.inf)
-        is_chosen = keys.argsort(axis=1).argsort(axis=1) < sizes[:, None]
+        is_chosen = hide_smallest(keys, sizes)
         return np.take_along_axis(is_chosen, units, axis=1) & (units >= 0)
 
     def _generator(self):
