@@ -61,7 +61,12 @@ class SearchLimits(NamedTuple):
         return cls(max_models or np.inf, deadline, with_nets)
 
     def reached(self, n_models):
-        """Return the name of the parameter whose limit is reached, or None."""
+        """Return the name of the parameter whose limit is reached, or None.
+
+        The first model is always tried.
+        """
+        if not n_models:
+            return None
         if n_models >= self.max_models:
             return "max_models"
         if self.deadline < np.inf and time.process_time() > self.deadline:

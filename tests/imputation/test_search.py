@@ -243,6 +243,12 @@ def test_wide_tables_get_a_model_of_all_their_columns(monkeypatch):
     assert error < 1.2 * noise_of(X)
 
 
+def test_a_model_is_tried_however_few_the_seconds():
+    X = np.array([[0.0, 1.0], [1.0, np.nan], [2.0, 2.0], [3.0, 5.0]])
+    imputer = MPTImputer(max_seconds=1e-9, random_state=0).fit(X)
+    assert imputer.selection_["name"].tolist() == ["columns alone"]
+
+
 def test_limits_are_those_of_parameters():
     assert SearchLimits.from_parameters(1e-9, None).reached(3) == "max_seconds"
     assert SearchLimits.from_parameters("auto", None).reached(10**6) is None
