@@ -163,14 +163,15 @@ def _checked(method, returned, shape):
 def mean_of_trees(forest, Z, counts, n_categories):
     """Return the mean probabilities of the codes 0..C-1 by the trees that count.
 
-    counts : bool (n, n_trees), at least one for each row.
+    counts : bool (n, n_trees), at least one for each row. There may be no rows.
     """
-    total = 0.0
+    codes = forest.classes_.astype(int)
+    total, prob = np.zeros((len(Z), len(codes))), np.zeros((len(Z), n_categories))
     Z = Z.astype(np.float32)  # as in predict_proba of forests
     for tree, count in zip(forest.estimators_, counts.T, strict=True):
-        total = total + count[:, None] * tree.predict_proba(Z)
-    prob = np.zeros((len(Z), n_categories))
-    prob[:, forest.classes_.astype(int)] = total / counts.sum(axis=1, keepdims=True)
+        if count.any():
+            total[count] += tree.predict_proba(Z[count])
+    prob[:, codes] = total / counts.sum(axis=1, keepdims=True)
     return prob
 
 

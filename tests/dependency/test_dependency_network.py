@@ -383,6 +383,16 @@ def test_the_mean_over_all_trees_is_the_forest():
     assert_allclose(first[:, [0, 2, 4]], alone)
 
 
+def test_trees_that_have_seen_all_rows_are_not_calibrated():
+    """Of two rows, one tree has seen both in half of the fits."""
+    X = np.array([[0.0, 1.0, 0.3], [1.0, 0.0, -0.2]])
+    one_tree = RandomForestClassifier(1), RandomForestRegressor(1)
+    kinds = ["bernoulli", "bernoulli", "gaussian"]
+    for seed in range(8):
+        model = MPTDependencyNetwork(*one_tree, likelihood=kinds, random_state=seed)
+        assert np.isfinite(model.fit(X).score_samples(X)).all()
+
+
 def test_numbers_that_repeat_have_their_probabilities():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.normal(size=600), rng.choice([0.0, 1.0, 10.0], 600)])
