@@ -241,14 +241,14 @@ def natural_step(sums, point, information, *, max_step=math.inf):
     rescaling = (rescaling / n) * (MAX_RESCALING / largest)
     gain = 0.5 * gradient.dot(step)
     if max_step < math.inf:
-        step = _with_bounded_step(step, max_step, information.blocks)
+        step = _with_bounded_step(step, max_step)
     return NaturalStep(value, sums.error, gradient, information, step, rescaling, gain)
 
 
 def corrected(move, step, max_step):
     """Return a bounded move by another step, which includes the rescaling of z."""
     if max_step < math.inf:
-        step = _with_bounded_step(step, max_step, move.information.blocks)
+        step = _with_bounded_step(step, max_step)
     return move._replace(step=step, rescaling=torch.zeros_like(move.rescaling))
 
 
@@ -318,22 +318,10 @@ def _divide_blocks(gradient, information, solved):
     return Point(solved, shape_step)
 
 
-def _with_bounded_step(step, max_step, blocks):
+def _with_bounded_step(step, max_step):
     """Bound the step of each feature, because long steps leave the quadratic region."""
     length = step.coefs.abs().amax(1, keepdim=True)
-    if blocks is None:
-        return step._replace(coefs=step.coefs * (max_step / length.clamp(min=max_step)))
-    slots, places, _, lengths = blocks
-    shape_length = (lengths * step.shape_params).abs()[slots.clamp(min=0)]
-    shape_length = torch.where(slots >= 0, shape_length, 0)
-    length[places] = torch.maximum(length[places], shape_length.amax(1, keepdim=True))
-    factor = max_step / length.clamp(min=max_step)
-    slot_factor = factor[places].expand(slots.shape)[slots >= 0]
-    index = slots[slots >= 0]
-    shape_params = step.shape_params.index_put(
-        (index,), step.shape_params[index] * slot_factor
-    )
-    return Point(step.coefs * factor, shape_params)
+    return step._replace(coefs=step.coefs * (max_step / length.clamp(min=max_step)))
 
 
 def latent_rescaling(scale, shift):

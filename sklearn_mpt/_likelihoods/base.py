@@ -135,31 +135,17 @@ class ColumnUnits(NamedTuple):
     constant: np.ndarray
 
 
-class ShapeSteps(NamedTuple):
-    """How far steps of shape parameters go.
-
-    floor : smallest values. is_log : whether a parameter is the logarithm of the number
-    that is stepped. lengths : size of a unit step in units of the location; 0 means
-    that steps are not bounded.
-    """
-
-    floor: torch.Tensor
-    is_log: torch.Tensor
-    lengths: torch.Tensor
-
-
 class ShapeBlocks(NamedTuple):
     """Shape parameters that belong to one feature, solved for with its location.
 
     slots : shape parameters of each feature that has any, (f, q); -1 for none. places :
-    first location of each of these features, (f,). is_log, lengths : as in
-    `ShapeSteps`, (g,).
+    first location of each of these features, (f,). is_log : whether a parameter is a
+    logarithm, (g,).
     """
 
     slots: torch.Tensor
     places: torch.Tensor
     is_log: torch.Tensor
-    lengths: torch.Tensor
 
 
 def rank_among_equals(numbers):
@@ -216,8 +202,7 @@ def shape_blocks(likelihood, n_locations):
     slots[number, rank_among_equals(number)] = torch.arange(len(number), device=device)
     of_locations = features_of_locations(likelihood, n_locations, device)
     places = torch.searchsorted(of_locations, features)
-    steps = likelihood.shape_steps
-    return ShapeBlocks(slots, places, steps.is_log, steps.lengths)
+    return ShapeBlocks(slots, places, likelihood.shape_floor.isfinite())
 
 
 class Likelihood(torch.nn.Module, ABC):
@@ -483,10 +468,12 @@ class Likelihood(torch.nn.Module, ABC):
         return torch.empty(0, device="cpu", dtype=torch.float64)
 
     @property
-    def shape_steps(self) -> ShapeSteps:
-        """How far steps of the shape parameters go; tensors of shape (g,)."""
-        none = self.shape_params
-        return ShapeSteps(none, none.bool(), none)
+    def shape_floor(self) -> torch.Tensor:
+        """Smallest values of shape parameters, (g,).
+
+        It is minus infinity for those that are not logarithms of numbers.
+        """
+        return torch.full_like(self.shape_params.detach(), -torch.inf)
 
     def shape_scores(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
         """Return the derivatives of `entry_log_prob` in `shape_params`; (..., g).
@@ -675,13 +662,8 @@ class DispersionLikelihood(ShapeLikelihood):
         return self.scatter.log() if self.given is None else self.given
 
     @property
-    def shape_steps(self):
-        log_scatter = self.shape_params.detach()
-        return ShapeSteps(
-            torch.full_like(log_scatter, math.log(2 * self.floor)),
-            torch.ones_like(log_scatter, dtype=torch.bool),
-            torch.zeros_like(log_scatter),
-        )
+    def shape_floor(self):
+        return torch.full_like(self.shape_params.detach(), math.log(2 * self.floor))
 
     @abstractmethod
     def shape_derivatives(

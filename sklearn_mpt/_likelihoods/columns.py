@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import ColumnUnits, Likelihood, ShapeSteps
+from sklearn_mpt._likelihoods.base import ColumnUnits, Likelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.gamma import Gamma
@@ -296,9 +296,8 @@ class Columns(Likelihood):
         return self._join_shape_params(part.shape_params for part in self.parts)
 
     @property
-    def shape_steps(self):
-        steps = zip(*(part.shape_steps for part in self.parts), strict=True)
-        return ShapeSteps(*map(self._join_shape_params, steps))
+    def shape_floor(self):
+        return self._join_shape_params(part.shape_floor for part in self.parts)
 
     def _join_shape_params(self, parts):
         """Join tensors of the shape parameters of all parts.

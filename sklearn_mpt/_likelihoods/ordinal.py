@@ -23,7 +23,7 @@ import torch
 from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes
+from sklearn_mpt._likelihoods.base import at_codes
 from sklearn_mpt._likelihoods.levels import Levels
 
 MIN_GAP = 1e-6  # least gap between thresholds, whose logarithm is a parameter
@@ -73,13 +73,8 @@ class Ordinal(Levels):
         return {"thresholds_": self._thresholds()}
 
     @property
-    def shape_steps(self):
-        log_gap = self.shape_params.detach()
-        return ShapeSteps(
-            torch.full_like(log_gap, math.log(MIN_GAP)),
-            torch.ones_like(log_gap, dtype=torch.bool),
-            log_gap.exp(),
-        )
+    def shape_floor(self):
+        return torch.full_like(self.shape_params.detach(), math.log(MIN_GAP))
 
     def _thresholds(self):
         """Return the thresholds of each feature, (..., d, C - 1)."""

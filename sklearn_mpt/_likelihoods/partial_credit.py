@@ -14,7 +14,7 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes, log_softmax
+from sklearn_mpt._likelihoods.base import at_codes, log_softmax
 from sklearn_mpt._likelihoods.levels import Levels
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 
@@ -55,15 +55,6 @@ class PartialCredit(Levels):
     def shape_attributes(self, scale):
         constants = self._constants()
         return {"thresholds_": constants.diff(dim=-1)}
-
-    @property
-    def shape_steps(self):
-        step = self.shape_params.detach()
-        return ShapeSteps(
-            torch.full_like(step, -torch.inf),
-            torch.zeros_like(step, dtype=torch.bool),
-            torch.ones_like(step),
-        )
 
     def _constants(self):
         """Return the constants b of all levels, (..., d, C)."""

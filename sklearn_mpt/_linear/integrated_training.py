@@ -150,7 +150,7 @@ class IntegratedRows(Objective):
         self.context, self.log_scale = context, context.log_scale
         self.weights = SampleWeights.from_array(context.weight, X, context.n_rows)
         self.likelihood = likelihood
-        self.floor = likelihood.shape_steps.floor.to(X.device)
+        self.floor = likelihood.shape_floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
         self.values = common_values(likelihood, self.n_features)
