@@ -517,7 +517,7 @@ ITEM_NUMBERS = {
 MASK_NUMBERS = {
     "item masks": number(first_masks_item_fit, item_masks, "AUTO_MASKS", 8),
     "item resolution": number(
-        masked_item_fit, item_masks.MaskedItemSolver, "resolution", 0.1
+        masked_item_fit, item_masks.MaskedItemSolver, "resolution", 5e-3
     ),
     "item step by masks": number(masked_item_fit, item_solver, "MAX_STEP", 2.0),
 }

@@ -47,13 +47,11 @@ class MaskedItemSolver(NoisySteps):
     Attributes
     ----------
     resolution : float
-        Averages end when they would gain a smaller fraction of what sampling loses,
-        which is (number of parameters) / (2 n_rows).
-    patience : int
-        Number of more epochs whose gain that is.
+        Averages end when one more epoch would gain a smaller fraction of what sampling
+        loses, which is (number of parameters) / (2 n_rows).
     """
 
-    resolution, patience = 0.01, 20
+    resolution = 5e-4
 
     def __init__(self, objective, point, n_rows, *, mask_rate, n_masks, tol, **params):
         lost_by_sampling = len(point) / (2 * n_rows)
@@ -61,7 +59,6 @@ class MaskedItemSolver(NoisySteps):
             point,
             is_followed=ends_without_masks(mask_rate, n_masks),
             tol=self.resolution * lost_by_sampling,
-            n_iter_no_change=self.patience,
             **params,
         )
         self.objective, self.mask_rate = objective, mask_rate
