@@ -1,6 +1,5 @@
 """Modes of posteriors of z, for all rows at once, by Newton's method."""
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -40,7 +39,6 @@ def climb(
     max_iter,
     tol=0.0,
     min_gain=0.0,
-    max_step=math.inf,
     shortening=0.3,
     min_share=1e-3,
 ):
@@ -62,8 +60,6 @@ def climb(
         A row has converged if its step changes no component of z by more.
     min_gain : float
         A row has converged if its step is expected to gain less, in nats.
-    max_step : float
-        Largest length of a step.
     shortening : float
         Factor of the length of a step that gains nothing.
     min_share : float
@@ -72,7 +68,7 @@ def climb(
     """
     z, moving = start.clone(), torch.arange(len(start), device=start.device)
     value, gradient, precision = (part.clone() for part in log_joint(z, moving))
-    step, gain = _newton(gradient, precision, max_step)
+    step, gain = _newton(gradient, precision)
     size = torch.ones_like(value)
     is_moving = (step.abs().amax(1) > tol) & (gain > min_gain)
     for _ in range(max_iter):
@@ -89,7 +85,7 @@ def climb(
         rejected = moving[(~is_accepted).nonzero()[:, 0]]
         z[accepted], value[accepted] = proposal[chosen], evaluated.value[chosen]
         precision[accepted] = evaluated.precision[chosen]
-        new = _newton(evaluated.gradient[chosen], precision[accepted], max_step)
+        new = _newton(evaluated.gradient[chosen], precision[accepted])
         step[accepted], gain[accepted] = new
         length = step.norm(dim=1).clamp(min=TINY)
         damped = torch.log1p(length) / length
@@ -150,7 +146,7 @@ def posterior_precision(likelihood, information, observed, jacobian):
     return precision
 
 
-def _newton(gradient, precision, max_step):
+def _newton(gradient, precision):
     """Return Newton steps (n, k), and the gains that they promise, (n,), in nats."""
     root, failed = torch.linalg.cholesky_ex(precision)
     step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
@@ -160,7 +156,4 @@ def _newton(gradient, precision, max_step):
         along = (vectors.mT @ gradient[is_indefinite][..., None])[..., 0]
         along = along / values.abs().clamp(min=MIN_CURVATURE)
         step[is_indefinite] = (vectors @ along[..., None])[..., 0]
-    if max_step < math.inf:
-        length = step.norm(dim=1, keepdim=True)
-        step = step * (max_step / length.clamp(min=max_step))
     return step, 0.5 * (gradient * step).sum(1)

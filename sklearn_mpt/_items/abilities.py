@@ -68,13 +68,12 @@ def modes(
     *,
     max_iter=60,
     tol=1e-10,
-    max_step=1.0,
     difference=1e-4,
 ):
     """Return modes of likelihood times prior, and minus the Hessians there.
 
     prior : from z (m, k) and the indices of their rows, (m,), to the log-density and
-    its gradient. start : (n, k). max_iter, tol, max_step : see `climb`; in units of z.
+    its gradient. start : (n, k). max_iter, tol : see `climb`; in units of z.
     difference : of z, by which second derivatives are computed.
     """
     codes, present = X.nan_to_num().long(), ~X.isnan()
@@ -93,7 +92,7 @@ def modes(
         hessian = central_differences(gradient, z, steps).movedim(0, 2) / difference
         return LogJoint(*evaluate(z, index), -0.5 * (hessian + hessian.mT))
 
-    climbed = climb(log_joint, start, max_iter=max_iter, tol=tol, max_step=max_step)
+    climbed = climb(log_joint, start, max_iter=max_iter, tol=tol)
     return climbed.z, climbed.precision
 
 
