@@ -11,7 +11,6 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import StartKind, start
@@ -121,8 +120,7 @@ def test_activation_by_the_number_of_features():
     def used(n_features, **settings):
         X = np.random.default_rng(0).normal(size=(20, n_features))
         model = MPTDeepVAE(max_iter=0, random_state=0, **settings).fit(X)
-        decoder = module_of(vars(model), Gaussian(), "cpu").decoder
-        assert decoder.activation == model.activation_
+        assert model.module_.activation == model.activation_
         return model.activation_
 
     assert used(255) == "silu"

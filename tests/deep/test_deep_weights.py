@@ -15,9 +15,8 @@ from test_deep_start import ring
 from test_deep_vae import mean_and_covariance
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep.comparators import BoundLoss, EncodeDecodeLoss
 from sklearn_mpt._deep.density import module_of
-from sklearn_mpt._deep.objectives import BoundGainsLoss, SampleCounts
+from sklearn_mpt._deep.objectives import SampleCounts
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import StartKind, WeightedRows, start
 from sklearn_mpt._deep.validation import (
@@ -26,9 +25,7 @@ from sklearn_mpt._deep.validation import (
     shrunk_minimum,
 )
 from sklearn_mpt._fitting.minibatches import TrainingRows
-from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
-from sklearn_mpt._likelihoods.base import noises_of
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
 KINDS = {
@@ -99,23 +96,30 @@ def test_nets_are_scaled_to_rows_as_often_as_they_count():
     assert_array_equal(few, np.random.default_rng(0).permutation(60)[:50])
 
 
-@pytest.mark.parametrize("kind", [BoundLoss, BoundGainsLoss, EncodeDecodeLoss])
-def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
-    module = module_of(copy.deepcopy(vars(trained())), Gaussian(), "cpu")
-    X, points = torch.tensor(rows(), dtype=torch.float32), SampleCounts(4, 8, 1)
-    masks = () if kind is BoundLoss else (("uniform", 8),)
-    module, weight = module.float(), 1.0 + WEIGHT
+OBJECTIVES = [
+    {},
+    {"n_masks": 8},
+    {"mask_rate": 2},
+    {"conditional": "encode_decode"},
+    {"objective": "elbo"},
+    {"objective": "iwae"},
+]
 
-    def losses(weight=None):
-        rng = np.random.default_rng(0)
-        objective = kind(TrainingRows.from_arrays(X, weight), 60, points, rng, *masks)
-        batch = next(iter(objective.batches()))
-        with torch.no_grad():
-            return objective.losses(module, batch).numpy()
 
-    order = np.random.default_rng(0).permutation(60)
-    expected = np.average(losses(), weights=weight[order])
-    assert losses(weight).mean() == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize("changes", OBJECTIVES)
+def test_losses_are_weighted_means(changes):
+    """So their sums over rows are linear in the weights, with the same samples."""
+    model = quiet_fit(quick(max_iter=0, early_stopping=False, **changes), rows())
+    model.set_params(warm_start=True, max_iter=1, learning_rate=1e-9)
+
+    def total_loss(weight):
+        (loss,) = quiet_fit(copy.deepcopy(model), rows(), weight).loss_curve_
+        return loss * weight.sum()
+
+    one, two = 1.0 + WEIGHT, 5.0 - WEIGHT
+    expected = total_loss(one) + total_loss(two)
+    assert total_loss(one + two) == pytest.approx(expected, rel=1e-5)
+    assert total_loss(one) != pytest.approx(expected * one.sum() / 360, rel=1e-3)
 
 
 def test_held_out_losses_are_weighted():
@@ -133,61 +137,22 @@ def test_held_out_losses_are_weighted():
     assert by_weight.mean() == pytest.approx(expected, rel=1e-5)
 
 
-def test_held_out_rows_join_with_their_weights_and_gaps():
-    X, weight = torch.tensor(rows()), 1.0 + WEIGHT
-    weighted, points = TrainingRows.from_arrays(X, weight), SampleCounts(4, 8, 1)
-    held_out = ValidationRows(weighted.take(slice(40, None)), 25, points, 0)
-    of = points, np.random.default_rng(0), ("uniform", 8)
-    objective = BoundGainsLoss(weighted.take(slice(40)), 60, *of)
-    objective.join(held_out)
-    batch, counts, *_ = next(iter(objective.batches()))
-    order = np.random.default_rng(0).permutation(60)
-    assert_array_equal(batch, X[order])
-    assert_allclose(counts, weight[order] / weight.mean())
+@pytest.mark.parametrize("changes", [OBJECTIVES[i] for i in (0, 3, 4)])
+def test_fits_end_on_held_out_rows_with_the_noise_that_these_set(changes):
+    """Those that go on later do not."""
+    X = low_rank_rows(20, 5, 2, 0.3, seed=0)
+    settings = {"n_iter_no_change": 3, "tol": 10, "max_iter": 9} | changes
+    model, goes_on = quick(**settings).fit(X), quick(**settings, warm_start=True).fit(X)
+    assert (model.n_iter_, goes_on.n_iter_) == (6, 5)
+    assert model.loss_curve_[:5] == goes_on.loss_curve_
+    assert model.noise_variance_ == goes_on.noise_variance_
+    assert (model.decoder_coefs_[0] != goes_on.decoder_coefs_[0]).any()
 
 
-@pytest.mark.parametrize(
-    ("changed", "joins"),
-    [
-        ({}, True),
-        ({"conditional": "encode_decode"}, True),
-        ({"warm_start": True}, False),  # they tell about the next call, too
-        ({"objective": "elbo"}, True),
-        ({"early_stopping": False}, False),
-    ],
-)
-def test_which_fits_train_on_held_out_rows_in_the_end(monkeypatch, changed, joins):
-    n_rows = []
-
-    def losses(self, module, batch):
-        n_rows.append(len(self.rows.X))
-        return module.decoder.coefs[0].sum().expand(2) * 0
-
-    for kind in (BoundGainsLoss, EncodeDecodeLoss, BoundLoss):
-        monkeypatch.setattr(kind, "losses", losses)
-    X = low_rank_rows(60, 256, 2, 0.3, seed=0)
-    quick(n_iter_no_change=3, max_iter=40, **changed).fit(X)
-    assert n_rows[0] == (60 if changed == {"early_stopping": False} else 54)
-    assert n_rows[-1] == (60 if joins else n_rows[0])
-
-
-def test_noise_rests_while_held_out_rows_are_trained_on(monkeypatch):
-    join, found = NetSolver._join_validation_rows, []
-
-    def joined(solver):
-        join(solver)
-        (noise,), (first, *_) = (
-            noises_of(solver.module.likelihood),
-            solver.module.decoder.coefs,
-        )
-        found.append((solver.module, noise.clone(), first.clone()))
-
-    monkeypatch.setattr(NetSolver, "_join_validation_rows", joined)
-    X = low_rank_rows(60, 5, 2, 0.3, seed=0)
-    quick(n_iter_no_change=3, tol=10).fit(X)
-    ((module, noise, first),) = found
-    assert_array_equal(noises_of(module.likelihood)[0].detach(), noise.detach())
-    assert (module.decoder.coefs[0] != first).any()
+def test_without_held_out_rows_no_epochs_are_added():
+    X = low_rank_rows(20, 5, 2, 0.3, seed=0)
+    settings = {"n_iter_no_change": 3, "tol": 10, "early_stopping": False}
+    assert quick(**settings, max_iter=9).fit(X).n_iter_ == 6
 
 
 def test_noise_is_that_of_held_out_rows():
