@@ -241,14 +241,14 @@ def natural_step(sums, point, information, *, max_step=math.inf):
     rescaling = (rescaling / n) * (MAX_RESCALING / largest)
     gain = 0.5 * gradient.dot(step)
     if max_step < math.inf:
-        step = _with_bounded_step(step, max_step)
+        step = _with_bounded_step(step, max_step, information.blocks)
     return NaturalStep(value, sums.error, gradient, information, step, rescaling, gain)
 
 
 def corrected(move, step, max_step):
     """Return a bounded move by another step, which includes the rescaling of z."""
     if max_step < math.inf:
-        step = _with_bounded_step(step, max_step)
+        step = _with_bounded_step(step, max_step, move.information.blocks)
     return move._replace(step=step, rescaling=torch.zeros_like(move.rescaling))
 
 
@@ -318,10 +318,19 @@ def _divide_blocks(gradient, information, solved):
     return Point(solved, shape_step)
 
 
-def _with_bounded_step(step, max_step):
-    """Bound the step of each feature, because long steps leave the quadratic region."""
+def _with_bounded_step(step, max_step, blocks):
+    """Bound the step of each feature, because long steps leave the quadratic region.
+
+    Shape parameters that are solved for with its coefficients go as far as these.
+    """
     length = step.coefs.abs().amax(1, keepdim=True)
-    return step._replace(coefs=step.coefs * (max_step / length.clamp(min=max_step)))
+    factor = max_step / length.clamp(min=max_step)
+    shape_params = step.shape_params
+    if blocks is not None:
+        index = blocks.slots[blocks.slots >= 0]
+        own = factor[blocks.places].expand(blocks.slots.shape)[blocks.slots >= 0]
+        shape_params = shape_params.index_put((index,), shape_params[index] * own)
+    return Point(step.coefs * factor, shape_params)
 
 
 def latent_rescaling(scale, shift):

@@ -333,6 +333,11 @@ def test_steps_solve_for_own_parameters_and_coefficients_together():
     point = Point(coefs, likelihood.shape_params)
     move = natural_step(sums, point, sums.information.times(1 / 60), max_step=1e-3)
     assert move.step.coefs.abs().max() <= 1e-3 + 1e-12
+    for slot, place in zip(slots, places, strict=True):
+        ratio = move.step.coefs[place] / step.coefs[place]
+        slot = slot[slot >= 0]
+        own = move.step.shape_params[slot] / step.shape_params[slot]
+        assert_allclose(own / ratio[0], 1 + 0 * own, rtol=1e-9)
 
 
 def some_rows(kinds, n_rows, seed=0):
