@@ -49,8 +49,7 @@ from sklearn_mpt._items.given_parameters import (
     by_item,
     given_items,
     given_population,
-    given_slopes,
-    given_thresholds,
+    given_shape,
 )
 from sklearn_mpt._items.groups import Groups, codes_among, codes_of
 from sklearn_mpt._items.items import (
@@ -742,51 +741,31 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         >>> model.abilities([[1, 1, 0]], method="ml").theta.round(3)
         array([[0.988]])
         """
-        if discrimination is not None and factor_correlation is not None:
-            abilities = [labels_of(discrimination, 1)] * 2
-            factor_correlation = aligned(
-                factor_correlation, abilities, "factor_correlation", "abilities"
-            )
-        labels, parameters = by_item(
+        labels, given = by_item(
             discrimination=discrimination,
             intercept=intercept,
             difficulty=difficulty,
             guessing=guessing,
             category_scores=category_scores,
         )
-        discrimination, intercept, difficulty, guessing, category_scores = parameters
-        thresholds = given_thresholds(intercept, difficulty)
-        slopes = given_slopes(discrimination, len(thresholds))
-        d, n_dims = slopes.shape
+        if discrimination is not None:
+            abilities = labels_of(discrimination, 1)
+            factor_correlation = aligned(
+                factor_correlation, [abilities] * 2, "factor_correlation", "abilities"
+            )
+        d, n_dims = given_shape(given)
         made = cls(model, n_dims, device=device, random_state=random_state)
         made._check_parameters(d)
-        items, point = given_items(
-            made._names(d), slopes, intercept, thresholds, guessing, category_scores
-        )
+        items, point = given_items(made._names(d), n_dims, given)
         population = given_population(
             latent_mean, latent_variance, factor_correlation, n_dims
         )
-        if n_dims > MAX_GRID_DIMS and not _is_standard(population):
-            raise ValueError(
-                "latent_mean must be 0 and latent_variance 1 for more than "
-                f"{MAX_GRID_DIMS} abilities, got {latent_mean!r} and "
-                f"{latent_variance!r} for {n_dims}."
-            )
-        fitted = reshape_attributes(items.describe(point), items) | population
-        fitted |= {
-            "lml_method_": _lml_method(n_dims),
-            "n_categories_": items.n_categories,
-            "n_features_in_": d,
-            "categories_": [np.arange(count) for count in items.n_categories],
-            "likelihoods_": [KINDS.get(name, "bernoulli") for name in items.names],
-            "_storage": [],
-            "_takes_codes": True,
-            "n_iter_": 0,
-            "loss_curve_": [],
-        }
-        if labels and all(isinstance(label, str) for label in labels):
-            fitted["feature_names_in_"] = np.array(labels, dtype=object)
-        made.__dict__.update(made._new_state() | fitted)
+        made.__dict__.update(
+            made._new_state()
+            | _attributes_without_fit(items, labels)
+            | reshape_attributes(items.describe(point), items)
+            | population
+        )
         return made
 
     # People
@@ -1430,10 +1409,22 @@ def _without_difficulty(attributes):
     return {name: value for name, value in attributes.items() if name != "difficulty"}
 
 
-def _is_standard(population):
-    """Return whether there is one group, with mean 0 and variance 1."""
-    mean, variance = population["latent_mean_"], population["latent_variance_"]
-    return len(mean) == 1 and (mean == 0).all() and (variance == 1).all()
+def _attributes_without_fit(items, labels):
+    """Return the attributes of given items that are not their parameters."""
+    attributes = {
+        "lml_method_": _lml_method(items.n_dims),
+        "n_categories_": items.n_categories,
+        "n_features_in_": len(items),
+        "categories_": [np.arange(count) for count in items.n_categories],
+        "likelihoods_": [KINDS.get(name, "bernoulli") for name in items.names],
+        "_storage": [],
+        "_takes_codes": True,
+        "n_iter_": 0,
+        "loss_curve_": [],
+    }
+    if labels and all(isinstance(label, str) for label in labels):
+        attributes["feature_names_in_"] = np.array(labels, dtype=object)
+    return attributes
 
 
 def _lml_method(n_dims):

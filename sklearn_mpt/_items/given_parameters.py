@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
+from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.curves import BINARY, Items
 from sklearn_mpt._labels import aligned, first_labels
 from sklearn_mpt._messages import listed
@@ -13,69 +14,37 @@ from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
 
 
 def by_item(**parameters):
-    """Return names of items, and their parameters in the order of these.
+    """Return names of items, and a dict of their parameters in the order of these.
 
     Values are arrays, Series, DataFrames with a row for each item, dicts, or None. The
     names are the labels of the first that has any; None if none has.
     """
     names = first_labels(parameters.values())
-    return names, [aligned(v, [names], key, "items") for key, v in parameters.items()]
+    return names, {
+        key: aligned(value, [names], key, "items") for key, value in parameters.items()
+    }
 
 
-def given_thresholds(intercept, difficulty):
-    """Return intercepts or difficulties, whichever is given; (d, c - 1)."""
-    if (intercept is None) == (difficulty is None):
-        raise ValueError(
-            "Exactly one of intercept and difficulty must be given, got "
-            f"{'neither' if intercept is None else 'both'}."
-        )
-    given = difficulty if intercept is None else intercept
-    name = "difficulty" if intercept is None else "intercept"
-    thresholds = check_floats(given, name)
-    if thresholds.ndim not in (1, 2) or len(thresholds) == 0:
-        raise ValueError(
-            f"{name} must have shape (n_items,) or (n_items, n_categories - 1), got "
-            f"{thresholds.shape}."
-        )
-    if np.isinf(thresholds).any():
-        raise ValueError(
-            f"{name} must not hold infinite numbers, got {reprlib.repr(given)}."
-        )
-    return thresholds.reshape(len(thresholds), -1)
+def given_shape(given):
+    """Return the numbers of items and of abilities, given a result of `by_item`."""
+    return _slopes(given, len(_thresholds(given)[1])).shape
 
 
-def given_slopes(discrimination, d):
-    """Return the slopes of d items, 1 if none are given; (d, K)."""
-    slopes = np.ones(d) if discrimination is None else discrimination
-    slopes = check_floats(slopes, "discrimination")
-    has_shape = slopes.ndim in (1, 2) and len(slopes) == d
-    if not has_shape or not np.isfinite(slopes).all():
-        raise ValueError(
-            f"discrimination must hold finite numbers, of shape ({d},) or ({d}, "
-            f"n_components), got shape {slopes.shape}."
-        )
-    return slopes.reshape(d, -1)
-
-
-def given_items(names, slopes, intercept, thresholds, guessing, category_scores):
+def given_items(names, n_dims, given):
     """Return the items and their flat parameters.
 
-    names : the model of each item.
-    slopes, thresholds : results of `given_slopes` and `given_thresholds`.
-    intercept : None if the thresholds are difficulties.
+    names : the model of each item. n_dims : number of abilities. given : a result of
+    `by_item`.
     """
-    counts = _counts(names, thresholds)
-    items = Items(names, counts, slopes.shape[1])
-    given = {"discrimination": slopes}
-    given["difficulty" if intercept is None else "intercept"] = thresholds
-    if intercept is None:
+    name, thresholds = _thresholds(given)
+    slopes, counts = _slopes(given, len(names)), _counts(names, thresholds)
+    items = Items(names, counts, n_dims)
+    guessing = _guessing(given["guessing"], len(items))
+    scores = _scores(given["category_scores"], items)
+    checked = {"discrimination": slopes, name: thresholds}
+    checked |= {"guessing": guessing, "category_scores": scores}
+    if name == "difficulty":
         thresholds = intercepts_of(names, slopes, thresholds)
-    guessing = _guessing(guessing, len(items))
-    scores = np.tile(np.arange(items.max_categories, dtype=float), (len(items), 1))
-    scores[np.arange(items.max_categories) >= counts[:, None]] = np.nan
-    if category_scores is not None:
-        scores = _scores(category_scores, scores)
-    given |= {"guessing": guessing, "category_scores": scores}
     # the first score of a nominal item is 0, because only differences of scores matter
     point = items.point(slopes, thresholds, guessing, scores - scores[:, :1])
     if not items.is_valid(torch.from_numpy(point)):
@@ -83,8 +52,46 @@ def given_items(names, slopes, intercept, thresholds, guessing, category_scores)
             "Thresholds of graded items must be in order: intercepts decrease, and "
             f"difficulties of positive slopes increase; got {reprlib.repr(thresholds)}."
         )
-    _check_kept(items.describe(point), given, names)
+    _check_kept(items.describe(point), checked, names)
     return items, point
+
+
+def _thresholds(given):
+    """Return "intercept" or "difficulty", whichever is given, and its values.
+
+    The values have the shape (d, c - 1).
+    """
+    names = [name for name in ("intercept", "difficulty") if given[name] is not None]
+    if len(names) != 1:
+        raise ValueError(
+            "Exactly one of intercept and difficulty must be given, got "
+            f"{'both' if names else 'neither'}."
+        )
+    (name,) = names
+    thresholds = check_floats(given[name], name)
+    if thresholds.ndim not in (1, 2) or len(thresholds) == 0:
+        raise ValueError(
+            f"{name} must have shape (n_items,) or (n_items, n_categories - 1), got "
+            f"{thresholds.shape}."
+        )
+    if np.isinf(thresholds).any():
+        raise ValueError(
+            f"{name} must not hold infinite numbers, got {reprlib.repr(given[name])}."
+        )
+    return name, thresholds.reshape(len(thresholds), -1)
+
+
+def _slopes(given, d):
+    """Return the slopes of d items, 1 if none are given; (d, K)."""
+    slopes = given["discrimination"]
+    slopes = check_floats(np.ones(d) if slopes is None else slopes, "discrimination")
+    has_shape = slopes.ndim in (1, 2) and len(slopes) == d
+    if not has_shape or not np.isfinite(slopes).all():
+        raise ValueError(
+            f"discrimination must hold finite numbers, of shape ({d},) or ({d}, "
+            f"n_components), got shape {slopes.shape}."
+        )
+    return slopes.reshape(d, -1)
 
 
 def _check_kept(fitted, given, names):
@@ -120,8 +127,12 @@ def _check_kept(fitted, given, names):
         raise ValueError(" ".join(problems))
 
 
-def _scores(category_scores, default):
-    """Return the scores of categories, NaN beyond those that an item has."""
+def _scores(category_scores, items):
+    """Return the scores of categories, NaN beyond those that an item has; (d, c)."""
+    default = np.tile(np.arange(items.max_categories, dtype=float), (len(items), 1))
+    default[default >= items.n_categories[:, None]] = np.nan
+    if category_scores is None:
+        return default
     scores = check_floats(category_scores, "category_scores")
     if scores.shape != default.shape:
         raise ValueError(
@@ -184,6 +195,13 @@ def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
     if not (np.isfinite(variance) & (variance > 0)).all():
         raise ValueError(
             f"latent_variance must be finite and > 0, got {variance.tolist()}."
+        )
+    is_standard = len(mean) == 1 and (mean == 0).all() and (variance == 1).all()
+    if n_dims > MAX_GRID_DIMS and not is_standard:
+        raise ValueError(
+            "latent_mean must be 0 and latent_variance 1 for more than "
+            f"{MAX_GRID_DIMS} abilities, got {latent_mean!r} and {latent_variance!r} "
+            f"for {n_dims}."
         )
     correlation = np.eye(n_dims)
     if factor_correlation is not None:

@@ -206,13 +206,41 @@ def covariate_effects(assignments, Z, reference):
     """Return `CovariateEffects`. Z : (n, c). reference : number of a class."""
     mean, variance, _ = column_moments(Z, assignments.weight.numpy())
     scale = column_scales(mean, variance)
-    Z1 = torch.from_numpy(np.insert((Z - mean) / scale, 0, 1.0, axis=1))
+    Z1 = np.insert((Z - mean) / scale, 0, 1.0, axis=1)
     n_components, width = assignments.n_components, Z1.shape[1]
     others = np.delete(np.arange(n_components), reference)
+    theta, covariance = _multinomial_logit(assignments, torch.from_numpy(Z1), others)
+    units = np.diag(np.r_[1.0, 1 / scale])  # of standardised covariates, to theirs
+    units[0, 1:] = -mean / scale
+    coefs = np.zeros((n_components, width))
+    coefs[others] = theta @ units.T
+    joint = np.zeros((n_components, width) * 2)
+    joint[np.ix_(others, range(width), others, range(width))] = np.einsum(
+        "ab,ibjc,dc->iajd", units, covariance, units
+    )
+    errors = np.sqrt(np.einsum("iaia->ia", joint))
+    tests = [
+        _wald(coefs[others, j], joint[np.ix_(others, [j], others, [j])])
+        for j in range(1, width)
+    ]
+    statistic, p_value = np.reshape(tests, (-1, 2)).T
+    return CovariateEffects(
+        coefs[:, 0], errors[:, 0], coefs[:, 1:], errors[:, 1:], joint, statistic,
+        p_value, assignments.probability.numpy(),
+    )  # fmt: skip
+
+
+def _multinomial_logit(assignments, Z1, others):
+    """Return coefficients of classes, (k, c), and their covariance, (k, c, k, c).
+
+    Z1 : covariates after a column of ones, (n, c). others : the k classes that have
+    coefficients; those of the reference are 0.
+    """
+    shape = len(others), Z1.shape[1]
 
     def log_proba(theta):
-        logits = Z1.new_zeros(len(Z1), n_components)
-        logits[:, others] = Z1 @ theta.view(-1, width).T
+        logits = Z1.new_zeros(len(Z1), assignments.n_components)
+        logits[:, others] = Z1 @ theta.view(shape).T
         return logits.log_softmax(1)
 
     def log_prob(theta, probability):
@@ -225,33 +253,13 @@ def covariate_effects(assignments, Z, reference):
         residual = (class_weights - log_proba(theta).exp())[:, others]
         return (residual[..., None] * Z1[:, None]).flatten(1)
 
-    start = Z1.new_zeros(len(others) * width)
     theta, covariance = estimate(
         log_prob,
-        start,
+        Z1.new_zeros(shape).flatten(),
         assignments,
         scores=None if assignments.is_likelihood else scores,
     )
-    # of standardised covariates, to theirs
-    units = np.diag(np.r_[1.0, 1 / scale])
-    units[0, 1:] = -mean / scale
-    coefs = np.zeros((n_components, width))
-    coefs[others] = theta.view(-1, width).numpy() @ units.T
-    joint = np.zeros((n_components, width) * 2)
-    blocks = covariance.reshape((len(others), width) * 2)
-    joint[np.ix_(others, range(width), others, range(width))] = np.einsum(
-        "ab,ibjc,dc->iajd", units, blocks, units
-    )
-    errors = np.sqrt(np.einsum("iaia->ia", joint))
-    tests = [
-        _wald(coefs[others, j], joint[np.ix_(others, [j], others, [j])])
-        for j in range(1, width)
-    ]
-    statistic, p_value = np.reshape(tests, (-1, 2)).T
-    return CovariateEffects(
-        coefs[:, 0], errors[:, 0], coefs[:, 1:], errors[:, 1:], joint, statistic,
-        p_value, assignments.probability.numpy(),
-    )  # fmt: skip
+    return theta.view(shape).numpy(), covariance.reshape(shape * 2)
 
 
 def class_outcomes(assignments, outcome, categories):
