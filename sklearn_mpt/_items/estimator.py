@@ -1294,7 +1294,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             If all answers are missing.
         """
         value = self.log_likelihood(X, sample_weight, groups=groups)
-        rows, weight = self._weighted_rows(X, sample_weight)
+        rows, weight, _ = self._counted_rows(X, sample_weight)
         return bayesian(value, self._n_parameters, rows, weight)
 
     def likelihood_ratio_test(
