@@ -296,6 +296,10 @@ class NominalItems(ItemKind):
     def _shape_scores(self, eta, derivative, more):
         return torch.cat([eta[:, None, None] * derivative[:, 1:], derivative[:, 1:]], 1)
 
+    def answer_slopes(self, shape_params):
+        """Return the slopes of all categories; (j, c)."""
+        return self._with_first(shape_params)[0]
+
     def _with_first(self, shape_params):
         """Return slopes and intercepts of all categories; (2, j, c)."""
         return torch.nn.functional.pad(self._split(shape_params), (1, 0))
@@ -557,6 +561,20 @@ class Items:
         for block in self.blocks:
             information[block.items] = block.eta_information(point, z)
         return information
+
+    def answer_order(self, point):
+        """Return the answers of each item from low to high slopes; int (d, c).
+
+        Items whose answers have an order keep it.
+        """
+        order = np.tile(np.arange(self.max_categories), (len(self), 1))
+        for block in self.blocks:
+            if not block.kind.is_ordered:
+                slopes = block.kind.answer_slopes(block.split(point)[1])
+                slopes = slopes.numpy(force=True)
+                chosen = block.items.numpy()
+                order[chosen, : slopes.shape[1]] = slopes.argsort(axis=1, kind="stable")
+        return order
 
     def is_valid(self, point):
         return bool(point.isfinite().all())

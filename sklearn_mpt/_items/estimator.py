@@ -896,9 +896,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 "theta must have shape (n_samples, n_components) = "
                 f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
             )
-        n_answers = rows.shape[1] * density.items.max_categories
-        for part in chunk_slices(len(rows), n_answers, CHUNK_ENTRIES):
+        order = density.items.answer_order(density.point)
+        rows = statistics.ranks_of(rows, order)
+        for part in chunk_slices(len(rows), order.size, CHUNK_ENTRIES):
             prob = density.prob_of_abilities(self._tensor(theta[part]))
+            prob = np.take_along_axis(prob, order[None], 2)
             yield statistics.moments_of(rows[part], prob), weight[part]
 
     # Items

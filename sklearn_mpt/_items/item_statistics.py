@@ -74,6 +74,18 @@ def _convolve(one, other):
     return joined
 
 
+def ranks_of(X, order):
+    """Return the places of answers in an order of them, NaN where missing; (n, d).
+
+    X : codes of answers. order : codes in order for each item, (d, c). Sums, residuals
+    and correlations are of these places, since codes of nominal items are arbitrary.
+    """
+    missing = np.isnan(X)
+    codes = np.where(missing, 0, X).astype(int)
+    ranks = order.argsort(axis=1)[np.arange(len(order)), codes]
+    return np.where(missing, np.nan, ranks)
+
+
 def score_tables(X, weight, prob, n_categories, node_weight):
     """Return observed and expected numbers of answers by sum score, for each item.
 

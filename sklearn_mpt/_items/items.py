@@ -240,10 +240,12 @@ def fits_memory(density):
 
 def s_x2(model, density, rows, weight):
     """Return S-X2 of complete rows and its degrees of freedom, for each item."""
+    order = model.items.answer_order(density.point)
+    prob = density.prob.numpy(force=True)
     tables = statistics.score_tables(
-        rows,
+        statistics.ranks_of(rows, order),
         weight,
-        density.prob.numpy(force=True),
+        np.take_along_axis(prob, order[..., None], 1),
         model.items.n_categories,
         density.log_weight.exp().numpy(force=True),
     )

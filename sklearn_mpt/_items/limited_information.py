@@ -33,7 +33,9 @@ from scipy.stats import ncx2
 from sklearn_mpt._numbers import TINY
 
 MAX_MOMENTS = 8000  # whose covariance has 512 MB
-SINGULAR = 1e-12  # relative variance below which a moment follows from others
+# Relative variance below which a moment follows from others, or a parameter changes
+# moments in a way in which others do.
+SINGULAR = 1e-12
 
 
 class ModelFit(NamedTuple):
@@ -173,15 +175,20 @@ def prob_means(prob, n_categories):
 
 
 def statistic(difference, covariance, derivatives, n_free):
-    """Return the quadratic form for one row.
+    """Return the quadratic form for one row, and how many moments parameters determine.
 
     n_free : number of parameters, without those that change nothing, such as rotations.
+    Fewer moments are determined if some parameters change them in the same way.
     """
     white = _whitened(covariance, np.column_stack([difference, derivatives]))
     residual, slopes = white[:, 0], white[:, 1:]
     length = np.linalg.norm(slopes, axis=0)
-    basis, _, _ = np.linalg.svd(slopes / np.maximum(length, TINY), full_matrices=False)
-    return float(residual @ residual - np.sum((basis[:, :n_free].T @ residual) ** 2))
+    basis, sizes, _ = np.linalg.svd(
+        slopes / np.maximum(length, TINY), full_matrices=False
+    )
+    rank = min(n_free, int((sizes**2 > SINGULAR * sizes[0] ** 2).sum()))
+    value = residual @ residual - np.sum((basis[:, :rank].T @ residual) ** 2)
+    return float(value), rank
 
 
 def _whitened(covariance, columns):
@@ -250,12 +257,10 @@ def moment_statistic(X, weight, fitted, by_category):
     expected = np.concatenate([side.means, mean[one] * mean[two]]) @ node_weight
     covariance = covariance_of_moments(side, mean, variance, node_weight)
     derivatives = derivatives_of_moments(fitted, mean, by_category)
-    df = len(expected) - fitted.n_free
-    if df <= 0:
-        return math.nan, 0
     residual = observed - expected
-    value = statistic(residual, covariance, derivatives, fitted.n_free)
-    return float(n_rows * value), df
+    value, rank = statistic(residual, covariance, derivatives, fitted.n_free)
+    df = len(expected) - rank
+    return (float(n_rows * value), df) if df > 0 else (math.nan, 0)
 
 
 def srmsr(X, weight, fitted):

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from scipy.stats import chi2
 
@@ -10,6 +11,7 @@ from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._items import limited_information as limited
 from sklearn_mpt._items.information import population_scores
+from sklearn_mpt._items.item_statistics import ranks_of
 
 
 class LikelihoodRatio(NamedTuple):
@@ -29,8 +31,10 @@ def model_fit(model, density, rows, weight):
             f"model_fit needs the covariance of {n_moments} moments of {n_items} "
             f"items, more than {limited.MAX_MOMENTS}: take fewer items."
         )
+    order = model.items.answer_order(density.point)
+    rows = ranks_of(rows, order)
     with torch_modes():
-        fitted = _at_nodes(model, density)
+        fitted = _at_nodes(model, density, order)
     m2 = limited.moment_statistic(rows, weight, fitted, by_category=False)
     c2 = (math.nan,) * 2
     if model.items.max_categories > 2:
@@ -86,8 +90,11 @@ def _p_value(value, df):
     return float(chi2.sf(value, df)) if df > 0 else math.nan
 
 
-def _at_nodes(model, density):
-    """Return the arrays of a model that the statistics of moments use."""
+def _at_nodes(model, density, order):
+    """Return the arrays of a model that the statistics of moments use.
+
+    order : of the answers of each item, (d, c).
+    """
     items, layout, grid = model.items, model.layout, density.grid
     point = density.point
     curves = items.curves(point, grid.z)
@@ -100,10 +107,16 @@ def _at_nodes(model, density):
             score * ~layout.is_fixed[block.parameter_index.numpy()][..., None, None]
             for block, score in zip(items.blocks, scores, strict=True)
         ]
+    scores = [
+        np.take_along_axis(
+            score, order[block.items.numpy(), None, : score.shape[2], None], 2
+        )
+        for block, score in zip(items.blocks, scores, strict=True)
+    ]
     whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
     density_scores = population_scores(layout, whole, grid.z)[0].numpy(force=True)
     weight = density.log_weight.exp().numpy(force=True)
-    prob = density.prob.numpy(force=True)
+    prob = np.take_along_axis(density.prob.numpy(force=True), order[..., None], 1)
     return limited.ModelAtNodes(
         items, prob, scores, density_scores, weight, model.n_parameters
     )

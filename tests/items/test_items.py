@@ -1117,6 +1117,38 @@ def test_two_ordered_categories_are_right_and_wrong():
         MPTItemResponse("2pl").fit(as_categories(survey(), LEVELS, ordered=True))
 
 
+def test_statistics_of_nominal_items_do_not_depend_on_the_codes_of_answers():
+    rng = np.random.default_rng(0)
+    slopes = np.array([[0.0, 1.5, -0.8], [0.0, -1.0, 1.2], [0.0, 0.7, 2.0]]).repeat(
+        3, 0
+    )
+    intercepts = np.array([0.0, 0.4, -0.3]) + 0.0 * slopes
+
+    def model(order):
+        slope, intercept = (
+            np.take_along_axis(part, order, 1) for part in (slopes, intercepts)
+        )
+        slope, intercept = slope - slope[:, :1], intercept - intercept[:, :1]
+        discrimination = slope[:, -1] / 2
+        return MPTItemResponse.from_items(
+            model="nominal",
+            discrimination=discrimination,
+            intercept=intercept[:, 1:],
+            category_scores=slope / discrimination[:, None],
+        )
+
+    same = np.tile(np.arange(3), (9, 1))
+    other = rng.permuted(same, axis=1)
+    one, two = model(same), model(other)
+    X = one.sample(300, random_state=0).astype(int)
+    Y = other.argsort(axis=1)[np.arange(9), X]
+    assert_allclose(two.score(Y), one.score(X))
+    for method in ("item_fit", "person_fit", "residual_correlations", "model_fit"):
+        found, expected = (getattr(m, method)(rows) for m, rows in ((two, Y), (one, X)))
+        for part, part_expected in zip(found, expected, strict=True):
+            assert_allclose(part, part_expected, rtol=1e-6, atol=1e-8, err_msg=method)
+
+
 def test_nominal_items_take_strings_beside_others():
     codes = survey()
     X = as_categories(codes, np.sort(LEVELS)).astype({"q0": "str"})
