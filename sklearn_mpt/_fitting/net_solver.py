@@ -1,5 +1,6 @@
 """A solver for nets: schedule-free Adam, from the best of several starts."""
 
+import math
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -7,7 +8,6 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
-from sklearn_mpt._fitting.nets import flat_gradient, mean_of_epoch
 from sklearn_mpt._fitting.schedule_free import STEPS, ScheduleFreeAdam
 from sklearn_mpt._fitting.stopping import fall_of_lowest, trend, trend_of_rows
 
@@ -166,7 +166,7 @@ class NetSolver(Solver):
         self.optimizer.resume()
         losses = [self._step(batch) for batch in self.objective.batches()]
         self.optimizer.show_average()
-        loss = mean_of_epoch(losses, self.optimizer.average)
+        loss = _mean_of_epoch(losses, self.optimizer.average)
         if self.validation is not None:
             self._validate()
         elif loss <= self.lowest:
@@ -176,7 +176,7 @@ class NetSolver(Solver):
     def _step(self, batch):
         """Take a step on a minibatch; return its loss, as a tensor."""
         loss = self.objective.losses(self.module, batch).mean()
-        gradient = flat_gradient(loss, self.optimizer.parameters)
+        gradient = _flat_gradient(loss, self.optimizer.parameters)
         self.optimizer.step(gradient, self.objective.step_weight)
         return loss.detach()
 
@@ -271,6 +271,29 @@ class NetSolver(Solver):
     def load(self, arrays):
         if arrays:
             self.optimizer.load(arrays)
+
+
+def _flat_gradient(loss, parameters):
+    """Return the gradient of a loss in parameters, as one vector."""
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    return torch.cat([part.flatten() for part in gradients])
+
+
+def _mean_of_epoch(losses, point):
+    """Return the mean of the losses of steps, a float.
+
+    losses : tensors, which are read back together, because a GPU waits for each
+    read-back. point : the parameters after the steps.
+
+    Raises
+    ------
+    FloatingPointError
+        If the mean or a parameter is not finite.
+    """
+    loss = float(np.mean(torch.stack(losses).tolist()))
+    if not (math.isfinite(loss) and point.isfinite().all()):
+        raise FloatingPointError
+    return loss
 
 
 def training_is_flat(losses, window, tol):

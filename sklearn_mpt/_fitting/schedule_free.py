@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sklearn_mpt._fitting.nets import flattened
-
 
 @dataclass(frozen=True)
 class AdamSteps:
@@ -66,7 +64,8 @@ class ScheduleFreeAdam:
     def __init__(self, parameters, learning_rate, steps=STEPS):
         self.names, self.parameters = list(parameters), list(parameters.values())
         self.learning_rate, self.steps = learning_rate, steps
-        self.point = flattened(self.parameters)
+        self.point = parameters_to_vector(self.parameters).detach()
+        vector_to_parameters(self.point, self.parameters)  # views of it from now on
         self.average, self.iterate = self.point.clone(), self.point.clone()
         self.squares = torch.zeros_like(self.point)
         # Buffers: allocating them in each step takes longer than the step itself.

@@ -64,12 +64,3 @@ def gain_to_come(before, now, min_fall=0.0):
     """
     fall = before - now
     return now**2 / fall if fall > min_fall else math.inf
-
-
-def is_flat(losses, window, tol, n_errors=1.0):
-    """Return whether the last losses fell by no more than noise, or than `tol`.
-
-    losses : with noise. window : number of losses that are compared with as many
-    before. n_errors : standard errors of the fall that count as noise.
-    """
-    return trend(losses, window).is_flat(tol, n_errors)
