@@ -35,6 +35,8 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
     MPTScorer,
+    feature_contributions,
+    mpt_curve,
 )
 from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
@@ -49,6 +51,8 @@ from sklearn_mpt._items import objective as item_objective
 from sklearn_mpt._items import solver as item_solver
 from sklearn_mpt._items.spacing import SCORING
 from sklearn_mpt._linear import gaussian_model
+from sklearn_mpt._measure import contributions as contributions_module
+from sklearn_mpt._measure import designs
 from sklearn_mpt._mixture import estimator as mixture_estimator
 from sklearn_mpt._mixture.training import AveragedMaskedEM, MixtureSolver
 from sklearn_mpt._text import estimates, hashing
@@ -549,7 +553,123 @@ MIXTURE_NUMBERS = {
 }
 
 
+class RidgeConditionals:
+    """Normal conditionals by a ridge regression on masked columns: of no joint density.
+
+    Their deviations are those of residuals, by column and quarter of the mask rate.
+    """
+
+    def __init__(self, X):
+        rng = np.random.default_rng(0)
+        rows = np.tile(X, (4000 // len(X), 1))
+        sizes = rng.integers(1, rows.shape[1] + 1, (len(rows), 1))
+        masks = rng.random(rows.shape).argsort(1).argsort(1) < sizes
+        inputs = self._inputs(rows, masks)
+        squares = inputs.T @ inputs + 4 * np.eye(inputs.shape[1])
+        self.weights = np.linalg.solve(squares, inputs.T @ rows)
+        errors = np.where(masks, (rows - inputs @ self.weights) ** 2, np.nan)
+        quarter = self._quarter(masks)
+        by_quarter = [np.nanmean(errors[quarter == q], axis=0) for q in range(4)]
+        self.variances = np.array(by_quarter) + 0.01
+
+    @staticmethod
+    def _inputs(X, masks):
+        return np.hstack([np.where(masks, 0, X), masks, np.ones((len(X), 1))])
+
+    @staticmethod
+    def _quarter(masks):
+        return np.minimum((4 * masks.mean(axis=1)).astype(int), 3)
+
+    def conditional_log_prob(self, X, mask):
+        masks = np.broadcast_to(mask, X.shape)
+        variances = self.variances[self._quarter(masks)]
+        errors = X - self._inputs(X, masks) @ self.weights
+        log_prob = -0.5 * (errors**2 / variances + np.log(2 * np.pi * variances))
+        return np.where(masks, log_prob, 0.0)
+
+    def of_one_mask(self, X, mask):
+        if mask.ndim > 1:
+            raise ValueError
+        return self.conditional_log_prob(X, mask)
+
+
+@lru_cache
+def conditionals(name):
+    X = scale(numbers_of(name)[:150, :10])
+    return RidgeConditionals(X), X[:60]
+
+
+def precision(function):
+    """Minus the logarithm of the variance of a result over twelve random states."""
+    results = [function(state) for state in range(12)]
+    return {"minus log variance": -np.log(np.var(results, axis=0, ddof=1)).mean()}
+
+
+def area(model, X, seed, **options):
+    """Precision of the area of a curve."""
+
+    def lml(state):
+        return mpt_curve(model, X, random_state=state + 12 * seed, **options).lml
+
+    return precision(lml)
+
+
+def row_masks(case, seed, is_with):
+    """Whether each row has balanced masks of its own, or all have the same."""
+    model, X = conditionals(case)
+    return area(model if is_with else model.of_one_mask, X, seed, design="balanced")
+
+
+def balanced(case, seed, is_with):
+    """Whether masks that all rows share are balanced, or independent."""
+    model, X = conditionals(case)
+    design = "balanced" if is_with else "independent"
+    return area(model.of_one_mask, X, seed, design=design, n_masks=20)
+
+
+def listed(case, seed, is_with):
+    """Whether a few of all masks are drawn from a list of them, or balanced."""
+    model, X = conditionals(case)
+    with ExitStack() as patches:
+        if not is_with:
+            none = patch.object(designs, "MAX_ENUMERATED", 0)
+            patches.enter_context(none)
+        return area(model, X, seed, design="balanced", n_masks=4)
+
+
+def coefficients(case, seed, is_with):
+    """Whether coefficients of control variates are estimated from ten chains."""
+    model, X = conditionals(case)
+    least = designs.MIN_CHAINS_FOR_REGRESSION if is_with else np.inf
+    with patch.object(designs, "MIN_CHAINS_FOR_REGRESSION", least):
+        return area(model.of_one_mask, X, seed, design="chain")
+
+
+def reverse_orders(case, seed, is_with):
+    """Whether orders of contributions come with their reverses."""
+    model, X = conditionals(case)
+
+    def draw(pair, n_rows, n_features):
+        rng = np.random.default_rng(pair.seed)
+        orders = [rng.permutation(n_features)[None] for _ in range(pair.n_orders)]
+        return np.stack(orders)
+
+    def mean_of(state):
+        options = {"n_orders": 10, "random_state": state + 12 * seed}
+        return feature_contributions(model.of_one_mask, X, **options).mean(axis=0)
+
+    with ExitStack() as patches:
+        if not is_with:
+            pairs = contributions_module.OrderPair
+            patches.enter_context(patch.object(pairs, "draw", draw))
+        return precision(mean_of)
+
+
+MEASURES = (row_masks, balanced, listed, coefficients, reverse_orders)
+
+
 MECHANISMS = {
+    **{measure.__name__: (measure, MIXED_TABLES) for measure in MEASURES},
     **{name: (measure, MASKED_MIXTURES) for name, measure in MIXTURE_NUMBERS.items()},
     "mixture short runs": (
         number(mixture_fit, MixtureSolver, "short_epochs", 8),

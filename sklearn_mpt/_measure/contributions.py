@@ -76,7 +76,7 @@ def feature_contributions(
         module with these arguments, or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
         Rows to explain. Missing entries (NaN, or the missing value of a DataFrame)
-        contribute 0. For `MPTScorer`, texts.
+        contribute 0. For `MPTScorer`, or a Pipeline that ends in one, texts.
     n_orders : int, default=50
         Number of random orders of the features; all of them, if there are no more.
     return_std : bool, default=False

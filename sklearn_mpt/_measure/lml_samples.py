@@ -75,7 +75,7 @@ def lml_samples(
         module with these arguments, or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
         Rows to score. Missing entries (NaN, or the missing value of a DataFrame) are
-        integrated out. For `MPTScorer`, texts.
+        integrated out. For `MPTScorer`, or a Pipeline that ends in one, texts.
     n_orders : int, default=10
         Number of random orders of the features, at most as many as exist. 1 is enough
         for exact conditionals.

@@ -54,13 +54,14 @@ def mpt_curve(
     ----------
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, a function with these
-        arguments, a torch module, or a fitted `MPTScorer`. The function takes rows and
-        a boolean mask of shape (n_features,), True where hidden. It returns an array or
-        a torch tensor of the shape of X: log-probabilities of the hidden entries, 0 at
-        other entries. If it also takes masks of shape (n_samples, n_features), fewer
-        masks are needed for the same error. It gets copies of the rows: a DataFrame if
-        X is one with columns that are not numbers, else an array of numbers. A torch
-        module gets tensors in its dtype and on its device, and runs in evaluation mode.
+        arguments, a torch module, or a fitted `MPTScorer` or Pipeline that ends in one,
+        or in an estimator after scalers. The function takes rows and a boolean mask of
+        shape (n_features,), True where hidden. It returns an array or a torch tensor of
+        the shape of X: log-probabilities of the hidden entries, 0 at other entries. If
+        it also takes masks of shape (n_samples, n_features), fewer masks are needed for
+        the same error. It gets copies of the rows: a DataFrame if X is one with columns
+        that are not numbers, else an array of numbers. A torch module gets tensors in
+        its dtype and on its device, and runs in evaluation mode.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows to score. NaN, or the missing value of a DataFrame, marks missing entries.
         For `MPTScorer`, a list of texts. As they differ in length, their curve is
