@@ -38,9 +38,9 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 # Groups of rows whose errors are stored separately: with two sets of masks each, their
 # variance has so many degrees of freedom.
 N_STRATA = 8
-# Balanced sets of masks of each size, if all rows share masks; as many less one are the
-# degrees of freedom of their variance. Student's t with four is 1.4 times as wide as
-# the normal distribution.
+# Balanced sets of masks of each size, if there are no more rows than that; as many less
+# one are the degrees of freedom of their variance for each row. Student's t with four
+# is 1.4 times as wide as the normal distribution.
 N_SETS = 5
 # With fewer chains, coefficients are not estimated but 1 / n_sizes. The error of one
 # over the other n - 1 chains adds 1 / (n - 4) of the variance that its control leaves,
@@ -180,6 +180,8 @@ def _score_range(measurement, first, last):
 
 
 def _score_distinct(measurement, tasks):
+    """Return an array of scores for each task; masks of several are in one call."""
+
     def draw(task):
         index, (first, last) = task
         rng, size = child_generator(measurement.seed, index), measurement.sizes[index]
@@ -187,14 +189,6 @@ def _score_distinct(measurement, tasks):
             return draw_in_blocks(size, last, measurement.blocks, rng)[first:]
         return draw_distinct(size, last, measurement.shape[1], rng)[first:]
 
-    return _score_shared(measurement, tasks, draw)
-
-
-def _score_shared(measurement, tasks, draw):
-    """Score masks that all rows share; return an array of scores for each task.
-
-    Masks of several tasks are put into one call of the model.
-    """
     scores, task_entries = [], measurement.n_masks * measurement.shape[1]
     for part in chunk_slices(len(tasks), task_entries, CHUNK_ENTRIES):
         masks = [draw(task) for task in tasks[part]]
@@ -217,15 +211,16 @@ def _summarise(measurement, samples):
 
 
 def balanced(measurement):
-    """Draw masks of each size that hide every feature about equally often.
+    """Draw masks for each row that hide every feature about equally often.
 
-    They are drawn as several independent sets, from which the standard errors are
-    estimated. Each row has masks of its own if the model takes them: then the errors of
-    the rows are independent and average out.
+    The masks of a size are drawn as several independent sets, from which the standard
+    errors are estimated. The errors of rows are independent and average out. If rows
+    share masks, these are independent: balanced ones vary as much.
     """
-    score = _score_per_row if measurement.per_row else _score_sets
-    parts = measurement.map(score, range(len(measurement.sizes)))
-    n_strata = len(_strata(measurement.shape[0])) if measurement.per_row else 1
+    if not measurement.per_row:
+        return independent(measurement)
+    parts = measurement.map(_score_per_row, range(len(measurement.sizes)))
+    n_strata = len(_strata(measurement.shape[0]))
     degrees = [n_strata * (len(_sets(measurement, i)) - 1) for i in range(len(parts))]
     return _collect_sizes(parts, degrees, n_strata)
 
@@ -246,10 +241,7 @@ def _sets(measurement, index):
     """Return the number of masks in each set of a size; 1 if drawn from a list."""
     n_masks = n_sets = measurement.n_drawn[index]
     if _n_enumerated(measurement, index) == np.inf:
-        n_sets = min(
-            n_masks,
-            2 if measurement.per_row and measurement.shape[0] > N_SETS else N_SETS,
-        )
+        n_sets = min(n_masks, 2 if measurement.shape[0] > N_SETS else N_SETS)
     return [len(part) for part in np.array_split(np.arange(n_masks), n_sets)]
 
 
@@ -262,18 +254,6 @@ def _draw_sets(measurement, index, n_rows, rng):
         return
     for n_masks in _sets(measurement, index):
         yield from draw_partitions(size, n_masks, n_rows, n_features, rng)
-
-
-def _score_sets(measurement, indices):
-    def draw(index):
-        rng = child_generator(measurement.seed, index)
-        return np.concatenate(list(_draw_sets(measurement, index, 1, rng)))
-
-    scores = zip(indices, _score_shared(measurement, indices, draw), strict=True)
-    return [
-        _average(measurement, index, set_scores[:, None])
-        for index, set_scores in scores
-    ]
 
 
 def _score_per_row(measurement, indices):

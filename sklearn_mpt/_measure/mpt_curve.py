@@ -78,14 +78,14 @@ def mpt_curve(
         without any error; for at most 12 features, which have 4,095 masks. "chain":
         along `n_masks` random orders of the features, each mask hides the features that
         come later; the log-probability of the next feature alone serves as a control
-        variate, so the sum has no error if the conditionals are exact. "balanced": the
-        masks of one size hide all features about equally often; each row gets masks of
-        its own if the function takes them and, in a trial on a few rows, its results
-        change with the visible entries. "independent": masks of each size are drawn
-        independently, as in [1]_, without repetition. "auto": "chain" if the model has
-        a method `mean_chain_scores` and `mask_sizes` is None, else "balanced". If
-        entries are missing, "chain" draws orders for each row, and so it does for
-        functions that take masks for each.
+        variate, so the sum has no error if the conditionals are exact. "balanced": each
+        row gets masks of its own, and those of one size hide all features about equally
+        often, if the function takes a mask for each row and, in a trial on a few rows,
+        its results change with the visible entries; otherwise as "independent".
+        "independent": masks of each size are drawn independently, as in [1]_, without
+        repetition. "auto": "chain" if the model has a method `mean_chain_scores` and
+        `mask_sizes` is None, else "balanced". If entries are missing, "chain" draws
+        orders for each row, and so it does for functions that take masks for each.
     allocation : {"equal", "neyman"}, default="equal"
         How the masks are divided among the sizes. "neyman" keeps their total number and
         draws more of them at sizes where scores vary more, in proportion to the

@@ -244,7 +244,7 @@ def test_slopes_of_controls_come_from_the_other_chains():
     [
         ("chain", True, 4),  # 5 orders
         ("independent", True, 4),  # 5 masks
-        ("balanced", True, 4),  # 5 sets
+        ("balanced", True, 4),  # 5 masks
         ("balanced", False, 8),  # 8 strata of rows, 2 sets
     ],
 )
