@@ -30,14 +30,14 @@ class DifferentialFunctioning(NamedTuple):
     df: np.ndarray
 
 
-def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
+def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
     """Test items; see `MPTItemResponse.dif`.
 
     An item that differs between groups is replaced by one item for each group, whose
     answers are missing in the rows of the other groups.
     """
     d, n_groups = X.shape[1], int(group.max()) + 1
-    fits = _DifFits(model, X, weight, group, n_groups, priors, device)
+    fits = _DifFits(model, X, weight, group, n_groups, device)
     tested = np.arange(d) if anchors is None else np.setdiff1d(np.arange(d), anchors)
     statistic, df = np.full(d, np.nan), np.zeros(d, dtype=int)
     base = frozenset() if anchors is None else frozenset(tested.tolist())
@@ -57,10 +57,10 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
 
 
 class _DifFits:
-    """Fits in which some items differ between groups."""
+    """Fits to the likelihood in which some items differ between groups."""
 
-    def __init__(self, model, X, weight, group, n_groups, priors, device):
-        self.model, self.priors, self.device = model, priors, device
+    def __init__(self, model, X, weight, group, n_groups, device):
+        self.model, self.device = model, device
         self.X, self.weight, self.group, self.n_groups = X, weight, group, n_groups
 
     def split(self, free):
@@ -114,10 +114,10 @@ class _DifFits:
             X, items.max_categories, self.weight, self.group, self.device
         )
         unseen = torch.from_numpy(items.unseen(X)).to(self.device)
-        objective = ItemObjective(answers, self.layout(items), self.priors, unseen)
+        objective = ItemObjective(answers, self.layout(items), unseen=unseen)
         point = torch.from_numpy(start).to(self.device)
         point = run(ItemSolver(objective, point), MAX_STEPS)
-        _, expected = objective.expect(point)  # the likelihood, without priors
+        _, expected = objective.expect(point)
         return expected.value, point.cpu().numpy()
 
 

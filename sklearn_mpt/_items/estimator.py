@@ -1116,7 +1116,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
         Groups can differ in the mean and the variance of z. For each item two models
         are compared: in one the item has separate parameters in each group, in the
-        other it has the same parameters in all groups.
+        other it has the same parameters in all groups. Both maximise the likelihood,
+        without `slope_prior` and `guessing_prior`, beside which the statistic would
+        not be chi-squared.
 
         Parameters
         ----------
@@ -1166,7 +1168,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 weight,
                 groups.codes,
                 anchors,
-                self._priors,
                 check_device(self.device),
             )
 

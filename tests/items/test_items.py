@@ -789,6 +789,14 @@ def test_differential_functioning_without_one_answer_in_a_group():
     assert found.df[0] == 3
 
 
+def test_differential_functioning_has_no_priors():
+    X, group = 1.0 * (_graded_rows(200, 4) > 0), np.arange(200) % 2
+    found = MPTItemResponse(slope_prior=0.5).fit(X).dif(X, group, anchors=[2, 3])
+    expected = MPTItemResponse().fit(X).dif(X, group, anchors=[2, 3])
+    assert_allclose(found.statistic, expected.statistic, atol=1e-3)
+    assert (found.statistic[:2] > 0).all()
+
+
 def test_groups_without_answers_to_an_item_add_no_freedom():
     X, group = 1.0 * (_graded_rows(150, 4) > 0), np.repeat([0, 1, 2], 50)
     X[:50, 0] = X[:100, 1] = np.nan
