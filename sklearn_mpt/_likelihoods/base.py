@@ -408,7 +408,7 @@ class Likelihood(torch.nn.Module, ABC):
             second = [
                 torch.autograd.grad(one, at, create_graph=True)[0] for one in sums
             ]
-            information = sum(part.abs() for part in second)
+            information = torch.stack(second).abs().sum(0)
         if keeps_graph:
             return slope, information
         return slope.detach(), information.detach()

@@ -58,17 +58,14 @@ class TrainingSizes:
     ----------
     n_masks : int
         Number of masks in a step, if `n_masks` is "auto".
-    min_masks : int
-        The same where nodes are placed for each row. These nodes do not depend on the
-        masks, so that more masks cost nothing.
     row_node_cost, shared_cost : float
         Cost of a node of a single row, in nodes that rows share, with masks and
         without.
     n_representative : int
         Number of values that stand for the entries of a feature.
-    spacing, exact_spacing : float
-        Spacing of shared grids with masks and without, in standard deviations of the
-        narrowest posterior, of which there is a bound.
+    spacing : float
+        Spacing of shared grids, in standard deviations of the narrowest posterior, of
+        which there is a bound.
     block, row_node_block : int
         Entries of a tensor over rows, nodes and features, where rows share nodes and
         where they do not.
@@ -77,25 +74,21 @@ class TrainingSizes:
         not. A few rows are repeated.
     batch : int
         Largest number of rows in a step, if `batch_size` is "auto".
-    copies, first_copies : int
-        Largest number of repetitions of rows; and that of masks which steps without
-        masks follow.
+    copies : int
+        Largest number of repetitions of rows.
     """
 
     n_masks: int = 32
-    min_masks: int = 256
     row_node_cost: float = 12
     shared_cost: float = 40
     n_representative: int = 8
-    spacing: float = 1.75
-    exact_spacing: float = 1.5
+    spacing: float = 1.5
     block: int = CACHE_ENTRIES
     row_node_block: int = CACHE_ENTRIES // 2
     step: int = 2**21
     step_if_slow: int = 2**19
     batch: int = 2**16
     copies: int = 32
-    first_copies: int = 4
 
 
 SIZES = TrainingSizes()
@@ -140,7 +133,6 @@ class IntegratedRows(Objective):
 
     is_noisy = True
     rules = AscentRules(max_step=MAX_STEP)
-    ratio = SIZES.spacing
 
     def __init__(
         self, X, likelihood, params, n_dims, context=NO_CONTEXT, is_fine=False
@@ -176,7 +168,6 @@ class IntegratedRows(Objective):
         node_params = context.seed, is_fine
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
         self._iteration = 0
-        self._shares_nodes = True  # whether rows shared nodes in the last step
 
     def batches(self, rng):
         """Yield batches of rows in random order.
@@ -206,14 +197,12 @@ class IntegratedRows(Objective):
         return np.zeros((1, self.n_features), dtype=bool)
 
     def _draw(self, rng):
-        count = self.n_masks
-        if not self._shares_nodes and self.params.n_masks == "auto":
-            count = max(count, SIZES.min_masks)
+        count, n_features = self.n_masks, self.n_features
         if self.mask_rate != "uniform":
-            size = fixed_size(self.mask_rate, self.n_features)
-            if math.comb(self.n_features, size) <= count:
-                return rng.permutation(enumerate_masks(self.n_features, size))
-        return shared_masks(self.mask_rate, count, self.n_features, rng, smallest=0)
+            size = fixed_size(self.mask_rate, n_features)
+            if math.comb(n_features, size) <= count:
+                return rng.permutation(enumerate_masks(n_features, size))
+        return shared_masks(self.mask_rate, count, n_features, rng, smallest=0)
 
     def sums(self, point, batch):
         joint = self.joint(point)
@@ -228,9 +217,8 @@ class IntegratedRows(Objective):
 
     def _parts(self, batch, point, joint):
         """Return sums whose total is that of the batch."""
-        steps = spacing(joint, self.ratio) if self._may_share else []
-        self._shares_nodes = bool(steps) and self._shared_grid_is_cheaper(steps)
-        if self._shares_nodes:
+        steps = spacing(joint, SIZES.spacing) if self._may_share else []
+        if steps and self._shared_grid_is_cheaper(steps):
             grid = prior_grid(steps, point.coefs)
             table = table_of(*grid, point, joint.likelihood, self.values)
             return self._shared_parts(batch, table)
@@ -355,9 +343,7 @@ class InitialMaskedRows(IntegratedRows):
     objective of the epochs that follow.
     """
 
-    @property
-    def _n_copies(self):
-        return min(super()._n_copies, SIZES.first_copies)
+    _n_copies = 1
 
     def exact_objective(self):
         """Return the sum over all sizes, without masks."""
@@ -368,7 +354,7 @@ class InitialMaskedRows(IntegratedRows):
 class LikelihoodRows(IntegratedRows):
     """Log marginal likelihood of rows, or its evidence lower bound, as objective."""
 
-    ratio = SIZES.exact_spacing
+    _n_copies = 1
 
     def __init__(
         self, X, likelihood, params, n_dims, context=NO_CONTEXT, is_fine=False
@@ -397,10 +383,6 @@ class LikelihoodRows(IntegratedRows):
         args = self.X, self.likelihood, self.params, self.n_dims, self.context
         return LikelihoodRows(*args, is_fine=True)
 
-    @property
-    def _n_copies(self):
-        return 1
-
     def _draw(self, rng):
         return self._nothing_hidden
 
@@ -411,7 +393,7 @@ class LikelihoodRows(IntegratedRows):
     def _parts(self, batch, point, joint):
         if self.representative is None:
             return self._row_node_parts(batch, point, joint)
-        steps = spacing(joint, self.ratio, self.representative.values)
+        steps = spacing(joint, SIZES.spacing, self.representative.values)
         max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
         steps = coarsen(steps, max_nodes, [RADIUS] * self.n_dims, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)

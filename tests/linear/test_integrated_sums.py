@@ -331,8 +331,7 @@ def average_over_masks(X, point, mask_rate, sizes):
 def test_all_masks_add_up_to_the_likelihood_and_its_gradient(
     arrays, point, X, monkeypatch
 ):
-    for objective in (IntegratedRows, LikelihoodRows):
-        monkeypatch.setattr(objective, "ratio", 1.0)
+    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(spacing=1.0))
     value, gradient = average_over_masks(X, point, "uniform", range(N_FEATURES + 1))
     assert_allclose(value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-4)
     likelihood = LikelihoodRows(torch.tensor(X), BERNOULLI, training_of(), 2)
@@ -372,7 +371,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
     arrays, point, X, mask, mask_rate, monkeypatch
 ):
     """Two routes to the exact integrals, on grids fine enough for both."""
-    monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
+    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(spacing=1.0))
     monkeypatch.setattr("sklearn_mpt._integration.prior_grid.RADIUS", 8.0)
     monkeypatch.setattr("sklearn_mpt._integration.row_nodes.ROW_GRID", {2: 41})
     objective = IntegratedRows(
@@ -415,24 +414,25 @@ def test_likelihood_rows_are_a_dense_grid(arrays, point, X, edge, monkeypatch):
 
 @pytest.mark.parametrize("n_dims", [1, 2])
 @pytest.mark.parametrize("scale", [0.3, 2.0, 5.0])
-@pytest.mark.parametrize(("ratio", "tolerance"), [(1.75, 1e-2), (1.5, 2e-3)])
-def test_prior_grid_resolves_posteriors(n_dims, scale, ratio, tolerance):
+def test_prior_grid_resolves_posteriors(n_dims, scale):
     """Log densities, posterior means and second moments, for steep slopes, too."""
     rng = np.random.default_rng(n_dims)
     arrays = scale * rng.normal(size=(n_dims, 6)), rng.normal(size=6)
     X = binary_rows(20, *arrays, seed=2)
     X[0, :3] = np.nan
     joint = LinearMap(*map(torch.tensor, arrays), BERNOULLI)
-    z, log_weight = prior_grid(spacing(joint, ratio), torch.zeros(0).double())
+    z, log_weight = prior_grid(
+        spacing(joint, TrainingSizes().spacing), torch.zeros(0).double()
+    )
     present = ~torch.isnan(torch.tensor(X))
     entry = joint.entry_log_prob(torch.nan_to_num(torch.tensor(X)), z[None])
     joint = log_weight + (entry * present[:, None]).sum(2)
     log_prob = joint.logsumexp(1)
-    assert_allclose(log_prob, bernoulli_log_prob(X, *arrays), atol=tolerance)
+    assert_allclose(log_prob, bernoulli_log_prob(X, *arrays), atol=2e-3)
     posterior = (joint - log_prob[:, None]).exp()
     for function in (lambda z: z, lambda z: z**2):
         truth = bernoulli_posterior_average(function, X, *arrays)
-        assert_allclose(posterior @ function(z), truth, atol=3 * tolerance)
+        assert_allclose(posterior @ function(z), truth, atol=3 * 2e-3)
 
 
 @pytest.mark.parametrize("n_dims", [1, 2, 3])
