@@ -259,7 +259,7 @@ def _is_per_row(estimator, rows, design):
 
 
 def _identify(measurement, design, noise):
-    """Return a key that is equal for curves measured with the same masks.
+    """Return a key that is equal for curves of as many rows with the same masks.
 
     The number of masks of a size may depend on the model ("neyman"), so the key
     includes the degrees of freedom.
@@ -272,10 +272,7 @@ def _identify(measurement, design, noise):
         ("mask_sizes", tuple(measurement.sizes.tolist())),
         ("mask_blocks", _identify_blocks(measurement.blocks)),
         ("masks for each row", measurement.per_row),
-        (
-            "number of rows with masks",
-            measurement.shape[0] if measurement.per_row else None,
-        ),
+        ("number of rows", measurement.shape[0]),
         ("number of masks of each size", tuple(noise.degrees.tolist())),
     )
 

@@ -225,6 +225,17 @@ def test_curves_of_other_masks_are_not_subtracted(known, options):
         mine - 1.0
 
 
+@pytest.mark.parametrize("design", ["independent", "balanced", "chain"])
+def test_curves_of_other_numbers_of_rows_are_not_subtracted(known, design):
+    model, X = known
+    whole, few = (
+        mpt_curve(model, rows, n_masks=4, design=design, random_state=0)
+        for rows in (X, X[:9])
+    )
+    with pytest.raises(ValueError, match="number of rows"):
+        whole - few
+
+
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
