@@ -130,10 +130,10 @@ def _errors(information, covariance, fitted, likelihood):
     deviations = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
     where = "mean" if "mean_" in fitted else "intercept"
     errors = {"components": deviations[:, :-1].T, where: deviations[:, -1]}
-    shape_slope = covariance[n_locations * width :, n_locations * width :]
+    shape_covariance = covariance[n_locations * width :, n_locations * width :]
     return Bunch(
         **errors,
-        **_shape_attribute_errors(likelihood, shape_slope, fitted["_scale"]),
+        **_shape_attribute_errors(likelihood, shape_covariance, fitted["_scale"]),
         covariance=blocks,
     )
 
@@ -143,12 +143,12 @@ def _shape_attribute_errors(likelihood, covariance, scale):
     errors, shape_params = {}, likelihood.shape_params.detach().cpu()
 
     for name in likelihood.shape_attributes(scale):
-        value, slope = _value_and_slope(likelihood, shape_params, scale, name)
-        slope = slope.reshape(value.numel(), shape_params.numel()).numpy()
-        has_slope = slope != 0  # the covariance of others may be NaN
+        value, jacobian = _value_and_jacobian(likelihood, shape_params, scale, name)
+        jacobian = jacobian.reshape(value.numel(), shape_params.numel()).numpy()
+        is_used = jacobian != 0  # the covariance of others may be NaN
         variances = [
             np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
-            for s, m in zip(slope, has_slope, strict=True)
+            for s, m in zip(jacobian, is_used, strict=True)
         ]
         deviations = np.where(value.isnan().flatten(), np.nan, variances)
         deviations = deviations.reshape(value.shape)
@@ -156,7 +156,7 @@ def _shape_attribute_errors(likelihood, covariance, scale):
     return errors
 
 
-def _value_and_slope(likelihood, shape_params, scale, name):
+def _value_and_jacobian(likelihood, shape_params, scale, name):
     """Return a fitted attribute and its Jacobian in the shape parameters."""
 
     def attribute(shape_params):

@@ -82,14 +82,14 @@ def _axes_gradient(coefs, pair, rotation):
     a, b = (coefs[:, k] for k in pair)
     gradient = np.zeros_like(coefs)
     if rotation is None:
-        a_slope, b_slope = b, a
+        a_gradient, b_gradient = b, a
     else:
-        a_slope, b_slope = 3 * a**2 * b - b**3, a**3 - 3 * b**2 * a
+        a_gradient, b_gradient = 3 * a**2 * b - b**3, a**3 - 3 * b**2 * a
     if rotation == "varimax":
         product, excess = a @ b, a @ a - b @ b
-        a_slope = a_slope - (2 * a * product + excess * b) / len(a)
-        b_slope = b_slope - (excess * a - 2 * b * product) / len(a)
-    gradient[:, pair[0]], gradient[:, pair[1]] = a_slope, b_slope
+        a_gradient = a_gradient - (2 * a * product + excess * b) / len(a)
+        b_gradient = b_gradient - (excess * a - 2 * b * product) / len(a)
+    gradient[:, pair[0]], gradient[:, pair[1]] = a_gradient, b_gradient
     return gradient
 
 
@@ -218,10 +218,10 @@ class _CompleteData:
     def mean_scores(self, rows, z, r):
         """Return the gradient of the log-probability of each row, (n, p)."""
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
-        slope, shape_slope, *_ = self._slopes(rows, self.joint.location(z))
-        slope, shape_slope = slope.detach(), shape_slope.detach()
-        coefs = (r[..., None, None] * slope[..., None] * z1[:, :, None]).sum(1)
-        return torch.cat([coefs.flatten(1), (r[:, None] @ shape_slope)[:, 0]], 1)
+        score, shape_score, *_ = self._scores(rows, self.joint.location(z))
+        score, shape_score = score.detach(), shape_score.detach()
+        coefs = (r[..., None, None] * score[..., None] * z1[:, :, None]).sum(1)
+        return torch.cat([coefs.flatten(1), (r[:, None] @ shape_score)[:, 0]], 1)
 
     def information(self, rows, z, r, weight):
         """Return the information added up over rows, (p, p).
@@ -230,19 +230,19 @@ class _CompleteData:
         """
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
         location = self.joint.location(z).requires_grad_()
-        slope, shape_slope, shape_params = self._slopes(rows, location)
-        share = weight[:, None, None] * r[..., None]
+        score, shape_score, shape_params = self._scores(rows, location)
+        node_weight = weight[:, None, None] * r[..., None]
         complete = self._complete_data_information(
-            slope, shape_slope, location, shape_params, z1, share
+            score, shape_score, location, shape_params, z1, node_weight
         )
         with torch.no_grad():
             scores = torch.cat(
-                [(slope[..., None] * z1[:, :, None]).flatten(2), shape_slope], 2
+                [(score[..., None] * z1[:, :, None]).flatten(2), shape_score], 2
             )
             return complete - missing_information(scores, r, weight)
 
     @torch.enable_grad()
-    def _slopes(self, rows, location):
+    def _scores(self, rows, location):
         """Return derivatives of entries in locations and in shape parameters.
 
         They are zero where entries are not observed. Also returns the shape parameters,
@@ -254,15 +254,15 @@ class _CompleteData:
         shape = *location.shape[:2], self.n_shape_params
         shape_params = self.shape_params.expand(shape).clone().requires_grad_()
         likelihood = likelihood.at(shape_params) if self.n_shape_params else likelihood
-        slope, _ = likelihood.derivatives(rows.X[:, None], location)
-        slope = likelihood.to_locations(on) * slope
+        score, _ = likelihood.derivatives(rows.X[:, None], location)
+        score = likelihood.to_locations(on) * score
         if not self.n_shape_params:
-            return slope, shape_params.detach(), shape_params
-        shape_slope = likelihood.shape_scores(rows.X[:, None], location)
-        return slope, on[..., self.shape_param_features] * shape_slope, shape_params
+            return score, shape_params.detach(), shape_params
+        shape_score = likelihood.shape_scores(rows.X[:, None], location)
+        return score, on[..., self.shape_param_features] * shape_score, shape_params
 
     def _complete_data_information(
-        self, slope, shape_slope, location, shape_params, z1, share
+        self, score, shape_score, location, shape_params, z1, node_weight
     ):
         """Return the curvatures of complete data, averaged over nodes, (p, p)."""
         result = z1.new_zeros(self.n_parameters, self.n_parameters)
@@ -270,20 +270,20 @@ class _CompleteData:
         blocks = coefs.view(-1, self.width, coefs.shape[1] // self.width, self.width)
         outer = (z1[..., None] * z1[..., None, :]).flatten(2).flatten(0, 1)
         for location_index, partner, chosen in self._partners():
-            curvature = -share * _gradient(slope[..., chosen].sum(), location)
+            curvature = -node_weight * _gradient(score[..., chosen].sum(), location)
             sums = curvature.flatten(0, 1).T @ outer
             sums = sums.unflatten(1, (self.width, self.width))
             blocks[location_index, :, partner] += sums[location_index]
         if self.n_shape_params:
             self._add_shape_params(
-                result, shape_slope, location, shape_params, z1, share
+                result, shape_score, location, shape_params, z1, node_weight
             )
         return result
 
     def _partners(self):
         """Yield pairs of locations of the same feature, for the c-th location in turn.
 
-        The derivatives of the slopes of all c-th locations take one gradient.
+        The derivatives of the scores of all c-th locations take one gradient.
         """
         place = rank_among_equals(self.feature)
         for c in range(int(place.max()) + 1):
@@ -294,16 +294,18 @@ class _CompleteData:
             location_index = (partner >= 0).nonzero()[:, 0]
             yield location_index, partner[location_index], chosen
 
-    def _add_shape_params(self, result, shape_slope, location, shape_params, z1, share):
+    def _add_shape_params(
+        self, result, shape_score, location, shape_params, z1, node_weight
+    ):
         """Add the curvatures in shape parameters, for the features in turn."""
         n_coefs, feature = self.n_coefs, self.shape_param_features
         place = rank_among_equals(feature)
         for rank in range(int(place.max()) + 1):
             chosen = (place == rank).nonzero()[:, 0]  # at most one for each feature
-            total = shape_slope[..., chosen].sum()
-            cross = -share * _gradient(total, location)
+            total = shape_score[..., chosen].sum()
+            cross = -node_weight * _gradient(total, location)
             cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
-            within = (-share * _gradient(total, shape_params)).sum((0, 1))
+            within = (-node_weight * _gradient(total, shape_params)).sum((0, 1))
             for i in chosen.tolist():
                 for place_of in (self.feature == feature[i]).nonzero()[:, 0].tolist():
                     part = slice(place_of * self.width, (place_of + 1) * self.width)

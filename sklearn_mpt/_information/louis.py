@@ -22,7 +22,7 @@ from sklearn_mpt._numbers import ROUNDING
 # determine a direction; and expected information, relative to the largest, below which
 # no number of rows does.
 SINGULAR, UNIDENTIFIED = 1e-7, 1e-8
-MIN_SHARE = 1e-6  # squared share of a parameter in a direction from which it counts
+MIN_SQUARE = 1e-6  # squared coefficient of a parameter in a direction to count
 
 
 def missing_information(scores, r, weight):
@@ -84,7 +84,7 @@ def _identified(expected, basis):
     """Return the subspace of `basis` that rows of the model can determine.
 
     The result is an orthonormal basis of the subspace, the columns of a (p, q) matrix;
-    and bool, (p,), True for parameters that have a share in the other directions. A
+    and bool, (p,), True for parameters with coefficients in the other directions. A
     warning gives their number.
     """
     values, vectors = eigh(basis.T @ expected @ basis)
@@ -101,5 +101,5 @@ def _identified(expected, basis):
 
 
 def _parameters_in(directions):
-    """Return which parameters have a share in some of these directions, (p,)."""
-    return (directions**2).sum(axis=1) > MIN_SHARE
+    """Return which parameters have coefficients in some of these directions, (p,)."""
+    return (directions**2).sum(axis=1) > MIN_SQUARE

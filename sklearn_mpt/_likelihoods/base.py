@@ -402,16 +402,18 @@ class Likelihood(torch.nn.Module, ABC):
             location = location if keeps_graph else location.detach().requires_grad_()
             at = location.expand(*shape, -1)
             total = self.entry_log_prob(X, at).sum()
-            (slope,) = torch.autograd.grad(total, at, create_graph=True)
+            (derivative,) = torch.autograd.grad(total, at, create_graph=True)
             # of all first, all second, ... locations of the features
-            sums = slope.unflatten(-1, (-1, self.n_locations)).flatten(0, -2).sum(0)
+            sums = (
+                derivative.unflatten(-1, (-1, self.n_locations)).flatten(0, -2).sum(0)
+            )
             second = [
                 torch.autograd.grad(one, at, create_graph=True)[0] for one in sums
             ]
             information = torch.stack(second).abs().sum(0)
         if keeps_graph:
-            return slope, information
-        return slope.detach(), information.detach()
+            return derivative, information
+        return derivative.detach(), information.detach()
 
     def to_locations(self, entries: torch.Tensor) -> torch.Tensor:
         """Repeat the number of each feature for each of its locations; (..., l)."""
@@ -503,13 +505,13 @@ class Likelihood(torch.nn.Module, ABC):
 
         The information is that of products of derivatives, whose mean it is.
 
-        X : (n, 1, d). location : (n, s, l). weight : of slopes, (n, s, d).
+        X : (n, 1, d). location : (n, s, l). weight : of the gradient, (n, s, d).
         information_weight : likewise. z : nodes with a one at the end,
         (n, s, k + 1).
 
         Returns
         -------
-        slope : Tensor of shape (g,)
+        gradient : Tensor of shape (g,)
         information : Tensor of shape (g,), or (g, q + k + 1) if `has_blocks`
             With blocks, the first q columns are for the shape parameters of the same
             feature, the others for the coefficients of its first location.
@@ -518,10 +520,12 @@ class Likelihood(torch.nn.Module, ABC):
             return location.new_zeros(0), location.new_zeros(0)
         scores = self.shape_scores(X, location).unflatten(-1, (-1, self.n_shape_params))
         weighted = information_weight[..., None] * scores
-        slope = self.derivatives(X, location)[0][..., :: self.n_locations]
+        derivative = self.derivatives(X, location)[0][..., :: self.n_locations]
         blocks = torch.einsum("nsdq,nsdp->dqp", weighted, scores)
         cross = torch.einsum(
-            "nsdq,nsk->dqk", slope[..., None] * weighted, z.expand(*slope.shape[:2], -1)
+            "nsdq,nsk->dqk",
+            derivative[..., None] * weighted,
+            z.expand(*derivative.shape[:2], -1),
         )
         information = torch.cat([blocks, cross], -1).flatten(0, 1)
         return torch.einsum("nsd,nsdq->dq", weight, scores).flatten(), information
@@ -675,6 +679,6 @@ class DispersionLikelihood(ShapeLikelihood):
         return self.shape_derivatives(X, location)[0]
 
     def shape_sums(self, X, location, weight, information_weight, z):
-        slope, information = self.shape_derivatives(X, location)
+        derivative, information = self.shape_derivatives(X, location)
         information = information_weight * information
-        return (weight * slope).sum((0, 1)), information.sum((0, 1))
+        return (weight * derivative).sum((0, 1)), information.sum((0, 1))

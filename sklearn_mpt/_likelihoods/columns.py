@@ -319,20 +319,20 @@ class Columns(Likelihood):
 
     def shape_sums(self, X, location, weight, information_weight, z):
         entries = X, location, weight, information_weight
-        slopes, informations = [], []
+        derivatives, informations = [], []
         for i, part in enumerate(self.parts):
             if part.n_shape_params:
                 own = (
                     self._taken(a, axis, i)
                     for a, axis in zip(entries, "dldd", strict=True)
                 )
-                slope, information = part.shape_sums(*own, z)
-                slopes.append(slope)
+                derivative, information = part.shape_sums(*own, z)
+                derivatives.append(derivative)
                 informations.append(information)
         if self.has_blocks:
             width = self.n_shape_params, z.shape[-1]
             informations = [_as_blocks(part, *width) for part in informations]
-        return torch.cat(slopes), torch.cat(informations)
+        return torch.cat(derivatives), torch.cat(informations)
 
 
 def _runs(owner):

@@ -94,9 +94,9 @@ class Gamma(Amounts):
         """Return derivatives in the log dispersion, which is minus the log shape."""
         shape, excess = self._shape, log_of(X) - location
         capped = excess.clamp(max=MAX_EXPONENT)
-        slope = shape.log() - torch.digamma(shape) - (torch.expm1(capped) - capped)
+        derivative = shape.log() - torch.digamma(shape) - (torch.expm1(capped) - capped)
         information = shape**2 * torch.polygamma(1, shape) - shape
-        return -shape * slope, information.expand_as(slope)
+        return -shape * derivative, information.expand_as(derivative)
 
     standardises_net_inputs = True
 

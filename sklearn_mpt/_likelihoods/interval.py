@@ -84,11 +84,11 @@ class _Ends(NamedTuple):
         far_to_near = 0.5 * (self.near - self.far) * (self.near + self.far)
         return at_near, at_near * far_to_near.exp(), far_to_near
 
-    def slope(self):
+    def derivative(self):
         """Return the derivative of `log_prob` in the location, times the deviation."""
         at_near, _, far_to_near = self.ratios()
-        slope = -at_near * torch.expm1(far_to_near)
-        return torch.where(self.is_mirrored, slope, -slope)
+        derivative = -at_near * torch.expm1(far_to_near)
+        return torch.where(self.is_mirrored, derivative, -derivative)
 
     def spread(self):
         """Return minus twice the derivative of `log_prob` in the log variance."""
@@ -174,9 +174,9 @@ class Interval(DispersionLikelihood):
 
     def derivatives(self, X, location):
         """Return the first derivative, and minus the second."""
-        slope, spread, is_code = _derivatives(X, location, self.scatter)
-        information = torch.where(is_code, (spread + slope**2).clamp(0, 1), 1.0)
-        return slope / self.scatter.sqrt(), information / self.scatter
+        derivative, spread, is_code = _derivatives(X, location, self.scatter)
+        information = torch.where(is_code, (spread + derivative**2).clamp(0, 1), 1.0)
+        return derivative / self.scatter.sqrt(), information / self.scatter
 
     def shape_derivatives(self, X, location):
         """Return the derivative, and the information of a number."""
@@ -188,8 +188,8 @@ class Interval(DispersionLikelihood):
 
     def within(self, X, location, uniform=None):
         if uniform is None:
-            slope, _, _ = _derivatives(X, location, self.scatter)
-            return location + self.scatter.sqrt() * slope
+            derivative, _, _ = _derivatives(X, location, self.scatter)
+            return location + self.scatter.sqrt() * derivative
         drawn = drawn_within(X, location, self.scatter, uniform)
         return torch.where(has_codes(X), drawn, self.draw(location, uniform))
 
@@ -223,7 +223,7 @@ def moments_of(X, mean, variance):
     if not is_code.any():
         return residual, residual**2
     ends = _Ends.of(X, mean, variance)
-    first, second = variance.sqrt() * ends.slope(), variance * (1 - ends.spread())
+    first, second = variance.sqrt() * ends.derivative(), variance * (1 - ends.spread())
     return (
         torch.where(is_code, first, residual),
         torch.where(is_code, second, residual**2),
@@ -248,17 +248,17 @@ def drawn_within(X, mean, variance, uniform):
 def _derivatives(X, mean, variance):
     """Return derivatives in standard deviations, and which entries are intervals.
 
-    They are the slope of `log_prob_of` in the mean, and minus twice the derivative in
-    the log variance.
+    They are the derivative of `log_prob_of` in the mean, and minus twice that in the
+    log variance.
     """
     is_code = has_codes(X)
     residual = (torch.where(is_code, 0.0, X) - mean) / variance.sqrt()
-    slope, spread = residual, 1 - residual**2
+    derivative, spread = residual, 1 - residual**2
     if is_code.any():
         ends = _Ends.of(X, mean, variance)
-        slope = torch.where(is_code, ends.slope(), slope)
+        derivative = torch.where(is_code, ends.derivative(), derivative)
         spread = torch.where(is_code, ends.spread(), spread)
-    return slope, spread, is_code
+    return derivative, spread, is_code
 
 
 def check_intervals(X):

@@ -85,10 +85,10 @@ class NegativeBinomial(DispersionLikelihood):
         """Return derivatives in the log dispersion; information is their squares."""
         size = self._size
         t = location - size.log()
-        location_slope = X - (X + size) * torch.sigmoid(t)
+        location_derivative = X - (X + size) * torch.sigmoid(t)
         digammas = torch.digamma(X + size) - torch.digamma(size)
-        slope = location_slope - size * (digammas + logsigmoid(-t))
-        return slope, slope**2
+        derivative = location_derivative - size * (digammas + logsigmoid(-t))
+        return derivative, derivative**2
 
     standardises_net_inputs = True
 

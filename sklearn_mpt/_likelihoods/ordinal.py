@@ -113,8 +113,10 @@ class Ordinal(Levels):
         above, beyond = self._around(X, location)
         below, over = torch.sigmoid(-above)[..., None], torch.sigmoid(beyond)[..., None]
         gaps, is_past, is_at = self._gaps(X)
-        slope = gaps * (is_past * (over - below) + is_at * over) + is_at * _at_gap(gaps)
-        return slope.flatten(-2)
+        derivative = gaps * (is_past * (over - below) + is_at * over) + is_at * _at_gap(
+            gaps
+        )
+        return derivative.flatten(-2)
 
     def _gaps(self, X):
         """Return the gaps, and whether codes are above and just below each of them.
@@ -133,7 +135,7 @@ class Ordinal(Levels):
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
         gaps, is_past, is_at = self._gaps(X[:, 0])
         reaches = is_past + is_at  # shape: (n, d, q)
-        slope = (
+        derivative = (
             is_past * (weight * (over - below)).sum(1)[..., None]
             + is_at * (weight * over).sum(1)[..., None]
         ).sum(0) * gaps + (is_at * weight.sum(1)[..., None]).sum(0) * _at_gap(gaps)
@@ -152,7 +154,7 @@ class Ordinal(Levels):
             + torch.einsum("ndq,ndk->dqk", reaches, last.mT @ z)
         )
         rows = torch.cat([blocks, cross], -1)
-        return slope.flatten(), rows.flatten(0, 1)
+        return derivative.flatten(), rows.flatten(0, 1)
 
     def mean(self, location):
         """Return the probabilities P(x >= c) for c >= 1."""

@@ -66,9 +66,9 @@ class Poisson(Likelihood):
 
     def derivatives(self, X, location):
         rate = _rate(location)
-        slope = X - rate
+        derivative = X - rate
         is_line = location > MAX_EXPONENT
-        return torch.where(is_line, slope.clamp(max=0), slope), rate
+        return torch.where(is_line, derivative.clamp(max=0), derivative), rate
 
     def net_inputs(self, X):
         return torch.log1p(X)

@@ -77,10 +77,10 @@ class ZeroLognormal(Amounts):
         chance, mean = _split_locations(location)
         prob, is_positive = torch.sigmoid(chance), (X > 0).to(location.dtype)
         mean_information = is_positive / self.scatter
-        slopes = is_positive - prob, mean_information * (log_of(X) - mean)
+        derivatives = is_positive - prob, mean_information * (log_of(X) - mean)
         curvatures = prob * (1 - prob), mean_information
-        shape = slopes[0].shape
-        return _interleave(*slopes), _interleave(
+        shape = derivatives[0].shape
+        return _interleave(*derivatives), _interleave(
             *(part.expand(shape) for part in curvatures)
         )
 

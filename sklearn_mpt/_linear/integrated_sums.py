@@ -9,7 +9,7 @@ entries other than itself is
 
 The second is the conditional predictive ordinate of [1]_. Nodes have no gradient,
 because the integral does not depend on where they are. The gradient in the locations is
-the gradient in log p times the slope of the likelihood, so any likelihood can be used.
+that in log p times the derivative of log p, so any likelihood can be used.
 
 References
 ----------
@@ -75,7 +75,7 @@ class NodeTable(NamedTuple):
     z: torch.Tensor  # shape: (s, k + 1), with a column of ones
     log_weight: torch.Tensor  # shape: (s,)
     log_prob: torch.Tensor
-    slope: torch.Tensor
+    derivative: torch.Tensor
     information: torch.Tensor  # shape: (s, d)
 
 
@@ -89,9 +89,9 @@ def table_of(z, log_weight, point, likelihood, values):
     location = z @ point.coefs.T
     values = location.new_tensor(values)[:, None].expand(-1, location.shape[1])
     log_prob = likelihood.entry_log_prob(values, location[:, None])
-    slope, information = likelihood.derivatives(values, location[:, None])
+    derivative, information = likelihood.derivatives(values, location[:, None])
     log_prob = log_prob.clamp(min=MIN_LOG_PROB)
-    return NodeTable(z, log_weight, log_prob, slope, information[:, 0])
+    return NodeTable(z, log_weight, log_prob, derivative, information[:, 0])
 
 
 def indicators(X, values):
@@ -205,7 +205,9 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     ]
     row_values, sums, unresolved = zip(*parts, strict=True)
     value, weight = (torch.cat(part) for part in zip(*row_values, strict=True))
-    location_slope, shape_slope, known = (sum(part) for part in zip(*sums, strict=True))
+    location_gradient, shape_gradient, known = (
+        sum(part) for part in zip(*sums, strict=True)
+    )
     location = location.detach()
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
@@ -213,9 +215,9 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     information = likelihood.derivatives(X, location[None])[1]
     information = information * likelihood.to_locations(known)
     full = _outer_sums(information.sum(0), nodes)
-    shape_params = shape_params and (shape_slope, shape_params[1])
+    shape_params = shape_params and (shape_gradient, shape_params[1])
     return sums_of(
-        value, weight, location_slope.T @ nodes, full, shape_params
+        value, weight, location_gradient.T @ nodes, full, shape_params
     ), unresolved
 
 
@@ -260,7 +262,7 @@ def _weight(weight, X):
 
 def shared_sums(value, entry_gradient, r, indicator, table, weight, is_complete):
     """Return `Sums` from derivatives in log p of values at nodes, (s, v, d)."""
-    gradient = (table.slope * entry_gradient).sum(1).T @ table.z
+    gradient = (table.derivative * entry_gradient).sum(1).T @ table.z
     r = weight[:, None] * r
     count = r.sum(0)[:, None] if is_complete else r.T @ indicator.sum(1)
     information = _outer_sums(count * table.information, table.z)
@@ -297,12 +299,13 @@ def _outer_sums(weight, z):
 def sums_of(value, weight, gradient, information, shape_params=None):
     """Return `Sums`.
 
-    shape_params : slope and information of the likelihood's shape parameters, or None.
+    shape_params : gradient and information of the likelihood's shape parameters, or
+    None.
     """
     none = gradient.new_zeros(0)
-    slope, shape_information = shape_params or (none, none)
+    shape_gradient, shape_information = shape_params or (none, none)
     curvature = Curvature(information, shape_information)
-    return Sums.from_rows(value, weight, Point(gradient, slope), curvature)
+    return Sums.from_rows(value, weight, Point(gradient, shape_gradient), curvature)
 
 
 def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=None):
@@ -335,12 +338,12 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=No
     if len(likelihood.shape_param_features):
         weights = (r[..., None] * t for t in (entry_gradient, known))
         shape_params = _shape_sums(likelihood, X, location, *weights, z)
-    slope, information = likelihood.derivatives(X, location)
+    derivative, information = likelihood.derivatives(X, location)
     if targets is not None or not visible.all():
-        slope = likelihood.to_locations(entry_gradient) * slope
+        derivative = likelihood.to_locations(entry_gradient) * derivative
         information = likelihood.to_locations(known) * information
     width, products = z.shape[-1], r[..., None] * _products(z)
-    gradient = _summed_products(slope, products[..., :width])
+    gradient = _summed_products(derivative, products[..., :width])
     information = _as_matrices(_summed_products(information, products), width)
     sums = sums_of(value, weight, gradient, information, shape_params)
     if masks is None:
@@ -359,7 +362,7 @@ def _summed_products(weight, factors):
 def _shape_sums(likelihood, X, location, entry_gradient, known, z):
     """Return sums over rows and nodes for the likelihood's shape parameters.
 
-    They are slope and information. entry_gradient : derivatives in the
+    They are gradient and information. entry_gradient : derivatives in the
     log-probabilities of entries. known : weights of nodes for present entries. Both are
     (n, s, d).
     """
@@ -385,8 +388,8 @@ def bound_sums(rows, joint, grid, weight=None):
     """Return sums of the evidence lower bounds of rows.
 
     Each row has the Gaussian posterior that nearly maximises its bound, so the gradient
-    is taken at fixed posteriors. By Stein's identity, the mean of slope times z follows
-    from the means of slope and information.
+    is taken at fixed posteriors. By Stein's identity, the mean of derivative times z
+    follows from the means of derivative and information.
     """
     posterior = variational_posterior(rows, joint, grid)
     weight = _weight(weight, rows.X)
@@ -398,13 +401,13 @@ def bound_sums(rows, joint, grid, weight=None):
     shape_params = _shape_sums(
         likelihood, X, points, observed_weight, observed_weight, at_points
     )
-    slope, information = likelihood.derivatives(X, points)
-    slope, information = (
-        likelihood.to_locations(observed_weight) * t for t in (slope, information)
+    derivative, information = likelihood.derivatives(X, points)
+    derivative, information = (
+        likelihood.to_locations(observed_weight) * t for t in (derivative, information)
     )
     covariance = posterior.root.mT @ posterior.root
     information = information.sum(1)
-    gradient = slope.sum(1).T @ z
+    gradient = derivative.sum(1).T @ z
     if likelihood.n_locations == 1:
         correction = torch.einsum(
             "nd,nkl,ld->dk", information, covariance, joint.components
@@ -412,7 +415,7 @@ def bound_sums(rows, joint, grid, weight=None):
         gradient[:, :-1] -= correction
     else:
         moved = (grid[0] @ posterior.root).flatten(0, 1)
-        gradient[:, :-1] += slope.flatten(0, 1).T @ moved
+        gradient[:, :-1] += derivative.flatten(0, 1).T @ moved
     second = z[:, :, None] * z[:, None]
     second[:, :-1, :-1] += covariance
     full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])

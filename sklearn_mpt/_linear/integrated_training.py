@@ -92,8 +92,9 @@ class TrainingSizes:
 
 
 SIZES = TrainingSizes()
-# Share of tol. With sampled nodes, an ascent ends when steps gain less than that:
-# smaller gains may be errors of nodes, and an ascent with more nodes follows.
+# Fraction of tol. With sampled nodes, an ascent ends when steps gain less than that:
+# smaller gains may be errors of nodes, and an ascent with more nodes follows. Fits take
+# twice the time without it (benchmarks/RESULTS.rst).
 STOP_GAIN_IF_SAMPLED = 1.0
 MAX_STEP = 1.0  # largest step of a coefficient; the quadratic model fails beyond
 

@@ -97,8 +97,8 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
     posterior = laplace(rows, joint) if start is None else start
     for _ in range(n_steps):
         points = location_points(posterior, joint, grid)
-        slope, information = joint.likelihood.derivatives(rows.X[:, None], points)
-        gradient = (on_locations * (weight @ slope)) @ W.T - posterior.mean
+        derivative, information = joint.likelihood.derivatives(rows.X[:, None], points)
+        gradient = (on_locations * (weight @ derivative)) @ W.T - posterior.mean
         precision = posterior_precision(
             joint.likelihood, weight @ information, observed, W
         )
@@ -201,5 +201,5 @@ def _largest_information(joint, z, radius, values):
     )
     if values is None:
         values = torch.ones_like(ends[0, :1])
-    slope, information = joint.likelihood.derivatives(values[:, None, None], ends)
-    return information.expand_as(slope).amax((0, 1))
+    derivative, information = joint.likelihood.derivatives(values[:, None, None], ends)
+    return information.expand_as(derivative).amax((0, 1))
