@@ -601,23 +601,25 @@ def conditionals(name):
 
 def precision(function):
     """Minus the logarithm of the variance of a result over twelve random states."""
-    results = [function(state) for state in range(12)]
-    return {"minus log variance": -np.log(np.var(results, axis=0, ddof=1)).mean()}
+    variances = np.var([function(state) for state in range(12)], axis=0, ddof=1)
+    return {"minus log variance": -np.log(variances).mean()}
 
 
-def area(model, X, seed, **options):
-    """Precision of the area of a curve."""
+def curve(model, X, seed, name, **options):
+    """Precision of the area of a curve, or of its scores."""
 
-    def lml(state):
-        return mpt_curve(model, X, random_state=state + 12 * seed, **options).lml
+    def measured(state):
+        of_masks = mpt_curve(model, X, random_state=state + 12 * seed, **options)
+        return getattr(of_masks, name)
 
-    return precision(lml)
+    return precision(measured)
 
 
 def row_masks(case, seed, is_with):
     """Whether each row has balanced masks of its own, or all have the same."""
     model, X = conditionals(case)
-    return area(model if is_with else model.of_one_mask, X, seed, design="balanced")
+    chosen = model if is_with else model.of_one_mask
+    return curve(chosen, X, seed, "lml", design="balanced")
 
 
 def listed(case, seed, is_with):
@@ -631,15 +633,15 @@ def listed(case, seed, is_with):
     with ExitStack() as patches:
         if not is_with:
             patches.enter_context(patch.object(designs, "_n_enumerated", only_all))
-        return area(model, X, seed, design="balanced", n_masks=4)
+        return curve(model, X, seed, "lml", design="balanced", n_masks=4)
 
 
 def coefficients(case, seed, is_with):
-    """Whether coefficients of control variates are estimated from ten chains."""
+    """Whether coefficients of control variates are estimated, for scores by size."""
     model, X = conditionals(case)
     least = designs.MIN_CHAINS_FOR_REGRESSION if is_with else np.inf
     with patch.object(designs, "MIN_CHAINS_FOR_REGRESSION", least):
-        return area(model.of_one_mask, X, seed, design="chain")
+        return curve(model.of_one_mask, X, seed, "scores", design="chain")
 
 
 def reverse_orders(case, seed, is_with):
