@@ -600,9 +600,9 @@ def conditionals(name):
 
 
 def precision(function):
-    """Minus the logarithm of the variance of a result over twelve random states."""
+    """Minus the logarithm of the mean variance of a result over twelve seeds."""
     variances = np.var([function(state) for state in range(12)], axis=0, ddof=1)
-    return {"minus log variance": -np.log(variances).mean()}
+    return {"minus log variance": -np.log(np.mean(variances))}
 
 
 def curve(model, X, seed, name, **options):
