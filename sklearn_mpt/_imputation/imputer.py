@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -97,8 +98,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         of missing information, the variance of pooled estimates is larger by the factor
         1 + f / m than with infinitely many [1]_: by 3% with 10 tables and f = 0.3.
     likelihood : str, sequence of str or dict, default="from_dtype"
-        Kinds of the columns, if `estimator` is None: a name, a name for each column, or
-        a dict from columns to names; for other columns, dtypes determine the kinds.
+        Kinds of the columns: a name, a name for each column, or a dict from columns to
+        names; for other columns, dtypes determine the kinds. Only if `estimator` is
+        None, and refused otherwise: a model has a `likelihood` of its own.
         Names are "gaussian" (numbers), "bernoulli" (0 and 1, or booleans),
         "categorical", "ordinal" and "partial_credit". With "from_dtype", dtypes
         determine the kinds: booleans; strings and categories; ordered categories;
@@ -127,7 +129,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     keep_empty_features : bool, default=False
         Whether to keep columns without any value in `fit`, which are left out
         otherwise. Numbers in them are filled in as 0, as by scikit-learn's imputers.
-        Only if `estimator` is None.
+        Only if `estimator` is None, and refused otherwise.
     max_seconds : "auto", float or None, default="auto"
         Limit for the choice of models, if `estimator` is None. "auto": there is none;
         models of all kinds but nets are tried, larger ones while they predict better,
@@ -457,6 +459,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         likelihood, problems = "from_dtype", []
         if self.estimator is None:
             likelihood = self.likelihood
+        else:
+            problems = self._problems_with_estimator()
         try:
             self._reader, reasons = TableReader.learn(X, likelihood, KINDS)
         except (TypeError, ValueError) as error:
@@ -483,6 +487,21 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self.indicator_ = MissingIndicator(error_on_new=False)
             self.indicator_.fit(_as_nan(missing_entries(X)))
         return adjustments
+
+    def _problems_with_estimator(self):
+        """Return sentences on parameters of which a given estimator makes no use."""
+        name, problems = type(self.estimator).__name__, []
+        if not (isinstance(self.likelihood, str) and self.likelihood == "from_dtype"):
+            problems.append(
+                f"likelihood={reprlib.repr(self.likelihood)} is for the models that "
+                f"MPTImputer chooses, but estimator is a {name}: set its likelihood."
+            )
+        if self.keep_empty_features:
+            problems.append(
+                "keep_empty_features=True is for the models that MPTImputer chooses, "
+                f"but estimator is a {name}: leave it out."
+            )
+        return problems
 
     def _learn_unmodelled(self, X, reasons):
         """Learn which columns have no model, and warn of them.

@@ -649,6 +649,14 @@ def test_bad_parameters_are_refused(wine):
         ({"delta": {"a": 1.0}}, "delta names a column 'a'"),
         ({"delta": [1.0]}, "a number for each of 13 columns"),
         ({"delta": {0: np.inf}}, "delta of column 0 must be a finite"),
+        (
+            {
+                "estimator": MPTLinearVAE(1),
+                "likelihood": {0: "categorical"},
+                "keep_empty_features": True,
+            },
+            "^likelihood={0: 'categorical'} .* set its likelihood. keep_empty_features",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             MPTImputer(**bad).fit(wine[0])
