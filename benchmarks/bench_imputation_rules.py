@@ -91,8 +91,8 @@ OTHER_VALUES = {
     "100 pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 100.0),
     "50 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 50.0),
     "1,000 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 1000.0),
-    "a tenth is hidden": ((hidden_table,), "HIDDEN_SHARE", 0.1),
-    "a third is hidden": ((hidden_table,), "HIDDEN_SHARE", 1 / 3),
+    "a tenth is hidden": ((hidden_table,), "HIDDEN_FRACTION", 0.1),
+    "a third is hidden": ((hidden_table,), "HIDDEN_FRACTION", 1 / 3),
     "50 entries are hidden": ((hidden_table,), "MIN_HIDDEN", 50),
 }
 MEASURES = ["log prob", "rmse", "wrong", "seconds"]

@@ -248,10 +248,10 @@ class GaussianBlock(NamedTuple):
         vertices, log_prior = map(covariance.new_tensor, self[1:])
         is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
         root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
-        slopes = torch.cholesky_solve(vertices.T.expand(len(root), -1, -1), root)
-        level = log_prior - 0.5 * (vertices.T * slopes).sum(1)
+        coefs = torch.cholesky_solve(vertices.T.expand(len(root), -1, -1), root)
+        level = log_prior - 0.5 * (vertices.T * coefs).sum(1)
         patterns = given.patterns
-        products = patterns.multiply(slopes.mT[None], mean[None, :, self.columns])
+        products = patterns.multiply(coefs.mT[None], mean[None, :, self.columns])
         return (level[patterns.pattern_index] + products[0]).log_softmax(1)
 
 
@@ -288,11 +288,12 @@ class FactorBlock(NamedTuple):
         u = B \Psi^{-1} (v - \mu), \quad G = B \Psi^{-1} B^\top, \quad
         M = (P^{-1} + G)^{-1}.
 
-    information : G, (K, K). slopes : u of each category, (C, K). log_frequency : (C,).
+    information : G, (K, K). gradients : u of each category, (C, K). log_frequency :
+    (C,).
     """
 
     information: np.ndarray
-    slopes: np.ndarray
+    gradients: np.ndarray
     log_frequency: np.ndarray
 
     def log_prob(self, mean, covariance):
@@ -300,13 +301,13 @@ class FactorBlock(NamedTuple):
 
         mean, covariance : posterior of z, (n, K) and (n, K, K).
         """
-        G, slopes, log_frequency = map(mean.new_tensor, self)
+        G, gradients, log_frequency = map(mean.new_tensor, self)
         eye = torch.eye(len(G), dtype=G.dtype, device=G.device)
         prior = torch.linalg.inv(eye + G)
         posterior = torch.linalg.solve(eye + covariance @ G, covariance)
-        pull = mean - (posterior @ (mean @ G)[..., None])[..., 0]
-        square = ((slopes @ (posterior - prior)) * slopes).sum(2)
-        return (log_frequency + pull @ slopes.T + 0.5 * square).log_softmax(1)
+        linear = mean - (posterior @ (mean @ G)[..., None])[..., 0]
+        square = ((gradients @ (posterior - prior)) * gradients).sum(2)
+        return (log_frequency + linear @ gradients.T + 0.5 * square).log_softmax(1)
 
 
 class FactorIndicators(IndicatorModel):
@@ -368,8 +369,8 @@ class FactorIndicators(IndicatorModel):
             self.model.components_[:, columns],
             self.model.noise_variance_[columns],
         )
-        slopes = ((vertices - self._means[columns]) / noise) @ B.T
-        return FactorBlock((B / noise) @ B.T, slopes, log_frequency)
+        gradients = ((vertices - self._means[columns]) / noise) @ B.T
+        return FactorBlock((B / noise) @ B.T, gradients, log_frequency)
 
     def _moments(self, X, density, blocks):
         z, covariance = density.latent_moments(X)

@@ -23,7 +23,7 @@ MAX_COLUMNS = 10  # that are drawn if the user names none
 MAX_PATTERNS, MAX_LABELS = 15, 30
 MAX_CODES, MAX_BARS = 20, 12  # of numbers with bars, and of categories with labels
 MAX_ROWS = 200  # of which entries are hidden, because draws of many rows take long
-HIDDEN_SHARE = 0.2
+HIDDEN_FRACTION = 0.2
 N_BINS = 6, 20  # fewest and most bars of a density; more where values are many
 LEVELS = np.linspace(0, 1, 21)
 
@@ -50,7 +50,7 @@ class ImputationDisplay(Display):
     of the known entries, which are hidden for this purpose, lie within the intervals
     that draws of the imputer make: on the diagonal, the intervals are right; below it,
     they are too short. The others show the values of each column that has gaps, those
-    observed beside those filled in: densities of numbers and shares of categories.
+    observed beside those filled in: densities of numbers and fractions of categories.
     Create it with :meth:`from_estimator`.
 
     The values filled in need not be like the observed ones: gaps may be in rows that
@@ -211,7 +211,7 @@ class ImputationDisplay(Display):
         ax.set(title="Pattern of gaps", ylabel="Number of rows")
 
     def _plot_coverage(self, ax: Any):
-        """Draw the share of hidden entries within intervals of each level."""
+        """Draw the fraction of hidden entries within intervals of each level."""
         ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
         for kind, levels in self.levels.items():
             if len(levels):
@@ -221,7 +221,7 @@ class ImputationDisplay(Display):
         ax.set(
             title="Coverage of hidden entries",
             xlabel="Level of the interval",
-            ylabel="Share within it",
+            ylabel="Fraction within it",
             xlim=(0, 1),
             ylim=(0, 1),
         )
@@ -272,11 +272,11 @@ def _plot_column(ax, column):
     if column.categories is not None or len(values) <= MAX_CODES:
         places = np.arange(len(values))
         for k, (label, entries) in enumerate(groups.items()):
-            shares = (entries[:, None] == values).mean(axis=0)
-            ax.bar(places + 0.4 * (k - 0.5), shares, 0.4, label=label, color=f"C{k}")
+            fractions = (entries[:, None] == values).mean(axis=0)
+            ax.bar(places + 0.4 * (k - 0.5), fractions, 0.4, label=label, color=f"C{k}")
         labels = values if column.categories is None else column.categories
         _label_bars(ax, labels, column.origin)
-        ax.set_ylabel("Share")
+        ax.set_ylabel("Fraction")
         return
     start = 0.0
     if column.origin is not None:
@@ -328,7 +328,7 @@ def _levels(imputer, X, n_draws, rng):
     rows = np.sort(rng.permutation(len(X))[:MAX_ROWS])
     X = take(X, rows)
     truth = reader.encode(X)
-    hidden = ~np.isnan(truth) & (rng.random(truth.shape) < HIDDEN_SHARE)
+    hidden = ~np.isnan(truth) & (rng.random(truth.shape) < HIDDEN_FRACTION)
     gaps = {j: hidden[:, j] for j in np.flatnonzero(hidden.any(axis=0)).tolist()}
     repeated = take(with_missing(X, gaps), np.tile(np.arange(len(X)), n_draws))
     draws = imputer._predicted(repeated, "sample", seed_from(rng), False)

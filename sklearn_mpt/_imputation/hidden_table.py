@@ -9,7 +9,7 @@ from sklearn_mpt._imputation.column_layout import codes_of, means_and_spreads
 from sklearn_mpt._imputation.expectations import expectations
 from sklearn_mpt._imputation.weights import HiddenEntries
 
-HIDDEN_SHARE = 0.2  # of the present entries, hidden at a time
+HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
 # Entries are hidden again until so many were hidden, or so often, because few entries
 # decide neither which model is better nor what weights the models have.
 MIN_HIDDEN, MAX_MASKS = 200, 4
@@ -96,7 +96,7 @@ class HiddenTable(NamedTuple):
     def errors(self, filled):
         """Return errors of numbers, and their summaries of all hidden entries.
 
-        These are the rmse of numbers, the share of wrong categories, and the mean
+        These are the rmse of numbers, the fraction of wrong categories, and the mean
         number of steps of ordered ones.
 
         filled : for each mask in turn, the rows as `predictions` returns them.
@@ -156,7 +156,7 @@ def hide(rows, rng):
             allowed &= rank < known.sum(axis=axis, keepdims=True) // 2
         if allowed.any():
             break
-    return allowed & (keys <= max(HIDDEN_SHARE, keys[allowed].min(initial=2.0)))
+    return allowed & (keys <= max(HIDDEN_FRACTION, keys[allowed].min(initial=2.0)))
 
 
 def sampled(rows, weight, n_most, rng):

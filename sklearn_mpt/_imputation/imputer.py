@@ -94,9 +94,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         categories, the most probable of other categories. "sample": one draw of all
         missing entries of a row together, as multiple imputation needs.
     n_imputations : int, default=10
-        Number of tables that `transform_multiple` returns. With m tables, and a share f
-        of missing information, the variance of pooled estimates is larger by the factor
-        1 + f / m than with infinitely many [1]_: by 3% with 10 tables and f = 0.3.
+        Number of tables that `transform_multiple` returns. With m tables, and a
+        fraction f of missing information, the variance of pooled estimates is larger by
+        the factor 1 + f / m than with infinitely many [1]_: by 3% with 10 tables and
+        f = 0.3.
     likelihood : str, sequence of str or dict, default="from_dtype"
         Kinds of the columns: a name, a name for each column, or a dict from columns to
         names; for other columns, dtypes determine the kinds. Only if `estimator` is
@@ -163,7 +164,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     selection_ : dict of ndarrays
         Results of all models that were tried, if `estimator` is None: ``name``; mean
         ``log_prob`` of hidden entries in nats, with numbers standardised; ``rmse`` of
-        standardised numbers; share of ``wrong`` categories; mean number of ``steps``
+        standardised numbers; fraction of ``wrong`` categories; mean number of ``steps``
         between predicted and true ordered categories; ``gain`` in the log-probability
         of the mixture of all models so far; ``seconds`` of processor time; ``outcome``:
         "gained" if the model predicts better than the smaller one of its kind, "no

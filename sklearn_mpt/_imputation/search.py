@@ -34,7 +34,7 @@ class Trial(NamedTuple):
     log_prob: np.ndarray = EMPTY  # log-probability of each hidden entry
     error: np.ndarray = EMPTY  # of each hidden number, in standard deviations; else 0
     rmse: float = np.nan  # error of numbers, in standard deviations of their columns
-    wrong: float = np.nan  # share of wrong categories
+    wrong: float = np.nan  # fraction of wrong categories
     steps: float = np.nan  # mean number of steps from ordered categories predicted
     gain: float = np.nan  # in the mean log-probability of the mixture of all so far
     seconds: float = np.nan
