@@ -18,7 +18,7 @@ from sklearn_mpt._deep.posterior_modes import (
     posteriors_around_modes,
 )
 from sklearn_mpt._integration.integrals import IMPORTANCE_TOLERANCE, importance
-from sklearn_mpt._integration.quadrature import gaussian_around, wide_part_scale
+from sklearn_mpt._integration.quadrature import gaussian_around, wide_component_scale
 
 # Nats. It is smaller than that of scores, because curves add the errors of many
 # conditionals up.
@@ -120,7 +120,7 @@ class DeepModule(torch.nn.Module):
         """
         encoded = self.posterior(rows.X, rows.observed)
         modes = posteriors_around_modes(rows, encoded.mean, self)
-        wide = modes[0].precision_root / wide_part_scale(self.n_dims)
+        wide = modes[0].precision_root / wide_component_scale(self.n_dims)
         others = [] if self.n_dims <= SEARCH.few_dims else [encoded]
         return [*modes, *others, gaussian_around(modes[0].mean, wide)]
 

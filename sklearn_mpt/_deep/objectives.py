@@ -32,10 +32,10 @@ from sklearn_mpt._fitting.masks import shared_masks, training_sets
 from sklearn_mpt._fitting.minibatches import MinibatchLoss
 from sklearn_mpt._integration.quadrature import (
     LogMeanExp,
+    logsumexp_and_softmax,
     moments,
     natural_parameters,
     standard_normal_log_prob,
-    total_and_shares,
 )
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._numbers import CHUNK_ENTRIES
@@ -202,7 +202,7 @@ class SharedSamples(NamedTuple):
         z = torch.cat([drawn, prior_samples])
         z_moments = moments(z.double())
         coefs, constant = (parameters[:n_used] for parameters in densities)
-        density, _ = total_and_shares(torch.addmm(constant, z_moments, coefs.T))
+        density, _ = logsumexp_and_softmax(torch.addmm(constant, z_moments, coefs.T))
         log_prior = standard_normal_log_prob(z)
         fraction = len(drawn) / len(z)
         log_mixture = (density - math.log(n_used)).to(z.dtype)

@@ -35,13 +35,13 @@ from sklearn_mpt._integration.quadrature import (
     Posterior,
     digits,
     log_mean_exp,
+    logsumexp_and_softmax,
     moments,
     natural_parameters,
     normal_points,
     row_shifts,
     shifted,
     standard_normal_log_prob,
-    total_and_shares,
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
@@ -210,7 +210,7 @@ def _score_prefixes(rows, order, model, z, log_weight):
     # shape: (n, d, s), in the order of each row
     log_prob = model.entry_log_prob(rows.X, z).mT[row_index, order]
     present = rows.present.gather(1, order).to(log_prob.dtype)
-    peak, node_shares = _by_node(log_prob)
+    peak, node_weights = _by_node(log_prob)
     log_prob_of_present = log_prob.mul_(present[..., None])
     joint, scores = log_weight, []
     n_features = order.shape[1]
@@ -218,9 +218,9 @@ def _score_prefixes(rows, order, model, z, log_weight):
         terms = log_prob_of_present[:, first : first + RULES.n_prefixes]
         sums = _running_sums(joint, terms.unbind(1), terms.shape)
         joint = sums[:, -1].clone()
-        total, share = _by_node(sums)
+        total, weight = _by_node(sums)
         following = total.diff(dim=1).sum(0)  # of the next feature alone
-        average = share[:, :-1] @ node_shares[:, first:].mT
+        average = weight[:, :-1] @ node_weights[:, first:].mT
         tiny = torch.finfo(average.dtype).tiny
         later = average.clamp_(min=tiny).log_() + peak[:, None, first:]
         # shape: (t, d - first); features to come
@@ -232,8 +232,8 @@ def _score_prefixes(rows, order, model, z, log_weight):
 
 
 def _by_node(log_values):
-    """Return logs of sums over nodes, (n, t), and shares of nodes, (n, t, s)."""
-    pair = total_and_shares(log_values.flatten(0, 1))
+    """Return logs of sums over nodes, (n, t), and weights of nodes, (n, t, s)."""
+    pair = logsumexp_and_softmax(log_values.flatten(0, 1))
     return [part.unflatten(0, log_values.shape[:2]) for part in pair]
 
 
@@ -288,9 +288,11 @@ def _along_orders(rows, orders, rule, model):
         tables.append(table.masked_fill_(~rows.present[..., None], 0.0))
     value, error = rows.X.new_empty(2, *orders.shape)
     for i, order in enumerate(orders.unbind(1)):
-        totals, shares = zip(
+        totals, weights = zip(
             *(
-                total_and_shares(_joint_along(table, order, log_weight).flatten(0, 1))
+                logsumexp_and_softmax(
+                    _joint_along(table, order, log_weight).flatten(0, 1)
+                )
                 for table, (_, log_weight) in zip(tables, rule.groups, strict=True)
             ),
             strict=True,
@@ -298,7 +300,7 @@ def _along_orders(rows, orders, rule, model):
         totals = torch.stack(totals).unflatten(1, (len(order), -1))
         rule_terms, pooled = totals.diff(dim=2), log_mean_exp(totals, 0).diff(dim=1)
         errors = (rule_terms - pooled).exp().diff(dim=0)[0].abs()
-        unresolved = rule.unresolved(shares[0]).view_as(totals[0])[:, :-1]
+        unresolved = rule.unresolved(weights[0]).view_as(totals[0])[:, :-1]
         errors[unresolved & rows.present.gather(1, order)] = torch.inf
         value[:, i].scatter_(1, order, pooled)
         error[:, i].scatter_(1, order, errors)

@@ -21,12 +21,12 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._integration.quadrature import (
-    PartMoments,
+    ComponentMoments,
     Posterior,
     adapt,
     grids,
+    logsumexp_and_softmax,
     mixtures,
-    total_and_shares,
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES
 from sklearn_mpt._probabilities import drawn_codes
@@ -155,7 +155,7 @@ class ObservedRows(NamedTuple):
     present: torch.Tensor  # shape: (n, d), bool
     observed: torch.Tensor  # shape: (n, d), bool: present and not hidden
     posteriors: Sequence[Posterior] = ()
-    moments: list[PartMoments] | None = None  # gets those of weighted nodes
+    moments: list[ComponentMoments] | None = None  # gets those of weighted nodes
 
     def take(self, index):
         tensors = (tensor[index] for tensor in self[:3])
@@ -175,18 +175,18 @@ def rows_of(X, mask=None):
 
 
 def _weighted(rows, rule, model, visit=None):
-    """Yield the nodes of each group, and the logs of their shares; see `log_joint`."""
+    """Yield the nodes of each group, and the logs of their terms; see `log_joint`."""
     posteriors = None if rule.is_shared else rows.posteriors or model.propose(rows)
     for group in rule.groups:
         nodes = rule.place(group, posteriors, rows)
         joint = log_joint(rows, nodes, model, visit)
         if rows.moments is not None:
-            rows.moments.append(PartMoments.from_nodes(nodes, joint, posteriors))
+            rows.moments.append(ComponentMoments.from_nodes(nodes, joint, posteriors))
         yield nodes, joint
 
 
 def log_joint(rows, nodes, model, visit=None):
-    """Return the log of each node's share of p(observed entries); (n, s).
+    """Return the log of each node's term of p(observed entries); (n, s).
 
     visit : callable, gets the log-probabilities of entries at some nodes, (n, t, d),
         and the result there, (n, t); nodes of each row only.
@@ -196,16 +196,16 @@ def log_joint(rows, nodes, model, visit=None):
     observed = rows.observed.to(rows.X.dtype)[..., None]
     # Memory is allocated once: results of blocks that stay in memory between large
     # tensors would fragment it.
-    share, end = rows.X.new_empty(len(rows.X), nodes.z.shape[1]), 0
-    log_weight = nodes.log_weight.expand(share.shape)
+    terms, end = rows.X.new_empty(len(rows.X), nodes.z.shape[1]), 0
+    log_weight = nodes.log_weight.expand(terms.shape)
     for z in _blocks(nodes.z, rows, model):
         first, end = end, end + z.shape[1]
         entries = model.entry_log_prob(rows.X, z)
         part = log_weight[:, first:end] + (entries @ observed)[..., 0]
-        share[:, first:end] = part
+        terms[:, first:end] = part
         if visit is not None:
             visit(entries, part)
-    return share
+    return terms
 
 
 def _shared_log_prob(rows, z, model):
@@ -242,10 +242,10 @@ def _integrate_shared(rows, rule, model):
     """Return the log density of observed entries by shared nodes, and its error."""
     logs, unresolved = [], None
     for _, joint in _weighted(rows, rule, model):
-        total, share = total_and_shares(joint)
+        total, weight = logsumexp_and_softmax(joint)
         logs.append(total)
         if unresolved is None:
-            unresolved = rule.unresolved(share)
+            unresolved = rule.unresolved(weight)
     value, error = rule.combine_logs(torch.stack(logs))
     error[unresolved] = torch.inf
     return value, error
@@ -290,11 +290,11 @@ def integrate_average(function, rows, rule, model):
         error[rule.unresolved(joints[0].softmax(1))] = torch.inf
     if not rule.is_random:
         return value, error
-    share = torch.softmax(logs, 0)[..., None] ** 2
+    square = torch.softmax(logs, 0)[..., None] ** 2
     return (
         value,
         error,
-        _random_error_of_average(value, (share * torch.stack(squares)).sum(0)),
+        _random_error_of_average(value, (square * torch.stack(squares)).sum(0)),
     )
 
 
@@ -364,7 +364,7 @@ def conditionals_by_difference(rows, entries, integrate):
     return joint - before[place], torch.hypot(joint_error, error[place])
 
 
-def refine(estimate, rules, tolerance, random_error_share=0.75):
+def refine(estimate, rules, tolerance, random_error_fraction=0.75):
     """Estimate rows by the first rule, inaccurate ones by the next, up to the last.
 
     An entry keeps the first estimate that is accurate, so that it does not depend on
@@ -375,9 +375,9 @@ def refine(estimate, rules, tolerance, random_error_share=0.75):
         (n, ...), and the random error that decides on refining, if it is not the error.
     rules : iterable
     tolerance : float
-    random_error_share : float
+    random_error_fraction : float
         Refining ends where weights, and with them errors, are small by chance.
-        Therefore this share of the random error is added to errors of refined rows.
+        Therefore this fraction of the random error is added to errors of refined rows.
 
     Returns value, error and random error.
     """
@@ -388,7 +388,7 @@ def refine(estimate, rules, tolerance, random_error_share=0.75):
         rows = inaccurate.reshape(len(inaccurate), -1).any(1).nonzero()[:, 0]
         if len(rows) == 0:
             break
-        estimate_of_rule = _estimated(estimate, rule, rows, random_error_share)
+        estimate_of_rule = _estimated(estimate, rule, rows, random_error_fraction)
         for old, new in zip(best, estimate_of_rule, strict=True):
             old[rows] = torch.where(inaccurate[rows], new, old[rows])
     return best
@@ -425,12 +425,12 @@ def refine_mixtures(function, rows, accuracy, model):
     return refine(estimate, accuracy.rules(), accuracy.tolerance)
 
 
-def _estimated(estimate, rule, rows, share=0.0):
-    """Return value, error with a share of the random error, and random error."""
+def _estimated(estimate, rule, rows, fraction=0.0):
+    """Return value, error with a fraction of the random error, and random error."""
     value, error, *random_error = estimate(rule, rows)
     if not random_error:
         return value, error, error.clone()
-    return value, torch.hypot(error, share * random_error[0]), *random_error
+    return value, torch.hypot(error, fraction * random_error[0]), *random_error
 
 
 def _shared_conditionals(rows, rule, model):
@@ -448,7 +448,7 @@ def _shared_conditionals(rows, rule, model):
 
 
 def draw_latent(rows, nodes, level, model):
-    """Draw one node of each row by its share of p(observed entries).
+    """Draw one node of each row by its weight given the observed entries.
 
     level : uniform random numbers, of shape (n, 1).
 

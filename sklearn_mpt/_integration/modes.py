@@ -40,7 +40,7 @@ def climb(
     tol=0.0,
     min_gain=0.0,
     shortening=0.3,
-    min_share=1e-3,
+    min_fraction=1e-3,
 ):
     r"""Return the modes near `start`; rows move by Newton steps.
 
@@ -62,8 +62,8 @@ def climb(
         A row has converged if its step is expected to gain less, in nats.
     shortening : float
         Factor of the length of a step that gains nothing.
-    min_share : float
-        A row has converged if its step is shortened to a smaller share of
+    min_fraction : float
+        A row has converged if its step is shortened to a smaller fraction of
         :math:`\log(1 + d)`.
     """
     z, moving = start.clone(), torch.arange(len(start), device=start.device)
@@ -93,7 +93,7 @@ def climb(
         size[accepted] = longer.clamp(max=1.0)
         size[rejected] = torch.minimum(shortening * size[rejected], damped[rejected])
         is_moving = (step[moving].abs().amax(1) > tol) & (gain[moving] > min_gain)
-        is_moving &= size[moving] > min_share * damped[moving]
+        is_moving &= size[moving] > min_fraction * damped[moving]
     return PosteriorModes(z, value, precision)
 
 

@@ -224,5 +224,5 @@ class PriorGrids:
 
     def combine(self, averages, logs):
         """Posterior averages of the groups, of shape (2, n, d), and error."""
-        share = torch.softmax(logs, 0)[..., None]
-        return (share * averages).sum(0), (averages[0] - averages[1]).abs()
+        weight = torch.softmax(logs, 0)[..., None]
+        return (weight * averages).sum(0), (averages[0] - averages[1]).abs()

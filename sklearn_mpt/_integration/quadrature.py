@@ -109,7 +109,7 @@ def natural_parameters(posterior):
 class Nodes(NamedTuple):
     z: torch.Tensor  # shape: (n, s, k)
     log_weight: torch.Tensor  # shape: (n, s), to integrate over the prior
-    log_parts: torch.Tensor | None = None  # of a mixture's posteriors, (c, n, s)
+    log_components: torch.Tensor | None = None  # of a mixture's components, (c, n, s)
 
 
 class GaussHermite:
@@ -215,17 +215,17 @@ class PosteriorMixture:
 
     def combine(self, averages, logs):
         """Posterior averages of the groups, of shape (n_groups, n, d), and error."""
-        share = torch.softmax(logs, 0)[..., None]
-        pooled = (share * averages).sum(0)
-        spread = (len(logs) * share * (averages - pooled)).std(0, correction=1)
+        weight = torch.softmax(logs, 0)[..., None]
+        pooled = (weight * averages).sum(0)
+        spread = (len(logs) * weight * (averages - pooled)).std(0, correction=1)
         return pooled, STUDENT_FACTOR * spread / math.sqrt(len(logs))
 
     def combine_log_averages(self, log_averages, logs):
         """Logs of posterior averages, (n_groups, n, d), and error."""
-        share = torch.log_softmax(logs, 0)[..., None]
-        pooled = torch.logsumexp(share + log_averages, 0)
-        part = (share + log_averages - pooled).exp() - share.exp()
-        return pooled, STUDENT_FACTOR * math.sqrt(len(logs)) * part.std(0, correction=1)
+        weight = torch.log_softmax(logs, 0)[..., None]
+        pooled = torch.logsumexp(weight + log_averages, 0)
+        term = (weight + log_averages - pooled).exp() - weight.exp()
+        return pooled, STUDENT_FACTOR * math.sqrt(len(logs)) * term.std(0, correction=1)
 
 
 def mixture_nodes(normal, posteriors, has_heavy_tails=False):
@@ -244,14 +244,16 @@ def mixture_nodes(normal, posteriors, has_heavy_tails=False):
     z = torch.cat([*moved, last_points.expand(len(moved[0]), -1, -1)], 1)
     log_prior = standard_normal_log_prob(z)
     log_last = heavy_log_prob(z) if has_heavy_tails else log_prior
-    log_parts = torch.stack([gaussian_log_prob(z, gaussian) for gaussian in posteriors])
+    log_components = torch.stack(
+        [gaussian_log_prob(z, gaussian) for gaussian in posteriors]
+    )
     log_mixture = torch.stack(
         [
             math.log(points.shape[1]) + density
-            for points, density in zip(normal, [*log_parts, log_last], strict=True)
+            for points, density in zip(normal, [*log_components, log_last], strict=True)
         ]
     )
-    return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0), log_parts)
+    return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0), log_components)
 
 
 def heavy_points(normal):
@@ -273,10 +275,10 @@ def heavy_log_prob(z):
     return shrunk - 1.5 * before - 0.5 * n_dims * LOG_2PI
 
 
-class PartMoments(NamedTuple):
+class ComponentMoments(NamedTuple):
     """Moments of weighted nodes around each part of a mixture except the wide one."""
 
-    share: torch.Tensor  # shape: (c, n)
+    fraction: torch.Tensor  # shape: (c, n)
     mean: torch.Tensor  # shape: (c, n, k), less that of the part
     square: torch.Tensor  # shape: (c, n, k, k), about the mean of the part
     log_total: torch.Tensor  # shape: (n,), logarithms of the sum of weights
@@ -286,26 +288,26 @@ class PartMoments(NamedTuple):
     def from_nodes(cls, nodes, log_weight, posteriors):
         """Return the moments of nodes with logarithms of weights (n, s)."""
         weight = log_weight.softmax(1)
-        part_weights = weight * nodes.log_parts[:-1].softmax(0)
+        component_weights = weight * nodes.log_components[:-1].softmax(0)
         means, squares = [], []
-        for r, posterior in zip(part_weights, posteriors[:-1], strict=True):
+        for r, posterior in zip(component_weights, posteriors[:-1], strict=True):
             deviation = nodes.z - posterior.mean[:, None]
             means.append((r[:, None] @ deviation)[:, 0])
             squares.append((r[..., None] * deviation).mT @ deviation)
         log_total = torch.logsumexp(log_weight, 1)
         log_squares = torch.logsumexp(2 * log_weight, 1)
-        parts = part_weights.sum(2), torch.stack(means), torch.stack(squares)
+        parts = component_weights.sum(2), torch.stack(means), torch.stack(squares)
         return cls(*parts, log_total, log_squares)
 
 
-def adapt(posteriors, moments, min_share=1e-3):
+def adapt(posteriors, moments, min_fraction=1e-3):
     """Return posteriors that are nearer to the true one, by the weights of nodes.
 
     It is a step of the EM algorithm [1]_. Few effective nodes change a part little.
-    Parts whose share of the weight is below `min_share` become copies of the largest
-    one. The last part becomes a Gaussian of the moments of all others, but wider.
+    Parts whose fraction of the weight is below `min_fraction` become copies of the
+    largest one. The last part becomes a Gaussian of the moments of all others, but wider.
 
-    moments : PartMoments of groups of nodes.
+    moments : ComponentMoments of groups of nodes.
 
     References
     ----------
@@ -317,39 +319,44 @@ def adapt(posteriors, moments, min_share=1e-3):
     group_weights = logs.softmax(0)
     log_squares = torch.logsumexp(torch.stack([g.log_squares for g in moments]), 0)
     n_effective = (2 * torch.logsumexp(logs, 0) - log_squares).exp()
-    share, mean, square = (
+    fraction, mean, square = (
         sum(
             weight.reshape(1, -1, *[1] * (part.ndim - 2)) * part
             for weight, part in zip(group_weights, parts, strict=True)
         )
         for parts in list(zip(*moments, strict=True))[:3]
     )
-    mean, covariance = _update_parts(posteriors[:-1], share, mean, square, n_effective)
-    largest, rows = share.argmax(0), torch.arange(share.shape[1], device=share.device)
-    empty = (share < min_share)[..., None]
+    mean, covariance = _update_components(
+        posteriors[:-1], fraction, mean, square, n_effective
+    )
+    largest, rows = (
+        fraction.argmax(0),
+        torch.arange(fraction.shape[1], device=fraction.device),
+    )
+    empty = (fraction < min_fraction)[..., None]
     mean = torch.where(empty, mean[largest, rows], mean)
     covariance = torch.where(empty[..., None], covariance[largest, rows], covariance)
     parts = [_gaussian(*part) for part in zip(mean, covariance, strict=True)]
-    share = torch.where(empty, 0.0, share[..., None])
-    share = share / share.sum(0)
-    centre = (share * mean).sum(0)
+    fraction = torch.where(empty, 0.0, fraction[..., None])
+    fraction = fraction / fraction.sum(0)
+    centre = (fraction * mean).sum(0)
     deviation = (mean - centre)[..., None]
-    total_covariance = (share[..., None] * (covariance + deviation @ deviation.mT)).sum(
-        0
-    )
+    total_covariance = (
+        fraction[..., None] * (covariance + deviation @ deviation.mT)
+    ).sum(0)
     return [
         *parts,
-        _gaussian(centre, wide_part_scale(mean.shape[-1]) ** 2 * total_covariance),
+        _gaussian(centre, wide_component_scale(mean.shape[-1]) ** 2 * total_covariance),
     ]
 
 
-def _update_parts(parts, share, mean, square, n_effective):
+def _update_components(parts, fraction, mean, square, n_effective):
     """Return means and covariances of parts, updated by those of weighted nodes.
 
     The current mean has the weight of one node, the current covariance of k + 2 nodes.
     """
-    count = (n_effective * share)[..., None]
-    known = share.clamp(min=torch.finfo(share.dtype).tiny)[..., None]
+    count = (n_effective * fraction)[..., None]
+    known = fraction.clamp(min=torch.finfo(fraction.dtype).tiny)[..., None]
     mean, square = mean / known, square / known[..., None]
     step = count / (count + 1) * mean
     deviation = (mean - step)[..., None]
@@ -366,7 +373,7 @@ def _gaussian(mean, covariance):
     return gaussian_around(mean, root)
 
 
-def wide_part_scale(n_dims):
+def wide_component_scale(n_dims):
     """Return how much wider the last part is: the less, the more dimensions."""
     return 1 + 1.4 / math.sqrt(n_dims)
 
@@ -423,32 +430,32 @@ def log_mean_exp(log_values, axis):
     return torch.logsumexp(log_values, axis) - math.log(log_values.shape[axis])
 
 
-def total_and_shares(log_values):
-    """Return the log of the sum of exponentials along axis 1, and the shares.
+def logsumexp_and_softmax(log_values):
+    """Return the log of the sum of exponentials along axis 1, and the softmax.
 
-    Of finite values. Shares that no sum shows are 0: products of matrices with numbers
+    Of finite values. Weights that no sum shows are 0: products of matrices with numbers
     near the smallest ones of the dtype take up to ten times as long.
     """
-    share = log_values.softmax(1)  # fast where most vanish, as exp is not
-    least = torch.finfo(share.dtype).eps ** 2
-    share = torch.nn.functional.threshold_(share, least, 0.0)
-    return log_values.amax(1) - share.amax(1).log(), share
+    weight = log_values.softmax(1)  # fast where most vanish, as exp is not
+    least = torch.finfo(weight.dtype).eps ** 2
+    weight = torch.nn.functional.threshold_(weight, least, 0.0)
+    return log_values.amax(1) - weight.amax(1).log(), weight
 
 
 class LogMeanExp(torch.autograd.Function):
-    """Log of the mean of exponentials of each row; shares of it, without gradients."""
+    """Log of the mean of exponentials of each row; their softmax, without gradients."""
 
     @staticmethod
     def forward(ctx, log_values):
-        total, share = total_and_shares(log_values)
-        ctx.mark_non_differentiable(share)
-        ctx.save_for_backward(share)
-        return total - math.log(log_values.shape[1]), share
+        total, weight = logsumexp_and_softmax(log_values)
+        ctx.mark_non_differentiable(weight)
+        ctx.save_for_backward(weight)
+        return total - math.log(log_values.shape[1]), weight
 
     @staticmethod
     def backward(ctx, gradient, _):
-        (share,) = ctx.saved_tensors
-        return gradient[:, None] * share
+        (weight,) = ctx.saved_tensors
+        return gradient[:, None] * weight
 
 
 def pool(log_means):

@@ -710,7 +710,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         latent_mean, latent_variance : float or array-like of shape (n_groups,), \
                 default=0.0 and 1.0
             Mean and variance of z in the population. Several values define as many
-            groups, with equal shares. For more than three abilities they must be 0 and
+            groups, of equal weight. For more than three abilities they must be 0 and
             1.
         factor_correlation : array-like of shape (n_components, n_components), \
                 default=None

@@ -54,7 +54,7 @@ def information_and_bounds(objective, point):
     Probabilities of guessing and variances of z are at least 0, where their logits and
     logarithms are infinite. So training ends before, with nothing more to gain. The
     curvature is that in the value v itself, times v'^2: in the logit it would have a
-    share of the gradient, which is not quite 0. And the parameter stands for the bound
+    part of the gradient, which is not quite 0. And the parameter stands for the bound
     if a step of Newton's method in v reaches 0, or has no end because the likelihood is
     not concave, when it is maximised over the other parameters of the item.
     """

@@ -26,7 +26,7 @@ from sklearn_mpt._integration.prior_grid import (
     Population,
     PriorGrid,
 )
-from sklearn_mpt._integration.quadrature import total_and_shares
+from sklearn_mpt._integration.quadrature import logsumexp_and_softmax
 from sklearn_mpt._items.spacing import TRAINING, spacing
 
 
@@ -119,7 +119,7 @@ def expectations(answers, table, log_weight):
         start = (
             (base + log_weight)[group] if len(log_weight) > 1 else base + log_weight[0]
         )
-        total, r = total_and_shares(torch.addmm(start, indicators, differences))
+        total, r = logsumexp_and_softmax(torch.addmm(start, indicators, differences))
         weight = answers.weight[rows]
         value += float(weight @ total)
         r *= weight[:, None]

@@ -21,7 +21,7 @@ class Reliability(NamedTuple):
         Variance of the abilities of the rows, divided by the sum of this variance and
         the mean of their squared standard errors.
     marginal : ndarray
-        1 less the mean variance of an ability given its answers, as a share of its
+        1 less the mean variance of an ability given its answers, as a fraction of its
         variance :math:`\\sigma^2` in the population. For one ability this is the mean
         of :math:`I(z) / (I(z) + 1 / \\sigma^2)`.
     """

@@ -14,8 +14,8 @@ from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._integration.integrals import IMPORTANCE_POINTS, importance, rows_of
 from sklearn_mpt._integration.quadrature import (
     gaussian_around,
+    logsumexp_and_softmax,
     normal_nodes,
-    total_and_shares,
     widened,
 )
 from sklearn_mpt._integration.row_nodes import RowNodes
@@ -260,7 +260,7 @@ class SampledObjective(ItemObjective):
                 log_prob = at_answers(curve.log_prob, at, n_nodes)
                 total += torch.where(present[..., None], log_prob, 0.0).sum(0)
                 answered.append((at, present))
-            value, r = total_and_shares(total)
+            value, r = logsumexp_and_softmax(total)
             weight = self.answers.weight[rows]
             yield AnswersAtNodes(value, r, weight, z, curves, answered)
 

@@ -26,7 +26,7 @@ from sklearn_mpt._base.density import Units
 from sklearn_mpt._fitting.natural_gradient import Curvature, Point, Sums
 from sklearn_mpt._integration.masked_scores import target_terms
 from sklearn_mpt._integration.prior_grid import RADIUS, resolves
-from sklearn_mpt._integration.quadrature import total_and_shares
+from sklearn_mpt._integration.quadrature import logsumexp_and_softmax
 from sklearn_mpt._linear.linear_map import (
     evidence_lower_bound,
     location_points,
@@ -235,7 +235,7 @@ def _shared_part(
     is_observed = rows.observed.to(rows.X.dtype)
     with torch.enable_grad():
         log_prob = likelihood.pair_log_prob(rows.X * is_observed, is_observed, location)
-    value, r = total_and_shares(log_prob.detach() + log_weight)
+    value, r = logsumexp_and_softmax(log_prob.detach() + log_weight)
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
@@ -320,7 +320,7 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=No
     log_prob = likelihood.entry_log_prob(X, location)
     visible = rows.observed.to(z.dtype)
     joint = nodes.log_weight + (log_prob @ visible[..., None])[..., 0]
-    value, r = total_and_shares(joint)
+    value, r = logsumexp_and_softmax(joint)
     if targets is None:
         entry_gradient = visible[:, None]
         known, r = entry_gradient, weight[:, None] * r
@@ -376,7 +376,7 @@ def _row_node_gradients(log_prob, log_r, visible, hidden, targets):
     sign = hidden - visible
     gain = targets.hidden * hidden + targets.visible * visible
     joint = log_r[..., None] + sign[:, None] * log_prob
-    average, entry_gradient = total_and_shares(joint)
+    average, entry_gradient = logsumexp_and_softmax(joint)
     signed = (gain * sign)[..., None]
     node_gradient = (entry_gradient @ signed)[..., 0] - log_r.exp() * signed.sum(1)
     entry_gradient *= gain[:, None]

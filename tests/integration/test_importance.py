@@ -3,9 +3,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_mpt._integration.quadrature import (
+    logsumexp_and_softmax,
     normal_points,
     pool,
-    total_and_shares,
 )
 
 torch = pytest.importorskip("torch")
@@ -22,15 +22,15 @@ def test_points_are_normal_reproducible_and_independent_between_replicates():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shares_near_the_smallest_number_are_zero(dtype):
+def test_weights_near_the_smallest_number_are_zero(dtype):
     # products of matrices with subnormal numbers are slow
     values = torch.linspace(0, -800, 2000, dtype=dtype)[None]
-    total, share = total_and_shares(values)
+    total, weight = logsumexp_and_softmax(values)
     exact = values.double().softmax(1)
     assert_allclose(total, values.double().logsumexp(1), rtol=1e-6)
-    assert_allclose(share, exact, rtol=1e-4, atol=torch.finfo(dtype).eps ** 2)
-    assert share[share > 0].min() > torch.finfo(dtype).tiny ** 0.5
-    assert_allclose(share.sum(dtype=torch.float64), 1, rtol=1e-6)
+    assert_allclose(weight, exact, rtol=1e-4, atol=torch.finfo(dtype).eps ** 2)
+    assert weight[weight > 0].min() > torch.finfo(dtype).tiny ** 0.5
+    assert_allclose(weight.sum(dtype=torch.float64), 1, rtol=1e-6)
 
 
 def test_standard_error_of_pooled_replicates_is_honest():

@@ -13,22 +13,22 @@ from sklearn_mpt._integration.integrals import (  # noqa: E402
     rows_of,
 )
 from sklearn_mpt._integration.quadrature import (  # noqa: E402
+    ComponentMoments,
     GaussHermite,
     LogMeanExp,
     Nodes,
-    PartMoments,
     Posterior,
     PosteriorMixture,
     adapt,
     gaussian_around,
     gaussian_log_prob,
+    logsumexp_and_softmax,
     mixture_nodes,
     normal_points,
     row_shifts,
     shifted,
     standard_normal_log_prob,
-    total_and_shares,
-    wide_part_scale,
+    wide_component_scale,
 )
 
 ROWS = rows_of(torch.tensor([[0.3, 1.2], [-0.7, torch.nan]]).double())
@@ -51,14 +51,14 @@ def log_linear(z):
 def test_totals_of_exponentials_most_of_which_vanish():
     log_values = 3000 * torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
     log_values = log_values.double().requires_grad_()
-    total, share = total_and_shares(log_values)
+    total, weight = logsumexp_and_softmax(log_values)
     assert_allclose(total.detach(), logsumexp(log_values.detach(), 1), rtol=1e-14)
-    assert_allclose(share.detach().sum(1), 1)
-    mean, share = LogMeanExp.apply(log_values)
+    assert_allclose(weight.detach().sum(1), 1)
+    mean, weight = LogMeanExp.apply(log_values)
     assert_allclose(mean.detach(), total.detach() - np.log(50), rtol=1e-14)
     (gradient,) = torch.autograd.grad(mean.sum(), log_values)
-    assert_array_equal(gradient, share)
-    assert not share.requires_grad
+    assert_array_equal(gradient, weight)
+    assert not weight.requires_grad
 
 
 RULES = [
@@ -178,13 +178,15 @@ def test_refine_goes_on_row_by_row():
     assert_array_equal(doubts, errors)
 
 
-def test_refine_ends_by_the_doubt_and_adds_a_share_of_it_to_the_error():
+def test_refine_ends_by_the_doubt_and_adds_a_fraction_of_it_to_the_error():
     def estimate(rule, which):
         error = torch.tensor([9.0, 0.1]).double()[which]
         random_error = torch.tensor([0.1, 9.0]).double()[which] / rule**2
         return torch.full_like(error, rule), error, random_error
 
-    values, errors, _ = refine(estimate, [1.0, 2.0, 10.0], 0.5, random_error_share=0.5)
+    values, errors, _ = refine(
+        estimate, [1.0, 2.0, 10.0], 0.5, random_error_fraction=0.5
+    )
     assert_array_equal(values, [1, 10])
     refined = np.hypot(0.1, 0.5 * 9.0 / 10**2)
     assert_allclose(errors, [9.0, refined], rtol=1e-6)
@@ -226,11 +228,11 @@ def test_adapted_posteriors_are_nearer_to_a_gaussian_target():
     log_weight = nodes.log_weight - standard_normal_log_prob(nodes.z)
     joint = log_weight + gaussian_log_prob(nodes.z, target)
     halves = [
-        PartMoments.from_nodes(Nodes(z, weight, log_parts), joint_part, parts)
-        for z, weight, log_parts, joint_part in zip(
+        ComponentMoments.from_nodes(Nodes(z, weight, log_components), joint_part, parts)
+        for z, weight, log_components, joint_part in zip(
             nodes.z.split(2048, 1),
             nodes.log_weight.split(2048, 1),
-            nodes.log_parts.split(2048, 2),
+            nodes.log_components.split(2048, 2),
             joint.split(2048, 1),
             strict=True,
         )
@@ -239,8 +241,8 @@ def test_adapted_posteriors_are_nearer_to_a_gaussian_target():
     assert_allclose(near[1].mean, 1.0, atol=0.05)
     assert_allclose(near[1].root ** 2, 0.25, atol=0.03)
     assert_allclose(wide.mean, 1.0, atol=0.02)
-    assert_allclose(wide.root**2, wide_part_scale(1) ** 2 * 0.25, rtol=0.05)
-    together = PartMoments.from_nodes(nodes, joint, parts)
+    assert_allclose(wide.root**2, wide_component_scale(1) ** 2 * 0.25, rtol=0.05)
+    together = ComponentMoments.from_nodes(nodes, joint, parts)
     for one_part, other in zip(adapt(parts, [together]), [*near, wide], strict=True):
         assert_allclose(one_part.mean, other.mean)
         assert_allclose(one_part.root, other.root)
