@@ -305,7 +305,8 @@ def adapt(posteriors, moments, min_fraction=1e-3):
 
     It is a step of the EM algorithm [1]_. Few effective nodes change a part little.
     Parts whose fraction of the weight is below `min_fraction` become copies of the
-    largest one. The last part becomes a Gaussian of the moments of all others, but wider.
+    largest one. The last part becomes a Gaussian of the moments of all others, but
+    wider.
 
     moments : ComponentMoments of groups of nodes.
 
