@@ -11,10 +11,8 @@ from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._matrices import identity
 
-# z at which a likelihood is at its limit, if slopes are not far below 0.01.
-LIMIT_ABILITY = 1e4
-# Largest size of z in the search for the mode of a likelihood: more than twice as far
-# as grids reach over the population.
+# Largest size of z at which the search for the mode of a likelihood starts: more than
+# twice as far as grids reach over the population.
 MAX_ABILITY = 15.0
 # Curvature below which a likelihood has no maximum in a direction: the standard error
 # would be more than 1000.
@@ -152,14 +150,14 @@ def likelihood_modes(density, X, codes=None):
     Modes are infinite if the likelihood has no maximum, and NaN without answers.
     """
     items, point = density.items, density.point
+    theta, error = X.new_full((2, len(X), items.n_dims), torch.nan)
+    answered = ~X.isnan().all(1)
+    X = X[answered]
     if items.n_dims == 1:
         start = likelihood_start(items, point, X)
     else:
         start = density.weights(X) @ density.grid.z
-        start = start.masked_fill(X.isnan().all(1, keepdim=True), torch.nan)
-    theta, error = start.clone(), start.abs()  # infinite, or NaN
-    finite = start.isfinite().all(1)
-    z, curvature = modes(items, point, X[finite], no_prior, start[finite])
+    z, curvature = modes(items, point, X, no_prior, start)
     values, vectors = torch.linalg.eigh(curvature)
     is_flat = values < FLAT_CURVATURE
     precision = torch.where(is_flat, math.inf, values)
@@ -167,8 +165,8 @@ def likelihood_modes(density, X, codes=None):
     estimate, std_error = _in_user_units(density, z, covariance)
     cosine = (vectors.mT @ density.root).abs()
     is_infinite = (is_flat[..., None] & (cosine > MIN_COSINE)).any(1)
-    theta[finite] = torch.where(is_infinite, estimate.sign() * math.inf, estimate)
-    error[finite] = torch.where(is_infinite, math.inf, std_error)
+    theta[answered] = torch.where(is_infinite, estimate.sign() * math.inf, estimate)
+    error[answered] = torch.where(is_infinite, math.inf, std_error)
     return theta, error
 
 
@@ -180,23 +178,13 @@ def _in_user_units(density, z, covariance):
 
 
 def likelihood_start(items, point, X, n_nodes=601):
-    """Return the z on a grid with the largest likelihood; infinite without maximum."""
-    inner = torch.linspace(
+    """Return the z on a grid with the largest likelihood; (n, 1)."""
+    z = torch.linspace(
         -MAX_ABILITY, MAX_ABILITY, n_nodes, dtype=X.dtype, device=X.device
-    )
-    z = torch.cat(
-        [inner.new_tensor([-LIMIT_ABILITY]), inner, inner.new_tensor([LIMIT_ABILITY])]
     )[:, None]
     table = items.log_prob(point, z)
-    flat = torch.nan_to_num(table).clamp(min=-1e12)  # sums stay finite
-    total = X.new_zeros(len(X), len(z))
+    total = X.new_zeros(len(X), n_nodes)
     codes = X.nan_to_num(nan=float(MISSING))
     for c in range(items.max_categories):
-        total += (codes == c).double() @ flat[:, c]
-    best = total[:, 1:-1].amax(1)
-    start = inner[total[:, 1:-1].argmax(1)]
-    upper, lower = total[:, -1], total[:, 0]
-    start = torch.where(upper > best, math.inf, start)
-    start = torch.where((lower > best) & (lower >= upper), -math.inf, start)
-    is_empty = X.isnan().all(1)
-    return torch.where(is_empty, torch.nan, start)[:, None]
+        total += (codes == c).double() @ table[:, c]
+    return z[total.argmax(1)]
