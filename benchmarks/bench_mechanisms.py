@@ -44,10 +44,12 @@ from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._fitting import exact_steps
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
+from sklearn_mpt._items import abilities as item_abilities
 from sklearn_mpt._items import curves as item_curves
 from sklearn_mpt._items import estimator as item_estimator
 from sklearn_mpt._items import masks as item_masks
 from sklearn_mpt._items import objective as item_objective
+from sklearn_mpt._items import sampling as item_sampling
 from sklearn_mpt._items import solver as item_solver
 from sklearn_mpt._items.spacing import SCORING
 from sklearn_mpt._linear import gaussian_model
@@ -527,6 +529,72 @@ MASK_NUMBERS = {
 }
 
 
+@lru_cache
+def few_answers(case, seed):
+    """Return a model of six items, eight of several abilities, and rows of answers."""
+    name, n_dims, X = item_answers(case, seed)
+    X = X[:200, : 6 if n_dims == 1 else 8]
+    return MPTItemResponse(name, n_dims, slope_prior=2.0).fit(X), X
+
+
+def ml_abilities(case, seed):
+    """Fraction of finite abilities by maximum likelihood, and their mean size."""
+    model, X = few_answers(case, seed)
+    start = time.process_time()
+    theta = model.abilities(X, "ml").theta
+    seconds = time.process_time() - start
+    is_finite = np.isfinite(theta)
+    size = np.abs(theta[is_finite]).mean()
+    return {"finite": is_finite.mean(), "size": size, "seconds": seconds}
+
+
+ABILITY_NUMBERS = {
+    "item reach": number(ml_abilities, item_abilities, "MAX_ABILITY", 7.5),
+    "item flatness": number(ml_abilities, item_abilities, "FLAT_CURVATURE", 1e-5),
+    "item cosine": number(ml_abilities, item_abilities, "MIN_COSINE", 1e-2),
+}
+
+
+def statistics_of_many_abilities(case, seed):
+    """Return the reliability, M2 and their processor seconds."""
+    name, n_dims = case.split()
+    rng = np.random.default_rng(seed)
+    levels = [0.0] if name.endswith("pl") else [1.0, -1.0]
+    model = MPTItemResponse.from_items(
+        model=name,
+        discrimination=rng.normal(size=(16, int(n_dims))),
+        intercept=rng.normal(size=(16, 1)) + levels,
+        random_state=0,
+    )
+    X = model.sample(300, random_state=seed)
+    start = time.process_time()
+    reliability = model.reliability(X).marginal.mean()
+    m2 = model.model_fit(X).m2
+    return reliability, m2, time.process_time() - start
+
+
+@lru_cache
+def accurate_statistics(case, seed):
+    with patch.object(item_sampling, "POPULATION_POINTS", 2**15):
+        return statistics_of_many_abilities(case, seed)
+
+
+def many_abilities(case, seed):
+    """Errors of the marginal reliability and of M2, and seconds of both."""
+    reliability, m2, seconds = statistics_of_many_abilities(case, seed)
+    expected, expected_m2, _ = accurate_statistics(case, seed)
+    return {
+        "reliability": abs(reliability - expected),
+        "M2": abs(m2 - expected_m2),
+        "seconds": seconds,
+    }
+
+
+POPULATION_NUMBERS = {
+    "item population": number(many_abilities, item_sampling, "POPULATION_POINTS", 2**10)
+}
+
+
 def mixture_fit(case, seed):
     """Log-likelihood of a mixture, nats per row, epochs, and processor seconds."""
     name, params = case
@@ -676,6 +744,11 @@ MECHANISMS = {
     ),
     **{name: (measure, list(ITEM_TABLES)) for name, measure in ITEM_NUMBERS.items()},
     **{name: (measure, STREAMED_ITEMS) for name, measure in MASK_NUMBERS.items()},
+    **{name: (measure, list(ITEM_TABLES)) for name, measure in ABILITY_NUMBERS.items()},
+    **{
+        name: (measure, ["2pl 4", "2pl 6", "3pl 4", "graded 4", "graded 5"])
+        for name, measure in POPULATION_NUMBERS.items()
+    },
     "item step of streams": (
         number(item_stream, item_solver, "MAX_STEP", 2.0),
         STREAMED_ITEMS,
