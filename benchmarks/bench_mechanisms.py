@@ -42,8 +42,9 @@ from sklearn_mpt._dependency import category_calibration
 from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
-from sklearn_mpt._fitting import exact_steps
+from sklearn_mpt._fitting import exact_steps, noisy_steps
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
+from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._items import abilities as item_abilities
 from sklearn_mpt._items import curves as item_curves
 from sklearn_mpt._items import estimator as item_estimator
@@ -56,7 +57,7 @@ from sklearn_mpt._linear import gaussian_model
 from sklearn_mpt._measure import contributions as contributions_module
 from sklearn_mpt._measure import designs
 from sklearn_mpt._mixture import estimator as mixture_estimator
-from sklearn_mpt._mixture.training import AveragedMaskedEM, MixtureSolver
+from sklearn_mpt._mixture import training as mixture_training
 from sklearn_mpt._text import estimates, hashing
 
 
@@ -595,29 +596,47 @@ POPULATION_NUMBERS = {
 }
 
 
-def mixture_fit(case, seed):
-    """Log-likelihood of a mixture, nats per row, epochs, and processor seconds."""
-    name, params = case
-    X = scale(numbers_of(name)[:150, :4])
+def noisy_fit(case, seed):
+    """Log-likelihood after steps with noise, nats per row, epochs, and seconds."""
+    name, model = case
+    X = scale(numbers_of(name)[:200, :6])
     X[np.random.default_rng(seed).random(X.shape) < 0.1] = np.nan
-    model = MPTMixture(2, random_state=seed, **dict(params))
+    model = model(2, random_state=seed, n_masks=4)
+    if isinstance(model, MPTMixture):
+        model.set_params(reg_covar=0.01)  # columns of two values have no end
     start = time.process_time()
-    with patch.object(mixture_estimator, "MIN_PAIRS", 600):  # steps of few masks
-        model.fit(X)
+    model.fit(X)
     seconds = time.process_time() - start
     return {"LML": model.score(X), "epochs": model.n_iter_, "seconds": seconds}
 
 
+def mixture_stream(case, seed):
+    """Log-likelihood of a mixture after a stream of ten parts of twenty rows."""
+    name, _ = case
+    X = scale(numbers_of(name)[:200, :6])
+    X = np.random.default_rng(seed).permutation(X)
+    model = MPTMixture(2, random_state=seed, reg_covar=0.01)
+    for part in np.array_split(X, 10):
+        model.partial_fit(part)
+    return {"LML": model.score(X)}
+
+
 MIXED_TABLES = "wine cancer diabetes iris bfi Boston swiss USJudgeRatings".split()
-MASKED_MIXTURES = [
-    (name, params)
-    for name in MIXED_TABLES
-    for params in ((("n_masks", 4),), (("n_masks", 1), ("mask_rate", 0.5)))
-]
-STARTED_MIXTURES = [(name, (("n_init", 4),)) for name in MIXED_TABLES]
+MASKED_MIXTURES = [(name, MPTMixture) for name in MIXED_TABLES]
+MASKED_FITS = MASKED_MIXTURES + [(n, MPTProbabilisticPCA) for n in MIXED_TABLES]
+NOISE_NUMBERS = {
+    "noise averages": number(noisy_fit, NoisySteps, "average_power", 1),
+    "noise of falls": number(noisy_fit, NoisySteps, "max_fall", np.inf),
+    "noise delay": number(
+        noisy_fit, noisy_steps, "falling_size", partial(falling_size, delay=3)
+    ),
+}
 MIXTURE_NUMBERS = {
-    "mixture last epoch": number(mixture_fit, AveragedMaskedEM, "max_epochs", 1000),
-    "mixture delay": number(mixture_fit, AveragedMaskedEM, "step_delay", 10),
+    "mixture one pair": number(noisy_fit, mixture_estimator, "MIN_PAIRS", 1),
+    "mixture 8192 pairs": number(noisy_fit, mixture_estimator, "MIN_PAIRS", 8192),
+    "mixture stream": number(
+        mixture_stream, mixture_training, "falling_size", partial(falling_size, delay=3)
+    ),
 }
 
 
@@ -737,11 +756,8 @@ MEASURES = (row_masks, listed, coefficients, reverse_orders)
 
 MECHANISMS = {
     **{measure.__name__: (measure, MIXED_TABLES) for measure in MEASURES},
+    **{name: (measure, MASKED_FITS) for name, measure in NOISE_NUMBERS.items()},
     **{name: (measure, MASKED_MIXTURES) for name, measure in MIXTURE_NUMBERS.items()},
-    "mixture short runs": (
-        number(mixture_fit, MixtureSolver, "short_epochs", 8),
-        STARTED_MIXTURES,
-    ),
     **{name: (measure, list(ITEM_TABLES)) for name, measure in ITEM_NUMBERS.items()},
     **{name: (measure, STREAMED_ITEMS) for name, measure in MASK_NUMBERS.items()},
     **{name: (measure, list(ITEM_TABLES)) for name, measure in ABILITY_NUMBERS.items()},

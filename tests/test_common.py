@@ -455,6 +455,18 @@ def test_draws_are_reproducible_and_take_the_estimators_random_state(model, X):
     assert_array_equal(by_default, model.impute(gappy, "sample", random_state=0))
 
 
+@pytest.mark.parametrize("changed", [{"n_masks": 2}, {"mask_rate": 2}])
+@pytest.mark.parametrize("name", NAMES)
+def test_fits_by_given_masks_count_epochs_and_warn_at_the_limit(name, changed):
+    model, X = MODELS[name][0](), MODELS[name][1]
+    skip_without(model, "max_iter")
+    if not changed.keys() <= model.get_params().keys():
+        pytest.skip(f"{type(model).__name__} has no {changed}")
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        model.set_params(max_iter=2, **changed).fit(X)
+    assert model.n_iter_ == len(model.loss_curve_) == 2
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_fits_are_reproducible_and_leave_global_random_states(name):
     torch = pytest.importorskip("torch")

@@ -46,6 +46,10 @@ class Components(NamedTuple):
     def is_finite(self):
         return all(bool(part.isfinite().all()) for part in self)
 
+    def parameters(self):
+        """Return weights, means, covariances and locations, flat."""
+        return torch.cat([part.flatten() for part in self[:4]])
+
 
 class MixtureLayout(NamedTuple):
     """Which columns are Gaussian, and the likelihood of the others."""

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._fitting.natural_gradient import MAX_FALL
 from sklearn_mpt._mixture.density import Components
 from sklearn_mpt._numbers import MIN_INFORMATION
 
@@ -34,7 +35,6 @@ class SufficientStatistics(NamedTuple):
     """
 
     value: torch.Tensor  # sum over rows of the objective
-    square: torch.Tensor  # sum over rows of its square
     counts: torch.Tensor  # rows in each component, (K,)
     first: torch.Tensor  # first moments, (K, g)
     second: torch.Tensor  # second moments, (K, g, g) or (K, g)
@@ -106,6 +106,8 @@ def _entry_weights(density, X, row_weight):
 def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     """Return the expected statistics of masked scores, less those of the model.
 
+    Also the scores, (n,).
+
     hidden : bool, (n, d), True only where an entry is present. inflation : D / |H|,
     (n, 1). prior : as in `statistics_of_rows`.
     """
@@ -126,9 +128,10 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     # The information is not a difference: it is of the entries that the model expects.
     expected = density.components.weights * weight[:, None] + of_prior
     counts = _entry_weights(density, X, expected).sum(0)
-    return _weighted_statistics(
+    statistics = _weighted_statistics(
         density, X, given, change, targets, entry_weight, counts, value, weight
     )
+    return statistics, value
 
 
 def _weighted_statistics(
@@ -152,9 +155,8 @@ def _weighted_statistics(
     if layout.likelihood is not None:
         derivatives = location_derivatives(density, X, entry_weight, entry_counts)
     return SufficientStatistics(
-        weight @ value, weight @ value**2, responsibility.sum(0), first, second,
-        *derivatives,
-    )  # fmt: skip
+        weight @ value, responsibility.sum(0), first, second, *derivatives
+    )
 
 
 def location_derivatives(density, X, entry_weight, entry_counts):
@@ -183,18 +185,23 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
 
     size : weight of the new statistics; 1 is a full step of EM. params : MStepParams.
     are_differences : whether the statistics are differences from those that the model
-    expects. None if the result is no valid mixture.
+    expects: they have noise, so that variances and counts may fall by `MAX_FALL` at
+    most. None if the result is no valid mixture.
     """
     component_rows = n_rows * components.weights
     keep = 1.0 if are_differences else 1 - size
     counts = keep * component_rows + size * statistics.counts
-    if not bool((counts > 0).all()):
+    least = 1 - MAX_FALL if are_differences else 0.0
+    if not bool((counts > least * component_rows).all()):
         return None
     form, before = params.layout.form, components.covariances
     per_component = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
     shift = size * statistics.first / counts[:, None]
     kept = (keep * component_rows).view_as(per_component) * before
     scatter = (size * statistics.second + kept) / per_component - form.outer(shift)
+    pooled = form.pool(scatter, counts / counts.sum())
+    if are_differences and not form.is_valid(pooled - least * before):
+        return None
     covariances, loadings, noise = form.estimate(
         scatter, counts, components.loadings, components.noise, size, params.reg_covar
     )
@@ -214,6 +221,29 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
         noise,
     )
     return moved if moved.is_finite() else None
+
+
+def gradient_of(components, statistics, n_rows, params):
+    """Return the gradient of the objective in `Components.parameters`, per row.
+
+    Steps on it end where `m_step` on differences does: `reg_covar` of params is in it.
+    """
+    layout, covariances = params.layout, components.covariances
+    added = params.reg_covar * n_rows * components.weights[:, None]
+    second = statistics.second + layout.form.with_variances(
+        added.expand_as(components.means)
+    )
+    if covariances.ndim == 3:
+        root = torch.linalg.cholesky(covariances)
+        mean = torch.cholesky_solve(statistics.first[..., None], root)
+        half = torch.cholesky_solve(second, root)
+        covariance = 0.5 * torch.cholesky_solve(half.mT, root)
+    else:
+        mean = statistics.first / covariances
+        covariance = 0.5 * second / covariances**2
+    weights = statistics.counts / components.weights
+    parts = weights, mean, covariance, statistics.gradient
+    return torch.cat([part.flatten() for part in parts]) / n_rows
 
 
 def scoring_step(locations, gradient, information, n_rows, size=1.0):

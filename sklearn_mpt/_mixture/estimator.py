@@ -49,20 +49,15 @@ from sklearn_mpt._mixture.three_step import (
     covariate_effects,
     read_outcome,
 )
-from sklearn_mpt._mixture.training import (
-    EM,
-    AveragedMaskedEM,
-    InitialMaskedEM,
-    MixtureRows,
-)
+from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.intervals import INTERVAL
 
 AUTO_MASKS = 64  # in each step, if n_masks is "auto"
-# Pairs of a row and a mask in each step, so that few rows have masks of all sizes.
-MIN_PAIRS = 8192
-CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
+# Least number of pairs of a row and a mask in a step: few rows have several masks. What
+# more and fewer gain is in benchmarks/RESULTS.rst, "Mechanisms".
+MIN_PAIRS = 512
 # `fit` warns if a component stands for fewer: it describes single rows.
 MIN_COMPONENT_ROWS = 1.5
 # Kinds of starts: the first ones, and then those that draw another start each time.
@@ -114,8 +109,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores, or the LML by EM.
     n_init : int, default=1
-        Number of starts. Each runs for 25 epochs of EM, and the best is trained on, or
-        the first one if it ends better: more starts end no worse than one.
+        Number of starts. Each is trained by EM until it ends, and the best goes on.
     init_params : str, default="auto"
         How the first responsibilities are found: "kmeans", "k-means++", "random" or
         "random_from_data", as in `sklearn.mixture.GaussianMixture`; "whitened_kmeans",
@@ -139,8 +133,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         Training ends when the last epoch gained less than this, and all epochs to come
         are expected to gain less together; in nats per row.
     n_iter_no_change : int, default=5
-        Least number of epochs whose mean loss is compared with that of as many before,
-        where all epochs draw masks.
+        Where all epochs draw masks, training ends when so many more are expected to
+        gain less than `tol`.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
@@ -172,7 +166,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     likelihoods_, categories_ : list
         Kinds and categories of the columns, if rows are read as a table.
     n_iter_ : int
-        Number of epochs trained.
+        Number of epochs trained, without those that chose among several starts.
     loss_curve_ : list of float
         Minus the training objective in each epoch, in nats per row.
     lml_method_ : str
@@ -791,44 +785,37 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if self.objective == "lml" or not data.is_all:
             n_before = data.fitted["n_iter_"]
             return EM(training_rows, starts, n_before=n_before, **params)
-        masked = training_rows, starts, self._draw_masks, data.rng
-        if self._ends_without_masks:
-            return Phases(InitialMaskedEM(*masked, **params))
-        return AveragedMaskedEM(
-            *masked, n_iter_no_change=self.n_iter_no_change, **params
+        masked = MaskedEM(
+            training_rows,
+            starts,
+            self._draw_masks,
+            rng=data.rng,
+            n_iter_no_change=self.n_iter_no_change,
+            is_followed=self._ends_without_masks,
+            **params,
         )
+        return Phases(masked)
 
     @property
     def _ends_without_masks(self):
         return ends_without_masks(self.mask_rate, self.n_masks)
 
     def _draw_masks(self, X, rng):
-        """Draw masks, each shared by many rows.
+        """Draw masks, each shared by many rows; few rows are used several times.
 
-        If epochs on whole rows follow, each row has one mask. Otherwise few rows are
-        used several times. Return the indices of the rows, (m,); their hidden entries,
-        bool, (m, d); and the factor D / |H| by which each log-probability is
-        multiplied, (m, 1).
+        Return the indices of the rows, (m,), and of their masks, (m,), and the masks,
+        (n_masks, d).
         """
         n_rows, n_features = X.shape
-        n_pairs = MIN_PAIRS
-        if bool(X.isnan().any()):  # each pair needs (d, d) matrices of its own
-            n_pairs = min(n_pairs, MIN_PAIRS * CHEAP_FEATURES**2 // n_features**2)
-        n_copies = (
-            1 if self._ends_without_masks else max(1, math.ceil(n_pairs / n_rows))
-        )
+        n_copies = max(1, MIN_PAIRS // n_rows)
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
         masks = shared_masks(
             self.mask_rate, n_masks, n_features, rng, is_systematic=True
         )
         rows = np.tile(np.arange(n_rows), n_copies)
         mask_index = rng.permutation(len(rows)) % n_masks
-        inflation = n_features / masks.sum(axis=1, keepdims=True)
-        rows, mask_index, masks, inflation = (
-            torch.from_numpy(array).to(X.device)
-            for array in (rows, mask_index, masks, inflation)
-        )
-        return rows, masks[mask_index] & ~X[rows].isnan(), inflation[mask_index]
+        drawn = (rows, mask_index, masks)
+        return tuple(torch.from_numpy(array).to(X.device) for array in drawn)
 
     def _trained_attributes(self, result, fitted):
         return self._attributes(result, fitted["means_"].shape[1])

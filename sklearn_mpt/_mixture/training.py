@@ -3,16 +3,25 @@
 import math
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver, run
+from sklearn_mpt._fitting.fit_loop import Solver, run
 from sklearn_mpt._fitting.line_search import backtrack
-from sklearn_mpt._fitting.phases import best_of_runs, best_of_short_runs
-from sklearn_mpt._fitting.schedules import falling_size, weight_of_last
-from sklearn_mpt._fitting.stopping import Trend, gain_to_come, trend
+from sklearn_mpt._fitting.natural_gradient import error_of_groups
+from sklearn_mpt._fitting.noisy_steps import NoisySteps
+from sklearn_mpt._fitting.phases import best_of_runs
+from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.stopping import gain_to_come
 from sklearn_mpt._mixture.density import Components, MixtureDensity
-from sklearn_mpt._mixture.em import m_step, statistics_of_masks, statistics_of_rows
+from sklearn_mpt._mixture.em import (
+    SufficientStatistics,
+    gradient_of,
+    m_step,
+    statistics_of_masks,
+    statistics_of_rows,
+)
 from sklearn_mpt._mixture.patterns import pattern_order
 
 
@@ -71,32 +80,36 @@ class MixtureRows:
         self._known = [*self._known[-1:], (components, total)]
         return total
 
-    def masked_statistics(self, components, rows, hidden, inflation):
-        """Return the statistics of masked rows, as `statistics_of_masks` does.
+    def masked_statistics(self, components, rows, mask_index, masks):
+        """Return the statistics of masked rows, and the standard error of their value.
 
-        rows : indices of rows, each equally often, (m,). hidden : their hidden entries,
-        (m, d). inflation : the factor of each log-probability, (m, 1).
+        Rows that share a mask depend on each other, so the masks are what is drawn.
+
+        rows : indices of rows, each equally often, (m,). mask_index : that of the mask
+        of each, (m,). masks : bool, (n_masks, d), True where hidden.
         """
         layout = self.step_params.layout
         density = MixtureDensity(components, layout)
-        observed = ~self.X[rows].isnan() & ~hidden
+        observed = ~(self.X[rows].isnan() | masks[mask_index])
         order = pattern_order(observed[:, layout.gaussian])
-        rows, hidden, inflation = rows[order], hidden[order], inflation[order]
+        rows, mask_index = rows[order], mask_index[order]
         X, weight = self.X[rows], self.weight[rows] / (len(rows) / len(self.X))
-        return reduce(
-            add,
-            (
-                statistics_of_masks(
-                    density,
-                    X[part].double(),
-                    weight[part],
-                    hidden[part],
-                    inflation[part],
-                    1 / self.n_rows,
-                )
-                for part in density.blocks(observed[order])
-            ),
-        )
+        hidden = masks[mask_index] & ~X.isnan()
+        inflation = layout.n_features / masks.sum(1, keepdim=True)[mask_index]
+        parts, values = [], weight.new_zeros(len(masks))
+        for part in density.blocks(observed[order]):
+            statistics, value = statistics_of_masks(
+                density,
+                X[part].double(),
+                weight[part],
+                hidden[part],
+                inflation[part],
+                1 / self.n_rows,
+            )
+            parts.append(statistics)
+            values.index_add_(0, mask_index[part], weight[part] * value)
+        weights = weight.new_zeros(len(masks)).index_add_(0, mask_index, weight)
+        return reduce(add, parts), error_of_groups(values, weights)
 
     def value_of(self, statistics):
         """Return the mean value of a row, in nats.
@@ -134,67 +147,15 @@ class MixtureRows:
         return candidate
 
 
-class MixtureSolver(Solver):
-    """Base of the solvers of mixtures: EM on whole rows, and steps on masked rows.
-
-    Parameters
-    ----------
-    rows : MixtureRows
-    starts : sequence of Components
-        Parameters to start from. If there are several, each takes `short_epochs` steps
-        of EM, and the best is trained on, or the first one if it ends better.
-    tol : float
-        Gain, in nats per row, below which training ends.
-    learning_rate : float
-        Size of the first steps with masks, or on a stream.
-
-    Attributes
-    ----------
-    short_epochs : int
-        Number of epochs of each start, before the best is chosen.
-    step_delay : int
-        Number of steps with masks, or on parts, in which their size hardly falls; see
-        `falling_size`.
-    """
-
-    short_epochs = 25
-    step_delay = 5
-
-    def __init__(self, rows, starts, *, tol, learning_rate=1.0):
-        self.rows = rows
-        self.starts = starts
-        self.tol = tol
-        self.learning_rate = learning_rate
-        self.loss_curve = []
-        self.components = self._start = starts[0]
-
-    @property
-    def result(self):
-        return self.components
-
-    def init(self, max_iter):
-        if len(self.starts) > 1:
-            runs = [EM(self.rows, [start], tol=self.tol) for start in self.starts]
-            best = best_of_short_runs(runs, min(self.short_epochs, max_iter))
-            if best is not runs[0]:
-                best = self._unless_first_ends_better(best, runs[0], max_iter)
-            self.components = self._start = best.components
-
-    def _unless_first_ends_better(self, best, first, max_iter):
-        """Return the run that goes on, so that more starts never end below the first.
-
-        best : that of short runs. first : that of the first start.
-        """
-        try:
-            run(first, max_iter)
-        except DIVERGENCE:
-            return best
-        if best.loss_curve[-1] <= first.loss_curve[-1]:
-            return best
-        return best_of_runs([best, first], lambda solver: run(solver, max_iter))
+def best_of_starts(rows, starts, tol, max_iter):
+    """Train each of several starts by EM, and return the components of the best."""
+    if len(starts) == 1:
+        return starts[0]
+    runs = [EM(rows, [start], tol=tol) for start in starts]
+    return best_of_runs(runs, lambda solver: run(solver, max_iter)).components
 
 
-class EM(MixtureSolver):
+class EM(Solver):
     """EM on whole rows.
 
     Training ends when the last step gained less than `tol`, and all steps to come are
@@ -202,14 +163,31 @@ class EM(MixtureSolver):
 
     Parameters
     ----------
+    rows : MixtureRows
+    starts : sequence of Components
+        Parameters to start from: those of the best, if there are several.
+    tol : float
+        Gain, in nats per row, below which training ends.
+    learning_rate : float
+        Size of the first steps on a stream.
     n_before : int
         Number of steps on earlier parts of a stream.
     """
 
-    def __init__(self, rows, starts, *, n_before=0, **params):
-        super().__init__(rows, starts, **params)
-        self._n_steps = n_before
-        self._gain = 0.0
+    def __init__(self, rows, starts, *, tol, learning_rate=1.0, n_before=0):
+        self.rows, self.starts = rows, starts
+        self.tol, self.learning_rate = tol, learning_rate
+        self.loss_curve = []
+        self.components = self._start = starts[0]
+        self._n_steps, self._gain = n_before, 0.0
+
+    @property
+    def result(self):
+        return self.components
+
+    def init(self, max_iter):
+        best = best_of_starts(self.rows, self.starts, self.tol, max_iter)
+        self.components = self._start = best
 
     def step(self):
         statistics = self.rows.statistics(self.components)
@@ -221,7 +199,7 @@ class EM(MixtureSolver):
         """Mix the statistics of a part of a stream with those of the model."""
         statistics = self.rows.statistics(self.components)
         value = self.rows.value_of(statistics)
-        size = self.learning_rate * falling_size(self._n_steps, delay=self.step_delay)
+        size = self.learning_rate * falling_size(self._n_steps)
         self.components = self.rows.moved(self.components, statistics, size)
         self.loss_curve.append(-value)
 
@@ -239,119 +217,76 @@ class EM(MixtureSolver):
         self.components = self._start
 
 
-class MaskedEM(MixtureSolver):
-    """Base of the solvers whose steps are on masked rows.
+class MaskedStep(NamedTuple):
+    """An M-step on masked rows, in nats per row; see `NoisySteps`.
+
+    gradient, step : in the parameters of `Components`, flat. statistics : of the rows.
+    """
+
+    value: float
+    error: float
+    gain: float
+    gradient: torch.Tensor
+    step: torch.Tensor
+    statistics: SufficientStatistics
+
+    @property
+    def is_finite(self):
+        return math.isfinite(self.value) and bool(self.step.isfinite().all())
+
+
+class MaskedEM(NoisySteps):
+    """Steps of EM on masked rows, which EM on whole rows may follow.
 
     Parameters
     ----------
+    rows : MixtureRows
+    starts : sequence of Components
+        As in `EM`.
     draw_masks : callable
         Takes rows (n, d) and `rng`, and returns the arguments of
         `MixtureRows.masked_statistics`.
-    rng : numpy.random.Generator
-        Source of masks.
+    params : dict
+        Of `NoisySteps`.
     """
 
-    def __init__(self, rows, starts, draw_masks, rng, **params):
-        super().__init__(rows, starts, **params)
-        self.draw_masks = draw_masks
-        self.rng = rng
-        self._noise = self._noise_of_fall = 0.0  # standard errors over rows
+    def __init__(self, rows, starts, draw_masks, **params):
+        super().__init__(starts[0], **params)
+        self.rows, self.starts, self.draw_masks = rows, starts, draw_masks
 
-    def step(self):
-        masks = self.draw_masks(self.rows.X, self.rng)
-        statistics = self.rows.masked_statistics(self.components, *masks)
-        value = self.rows.value_of(statistics)
-        variance = float(statistics.square) / self.rows.n_rows - value**2
-        noise = math.sqrt(max(0.0, variance) / len(self.rows.X))
-        self._noise, self._noise_of_fall = noise, math.hypot(noise, self._noise)
-        size = falling_size(len(self.loss_curve), delay=self.step_delay)
-        self.components = self.rows.moved(
-            self.components, statistics, self.learning_rate * size, are_differences=True
+    def init(self, max_iter):
+        best = best_of_starts(self.rows, self.starts, self.tol, max_iter)
+        self.point = self._average = best
+
+    def batches(self):
+        return [self.draw_masks(self.rows.X, self.rng)]
+
+    def move(self, point, batch):
+        rows = self.rows
+        statistics, error = rows.masked_statistics(point, *batch)
+        value = float(statistics.value) / rows.n_rows
+        gradient = gradient_of(point, statistics, rows.n_rows, rows.step_params)
+        size, full = backtrack(
+            lambda size: rows.m_step(point, statistics, size, are_differences=True),
+            rows.max_tries,
         )
-        self.loss_curve.append(-value)
+        step = torch.full_like(gradient, math.nan)
+        if full is not None:
+            step = (full.parameters() - point.parameters()) / size
+        gain = 0.5 * float(gradient @ step)
+        return MaskedStep(value, error, gain, gradient, step, statistics)
 
+    def moved(self, point, move, size):
+        return self.rows.moved(point, move.statistics, size, are_differences=True)
 
-class InitialMaskedEM(MaskedEM):
-    """Steps on masked rows until an epoch gains no more than their noise.
+    def flat(self, move):
+        return move.gradient, move.step
 
-    EM on whole rows follows, from the result, or from the start if it is better.
-    """
-
-    def terminate(self):
-        """Return whether the last epoch gained no more than the noise of its masks.
-
-        The first one is compared with the start on whole rows, without noise.
-        """
-        curve = self.loss_curve
-        if len(curve) > 1:
-            return Trend(curve[-2] - curve[-1], self._noise_of_fall).is_flat()
-        gain = self._value(self.components) - self._value(self._start)
-        return Trend(gain / self.rows.n_rows, self._noise).is_flat()
+    def mixed(self, point, other, weight):
+        pairs = zip(point, other, strict=True)
+        mixed = Components(*(torch.lerp(a, b, weight) for a, b in pairs))
+        form = self.rows.step_params.layout.form
+        return mixed._replace(covariances=form.covariances_of(*form.free(mixed), mixed))
 
     def following(self):
-        return EM(self.rows, [self._better_than_start()], tol=self.tol)
-
-    def _better_than_start(self):
-        """Return the components, or the start if it is better."""
-        return max(self.components, self._start, key=self._value)
-
-    def _value(self, components):
-        return float(self.rows.statistics(components).value)
-
-    def recover(self):
-        """Go back to the start."""
-        self.components = self._start
-
-    def close(self):
-        """Take a step of EM if training ended with masks, to improve on the start."""
-        if self.loss_curve:
-            before = self._better_than_start()
-            after = self.rows.m_step(before, self.rows.statistics(before))
-            self.components = after or before
-
-
-class AveragedMaskedEM(MaskedEM):
-    """Steps on masked rows in all epochs, and the average of their results.
-
-    Parameters
-    ----------
-    n_iter_no_change : int
-        Least number of epochs whose mean loss is compared with that of as many before.
-
-    Attributes
-    ----------
-    max_epochs : int
-        Largest number of epochs. What more of them gain is in benchmarks/RESULTS.rst,
-        "Mechanisms".
-    """
-
-    max_epochs = 200
-
-    def __init__(self, rows, starts, draw_masks, rng, *, n_iter_no_change, **params):
-        super().__init__(rows, starts, draw_masks, rng, **params)
-        self.n_iter_no_change = n_iter_no_change
-        self._average = None
-
-    @property
-    def result(self):
-        return self.components if self._average is None else self._average
-
-    def terminate(self):
-        curve = self.loss_curve
-        self._add_to_average(len(curve))
-        if len(curve) < 2 * self.n_iter_no_change:
-            return False
-        n = len(curve) // 2
-        last = trend(curve, n)
-        is_settled = last.is_flat(self.tol) and last.noise / math.sqrt(n) < self.tol
-        return is_settled or len(curve) >= self.max_epochs
-
-    def _add_to_average(self, n_epochs):
-        """Average the components of all epochs; the weights of early epochs fade."""
-        weight = weight_of_last(n_epochs, power=1)
-        before = self._average or self.components
-        mixed = (
-            torch.lerp(a, b, weight)
-            for a, b in zip(before, self.components, strict=True)
-        )
-        self._average = Components(*mixed)
+        return EM(self.rows, [self.point], tol=self.tol)

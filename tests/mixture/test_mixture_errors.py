@@ -118,6 +118,7 @@ def test_means_are_in_the_order_of_the_columns():
     assert_allclose(errors.probabilities[0], errors.means[0, [0, 1, 3]])
 
 
+@pytest.mark.filterwarnings("ignore:Component")  # of few rows, of five
 def test_more_classes_than_a_table_determines():
     X = (rows() > 2).astype(float)
     with pytest.warns(UserWarning, match="19 parameters, but the table has only 8"):
