@@ -213,10 +213,16 @@ class Likelihood(torch.nn.Module, ABC):
     Training rows are arrays, NaN where missing; methods that take them do not depend on
     the parameters of the instance.
 
-    In addition to its locations a kind may have shape parameters: the
-    logarithm of a noise variance, or of the gaps between thresholds. They form one
-    vector, and are trained together with the locations. `ShapeLikelihood` is the base
-    class of such kinds.
+    A kind says five things: which values it takes (`check_rows`), at which locations
+    training starts (`start_location`), the log-probability of an entry
+    (`entry_log_prob`), what is filled in (`mean`) and draws (`draw`). The others have
+    defaults, which kinds override where they are faster, or for what they alone have:
+    units, few values, several locations, inputs of nets, intervals.
+
+    In addition to its locations a kind may have shape parameters: the logarithm of a
+    noise variance, or of the gaps between thresholds. They form one vector, and are
+    trained together with the locations. `ShapeLikelihood` is the base class of such
+    kinds.
 
     Attributes
     ----------
