@@ -62,6 +62,9 @@ class NumberMoments(torch.nn.Module):
 def fit_linear(X, weight, n_factors, rng, max_rows=4000):
     """Fit factor analysis to standardised rows with gaps.
 
+    Noise variances are at least 1 over the number of rows, as if one more row had a
+    residual of one standard deviation: few rows make columns functions of each other.
+
     max_rows : number of rows that it is fitted to, drawn at random if there are more.
 
     Returns
@@ -75,7 +78,8 @@ def fit_linear(X, weight, n_factors, rng, max_rows=4000):
     if len(X) > max_rows:
         chosen = rng.choice(len(X), max_rows, replace=False)
         X, weight = X[chosen], weight[chosen]
-    return as_arrays(fit_factors(X, weight, n_factors))
+    coefs, log_noise = as_arrays(fit_factors(X, weight, n_factors))
+    return coefs, np.maximum(log_noise, -np.log(len(X)))
 
 
 def residuals_of(linear, X, rng):

@@ -322,6 +322,17 @@ def test_the_linear_model_is_fitted_with_gaps():
     assert best.mean() - model.score(X[:500]) < 0.05
 
 
+def test_few_rows_do_not_make_columns_functions_of_each_other():
+    """Of three rows, densities of new ones were thousands of nats too low."""
+    scores = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(103, 1)) + 0.2 * rng.normal(size=(103, 6))
+        model = MPTMaskedAutoencoder(**SMALL | {"random_state": seed}).fit(X[:3])
+        scores.append(model.score(X[3:]))
+    assert np.mean(scores) > -1000
+
+
 def test_two_modes_are_learned_where_a_linear_model_sees_none():
     rng = np.random.default_rng(0)
     t = rng.uniform(0, 2 * np.pi, 600)
