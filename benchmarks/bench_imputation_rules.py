@@ -86,7 +86,7 @@ OTHER_VALUES = {
     "64 factors": ((kinds_of_models,), "MAX_FACTORS", 64),
     "500 rows in the search": ((hidden_table,), "MAX_ROWS", 500),
     "2,000 rows in the search": ((hidden_table,), "MAX_ROWS", 2000),
-    "5,000 rows in fits": ((stacking,), "MAX_FIT_ROWS", 5000),
+    "3,000 rows in fits": ((stacking,), "MAX_FIT_ROWS", 3000),
     "no pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 1e-3),
     "100 pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 100.0),
     "50 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 50.0),

@@ -42,7 +42,8 @@ REFIT_PARAMS = {"max_iter": 10}
 WARM_START_PARAMS = {"max_iter": 30, "tol": 4e-4}  # tol in nats per row
 
 # Rows to which the chosen models are fitted; of longer tables, a sample. Errors of
-# estimates are below 1% of a standard deviation then.
+# estimates are below 1% of a standard deviation then. What fewer cost is in
+# benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
 MAX_FIT_ROWS = 20_000
 
 
