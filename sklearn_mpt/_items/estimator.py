@@ -1200,12 +1200,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If answers are missing, there are several groups, or too many pairs of items
             for a matrix over them.
-
-        Notes
-        -----
-        With more than three abilities the expected moments are averages over points.
-        Their errors change the statistics, of 300 rows by about 4 and of more rows by
-        more: then these are no tests. Fewer abilities have none of these errors.
         """
         rows, weight, _ = self._counted_rows(X, sample_weight)
         self._check_complete(rows, "model_fit")
