@@ -641,7 +641,10 @@ MIXTURE_NUMBERS = {
     "mixture one pair": number(noisy_fit, mixture_estimator, "MIN_PAIRS", 1),
     "mixture 8192 pairs": number(noisy_fit, mixture_estimator, "MIN_PAIRS", 8192),
     "mixture stream": number(
-        mixture_stream, mixture_training, "falling_size", partial(falling_size, delay=3)
+        mixture_stream,
+        mixture_training,
+        "falling_size",
+        lambda n_steps, delay: falling_size(n_steps, 10),
     ),
 }
 

@@ -199,7 +199,7 @@ class EM(Solver):
         """Mix the statistics of a part of a stream with those of the model."""
         statistics = self.rows.statistics(self.components)
         value = self.rows.value_of(statistics)
-        size = self.learning_rate * falling_size(self._n_steps)
+        size = self.learning_rate * falling_size(self._n_steps, delay=1)
         self.components = self.rows.moved(self.components, statistics, size)
         self.loss_curve.append(-value)
 
