@@ -153,9 +153,8 @@ class Columns(Likelihood):
             return argument
         if isinstance(argument, np.ndarray):
             return argument[..., getattr(self, f"places_{axis}{i}").cpu().numpy()]
-        index = self._slices[axis][
-            i
-        ]  # a slice, which copies nothing, where there is one
+        # a slice copies nothing; some places are none
+        index = self._slices[axis][i]
         if index is None:
             index = getattr(self, f"places_{axis}{i}")
         return argument[..., index]

@@ -166,7 +166,8 @@ def bound_grid(joint, seed, n_nodes=7, n_points=256):
 def spacing(joint, ratio, values=None):
     """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
-    values : entries (v, d) at which the information is computed; None is 1.
+    values : entries (v, d) at which the information is computed; None is what is
+        expected at each node.
     ratio : spacing in standard deviations of the narrowest posterior.
     """
     return spacings(max_precision(joint, values), ratio, MAX_SPACING).tolist()
@@ -175,7 +176,8 @@ def spacing(joint, ratio, values=None):
 def max_precision(joint, values=None, core=3.0, n_cells=12):
     """Return a bound of the precision of posteriors in each dimension; (k,).
 
-    values : entries (v, d) at which the information is computed; None is 1.
+    values : entries (v, d) at which the information is computed; None is what is
+        expected at each node.
     core : radius within which the grid must be fine enough, in units of z.
     n_cells : number of cells across the core, in each of which the information is
         bounded.
@@ -199,7 +201,10 @@ def _largest_information(joint, z, radius, values):
     ends = torch.stack(
         [min_location, location - location_radius, location + location_radius]
     )
+    likelihood = joint.likelihood
     if values is None:
-        values = torch.ones_like(ends[0, :1])
-    derivative, information = joint.likelihood.derivatives(values[:, None, None], ends)
+        values = likelihood.fill(likelihood.mean(ends))[None]
+    else:
+        values = values[:, None, None]
+    derivative, information = likelihood.derivatives(values, ends)
     return information.expand_as(derivative).amax((0, 1))

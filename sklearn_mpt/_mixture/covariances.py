@@ -156,17 +156,17 @@ class Full(CovarianceForm):
         return np.linalg.eigvalsh(covariances)[:, 0]
 
     def index(self, n_components, n_features):
-        first = torch.arange(n_components)[:, None, None] * self._n_entries(n_features)
-        return first + self._entries(n_features)
+        first = self._n_entries(n_features) * torch.arange(n_components, device="cpu")
+        return first[:, None, None] + self._entries(n_features)
 
     def _n_entries(self, n_features):
         return n_features * (n_features + 1) // 2
 
     def _entries(self, n_features):
         """Return the numbers of the entries of a symmetric matrix, (g, g)."""
-        entries = torch.zeros(n_features, n_features, dtype=torch.long)
-        rows, columns = torch.tril_indices(n_features, n_features)
-        entries[rows, columns] = torch.arange(len(rows))
+        entries = torch.zeros(n_features, n_features, dtype=torch.long, device="cpu")
+        rows, columns = torch.tril_indices(n_features, n_features, device="cpu")
+        entries[rows, columns] = torch.arange(len(rows), device="cpu")
         return torch.maximum(entries, entries.T)
 
 
@@ -275,7 +275,8 @@ class Diagonal(CovarianceForm):
         return covariances.min(axis=1)
 
     def index(self, n_components, n_features):
-        return torch.arange(n_components * n_features).view(n_components, -1)
+        numbers = torch.arange(n_components * n_features, device="cpu")
+        return numbers.view(n_components, -1)
 
 
 class Spherical(Diagonal):
@@ -294,7 +295,8 @@ class Spherical(Diagonal):
         return scatter.mean(1, keepdim=True).expand_as(scatter)
 
     def index(self, n_components, n_features):
-        return torch.arange(n_components)[:, None].expand(-1, n_features)
+        numbers = torch.arange(n_components, device="cpu")
+        return numbers[:, None].expand(-1, n_features)
 
 
 FORMS = {

@@ -14,6 +14,7 @@ from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.phases import best_of_runs
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come
+from sklearn_mpt._likelihoods.interval_codes import has_codes
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import (
     SufficientStatistics,
@@ -80,13 +81,24 @@ class MixtureRows:
         self._known = [*self._known[-1:], (components, total)]
         return total
 
-    def masked_statistics(self, components, rows, mask_index, masks):
-        """Return the statistics of masked rows, and the standard error of their value.
+    def mean_log_scale(self, log_scale):
+        """Return the mean over rows of the sum of these numbers of present columns."""
+        return float(self.weight @ (self._numbers(self.X) @ log_scale)) / self.n_rows
 
-        Rows that share a mask depend on each other, so the masks are what is drawn.
+    def _numbers(self, X):
+        """Return 1.0 where there is an entry with a density, else 0.0; (n, d)."""
+        return (~(X.isnan() | has_codes(X))).double()
+
+    def masked_statistics(self, components, rows, mask_index, masks, log_scale):
+        """Return the statistics of masked rows, their value, and its standard error.
+
+        Rows that share a mask depend on each other, so the masks are what is drawn. The
+        value, in nats per row, is that of columns that are divided by their scales, on
+        whose units the error would depend otherwise.
 
         rows : indices of rows, each equally often, (m,). mask_index : that of the mask
-        of each, (m,). masks : bool, (n_masks, d), True where hidden.
+        of each, (m,). masks : bool, (n_masks, d), True where hidden. log_scale :
+        logarithms of the scales, (d,).
         """
         layout = self.step_params.layout
         density = MixtureDensity(components, layout)
@@ -95,7 +107,7 @@ class MixtureRows:
         rows, mask_index = rows[order], mask_index[order]
         X, weight = self.X[rows], self.weight[rows] / (len(rows) / len(self.X))
         hidden = masks[mask_index] & ~X.isnan()
-        inflation = layout.n_features / masks.sum(1, keepdim=True)[mask_index]
+        inflation = layout.n_features / masks.double().sum(1, keepdim=True)[mask_index]
         parts, values = [], weight.new_zeros(len(masks))
         for part in density.blocks(observed[order]):
             statistics, value = statistics_of_masks(
@@ -107,9 +119,12 @@ class MixtureRows:
                 1 / self.n_rows,
             )
             parts.append(statistics)
+            numbers = inflation[part] * hidden[part] * self._numbers(X[part])
+            value = value + numbers @ log_scale
             values.index_add_(0, mask_index[part], weight[part] * value)
         weights = weight.new_zeros(len(masks)).index_add_(0, mask_index, weight)
-        return reduce(add, parts), error_of_groups(values, weights)
+        mean = float(values.sum()) / self.n_rows
+        return reduce(add, parts), mean, error_of_groups(values, weights)
 
     def value_of(self, statistics):
         """Return the mean value of a row, in nats.
@@ -257,14 +272,18 @@ class MaskedEM(NoisySteps):
     def init(self, max_iter):
         best = best_of_starts(self.rows, self.starts, self.tol, max_iter)
         self.point = self._average = best
+        layout = self.rows.step_params.layout
+        self._log_scale = layout.log_scale(best)
+        self.log_scale = self.rows.mean_log_scale(self._log_scale)
 
     def batches(self):
         return [self.draw_masks(self.rows.X, self.rng)]
 
     def move(self, point, batch):
         rows = self.rows
-        statistics, error = rows.masked_statistics(point, *batch)
-        value = float(statistics.value) / rows.n_rows
+        statistics, value, error = rows.masked_statistics(
+            point, *batch, self._log_scale
+        )
         gradient = gradient_of(point, statistics, rows.n_rows, rows.step_params)
         size, full = backtrack(
             lambda size: rows.m_step(point, statistics, size, are_differences=True),
