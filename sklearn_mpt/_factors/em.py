@@ -52,7 +52,9 @@ def fit_factors(
 ):
     """Fit factor analysis to standardised rows with gaps, by corrected steps of EM.
 
-    Others for the noise variances are far too long near the floor, and are halved.
+    The information of each noise variance is that of complete data, as in EM: the joint
+    information of rows with gaps is nearly 0 near the floor, where steps by it are far
+    too long.
 
     Parameters
     ----------

@@ -153,8 +153,7 @@ class Columns(Likelihood):
             return argument
         if isinstance(argument, np.ndarray):
             return argument[..., getattr(self, f"places_{axis}{i}").cpu().numpy()]
-        # a slice copies nothing; some places are none
-        index = self._slices[axis][i]
+        index = self._slices[axis][i]  # a slice, which copies nothing, if it is one
         if index is None:
             index = getattr(self, f"places_{axis}{i}")
         return argument[..., index]
