@@ -57,33 +57,50 @@ def column_names(X):
     return _frame(X).columns if is_into_dataframe(X) else list(range(np.shape(X)[1]))
 
 
-def column_place(key, names, parameter):
-    """Return the place of the column that a key of a dict names.
+def by_column(values, names, parameter):
+    """Return the values of a dict, by the index of the column that each key names.
 
     names : names of all columns. parameter : name of the dict, for messages.
     """
+    found = {}
+    for key, value in values.items():
+        j = column_index(key, names, parameter)
+        if j in found:
+            raise ValueError(
+                f"{parameter} names column {names[j]!r} twice, by its name or its "
+                f"number {j}. Name it once."
+            )
+        found[j] = value
+    return found
+
+
+def column_index(key, names, parameter):
+    """Return the index of the column that a name or a number stands for.
+
+    names : names of all columns. parameter : where the key is given, for messages.
+    """
     key = plain(key)
     is_bool = isinstance(key, bool)  # True equals 1
-    places = [
+    found = [
         j
         for j, name in enumerate(names)
         if name == key and isinstance(name, bool) == is_bool
     ]
-    is_place = isinstance(key, Integral) and not is_bool
-    if not places and is_place and -1 < key < len(names):
-        places = [int(key)]
-    if not places:
+    is_index = isinstance(key, Integral) and not is_bool
+    if not found and is_index and -1 < key < len(names):
+        found = [int(key)]
+    if not found:
         raise ValueError(
             f"{parameter} names a column {key!r}, which X does not have. Its "
             f"columns are {listed(names)}."
         )
-    if len(places) > 1:
+    if len(found) > 1:
         raise ValueError(
-            f"{parameter} names a column {key!r}, and X has {len(places)} of that "
-            f"name, at {listed(places)}. Name them by these numbers, or give a "
+            f"{parameter} names a column {key!r}, and X has {len(found)} of that "
+            f"name, at {listed(found)}. Name them by these numbers, or give a "
             "sequence with an entry for each column."
         )
-    return places[0]
+    return found[0]
 
 
 def library_of(X):
@@ -233,29 +250,32 @@ class Column(NamedTuple):
         return made.astype(self.stored) if is_restored else made
 
 
-def columns_of(X, is_wanted=None, places=None):
+def columns_of(X, is_wanted=None):
     """Return the columns of a DataFrame or of an array.
 
     is_wanted : callable
         Takes the narwhals dtype of a DataFrame's column; returns whether to read it.
         None reads all.
-    places : sequence of int
-        Which columns to read, in order. None reads all.
     """
     if is_into_dataframe(X):
-        frame, names = frame_of(X), column_names(X)
-        if places is None:
-            named = zip(names, frame.iter_columns(), strict=True)
-        else:
-            distinct = frame.columns
-            named = ((names[j], frame.get_column(distinct[j])) for j in places)
+        named = zip(column_names(X), frame_of(X).iter_columns(), strict=True)
         if is_wanted is not None:
             named = (column for column in named if is_wanted(column[1].dtype))
         return [_of_series(*column) for column in named]
+    return [column for _, column in columns_at(X, range(np.shape(X)[1]))]
+
+
+def columns_at(X, indices):
+    """Return the columns with some indices: a list of pairs of index and column."""
+    if is_into_dataframe(X):
+        frame, names = frame_of(X), column_names(X)
+        return [
+            (j, _of_series(names[j], frame.get_column(frame.columns[j])))
+            for j in indices
+        ]
     X = objects_of(np.asarray(X))
     missing = missing_in_array(X)
-    places = range(X.shape[1]) if places is None else places
-    return [Column(j, X[:, j], missing[:, j], None) for j in places]
+    return [(j, Column(j, X[:, j], missing[:, j], None)) for j in indices]
 
 
 def objects_of(X):

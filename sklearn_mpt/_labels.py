@@ -29,8 +29,8 @@ def labels_of(value, axis=0):
     return value.index.tolist() if has_index else None
 
 
-def places_of(names, labels, parameter, whose=COLUMNS):
-    """Return the place of each name among the labels of a parameter.
+def indices_of(names, labels, parameter, whose=COLUMNS):
+    """Return the index of each name among the labels of a parameter.
 
     Labels are names, in any order, or else numbers 0, 1, ...
 
@@ -39,10 +39,10 @@ def places_of(names, labels, parameter, whose=COLUMNS):
     labels, names = (list(map(plain, part)) for part in (labels, names))
     if labels == names:
         return np.arange(len(names))
-    place = {label: i for i, label in enumerate(labels)}
+    index = {label: i for i, label in enumerate(labels)}
     for known in (names, list(range(len(labels)))):
-        if len(labels) == len(place) == len(known) and set(known) == set(place):
-            return np.array([place[label] for label in known], dtype=int)
+        if len(labels) == len(index) == len(known) and set(known) == set(index):
+            return np.array([index[label] for label in known], dtype=int)
     raise ValueError(
         f"{parameter} must have the labels of the {whose}, {listed(names)}, or 0, 1, "
         f"..., got {listed(labels)}. An array, such as of to_numpy(), goes by position."
@@ -67,7 +67,7 @@ def aligned(value, names, parameter, whose=COLUMNS):
     array = np.asarray(list(value.values()) if is_dict else value)
     for axis, (known, found) in enumerate(zip(names, labels, strict=True)):
         if known is not None and found is not None:
-            array = array.take(places_of(known, found, parameter, whose), axis)
+            array = array.take(indices_of(known, found, parameter, whose), axis)
     return array
 
 

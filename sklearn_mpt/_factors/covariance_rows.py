@@ -13,7 +13,7 @@ from sklearn.utils import check_array
 
 from sklearn_mpt._checks import check_floats
 from sklearn_mpt._frames import column_names, joined_frame, library_of
-from sklearn_mpt._labels import aligned, labels_of, places_of
+from sklearn_mpt._labels import aligned, indices_of, labels_of
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 
 WHOSE = "columns of covariance"
@@ -71,7 +71,7 @@ def rows_from_covariance(
     if S.shape != (d, d):
         raise ValueError(f"covariance must be square, got shape {S.shape}.")
     if labels_of(covariance) is not None:
-        S = S[places_of(names, labels_of(covariance), "rows of covariance", WHOSE)]
+        S = S[indices_of(names, labels_of(covariance), "rows of covariance", WHOSE)]
     size = np.abs(S).max()
     if np.abs(S - S.T).max() > MAX_GIVEN_ERROR * size:
         raise ValueError("covariance must be symmetric, got one that is not.")

@@ -7,13 +7,13 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._frames import (
+    by_column,
     column_names,
-    column_place,
     columns_of,
     is_missing,
     plain,
 )
-from sklearn_mpt._labels import labels_of, places_of
+from sklearn_mpt._labels import indices_of, labels_of
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.reader import TableReader
@@ -92,12 +92,13 @@ class Adjustments(NamedTuple):
 
         A sum outside of a bound becomes that bound. gaps : bool, shape (n, d).
         """
-        places = np.flatnonzero((self.shift != 0) & gaps.any(axis=0)).tolist()
-        if not places:
+        is_shifted = self.shift != 0
+        columns = np.flatnonzero(is_shifted & gaps.any(axis=0)).tolist()
+        if not columns:
             return filled
-        rows = reader.encode(filled, places) + self.shift
+        rows = reader.encode(filled, columns) + self.shift
         rows = np.fmin(np.fmax(rows, self.low), self.high)  # NaN is no bound
-        return reader.fill(filled, rows, gaps & np.isin(np.arange(len(gaps.T)), places))
+        return reader.fill(filled, rows, gaps & is_shifted)
 
 
 class _Columns:
@@ -126,7 +127,7 @@ class _Columns:
         except (TypeError, ValueError) as error:
             self.problems.append(str(error))
             return np.full(len(self.names), default)
-        numbers = {j: self._numbers(j, by) for j, by in given.items()}
+        numbers = {j: self._numbers(j, number) for j, number in given.items()}
         values = np.full(len(self.names), default)
         if any(map(np.ndim, numbers.values())):
             values = np.tile(values, (self.n_rows, 1))
@@ -141,12 +142,19 @@ class _Columns:
 
     def _given(self, value):
         """Return a number, or numbers of entries, for the columns that have any."""
-        if isinstance(value, Mapping):
-            return self._by_label(value)
-        labels = labels_of(value)
-        if np.ndim(value) == 1 and labels not in (None, list(range(len(value)))):
-            return self._by_label(value)
-        shape = tuple(map(int, np.shape(value)))
+        labels, is_dict = labels_of(value), isinstance(value, Mapping)
+        is_series = np.ndim(value) == 1 and labels is not None
+        is_numbered = is_series and labels == list(range(len(labels)))
+        if is_numbered or not (is_dict or is_series):
+            self._check_shape(tuple(map(int, np.shape(value))))
+        if is_dict or is_series:
+            return by_column(value, self.names, self.parameter)
+        if np.ndim(value) == 2:
+            return self._of_entries(value)
+        return dict(enumerate(np.asarray(value).tolist()))
+
+    def _check_shape(self, shape):
+        """Refuse an array that is not of columns, nor of entries if there are some."""
         allowed = [(len(self.names),)]
         if self.n_rows is not None:
             allowed.append((self.n_rows, len(self.names)))
@@ -158,10 +166,9 @@ class _Columns:
                 f"columns,{of_entries} got shape {shape}."
                 f"{self._advice if len(shape) == 2 else ''}"
             )
-        if len(shape) == 1:
-            is_labelled = labels is not None
-            numbers = dict(enumerate(np.asarray(value).tolist()))
-            return self._by_label(numbers) if is_labelled else numbers
+
+    def _of_entries(self, value):
+        """Return the numbers of a table of entries, by their columns."""
         columns = columns_of(value)
         names = [column.name for column in columns]
         has_names = is_into_dataframe(value) and (
@@ -174,37 +181,22 @@ class _Columns:
                 f"{self.parameter} must have the columns of X; these are only in one "
                 f"of them: {listed(others)}."
             )
-        places = [
-            column_place(name, self.names, self.parameter) if has_names else j
-            for j, name in enumerate(names)
-        ]
         rows = self._rows(value, self.parameter)
-        return {
-            j: column.values[rows].astype(object).tolist()
-            for j, column in zip(places, columns, strict=True)
+        numbers = {
+            column.name if has_names else j: column.values[rows].astype(object).tolist()
+            for j, column in enumerate(columns)
             if len(column.present)
         }
-
-    def _by_label(self, value):
-        """Return the entries of a dict or a Series, by the places of their columns."""
-        given = {}
-        for key, by in value.items():
-            place = column_place(key, self.names, self.parameter)
-            if place in given:
-                raise ValueError(
-                    f"{self.parameter} names column {self.names[place]!r} twice."
-                )
-            given[place] = by
-        return given
+        return by_column(numbers, self.names, self.parameter) if has_names else numbers
 
     def _rows(self, value, name):
-        """Return the places of the rows of the table among entries of a value."""
+        """Return the indices of the rows of the table among entries of a value."""
         labels = labels_of(value)
         if labels is None:
             return slice(None)
         names = labels_of(self.table)
         names = range(self.n_rows) if names is None else names
-        return places_of(names, labels, name, "rows of X")
+        return indices_of(names, labels, name, "rows of X")
 
     @property
     def _advice(self):
@@ -227,8 +219,8 @@ class _Columns:
                 entries = np.asarray(value, dtype=object)[self._rows(value, name)]
                 numbers = np.array(
                     [
-                        np.nan if is_missing(by) else _number(by, name, self.parameter)
-                        for by in entries.tolist()
+                        np.nan if is_missing(x) else _number(x, name, self.parameter)
+                        for x in entries.tolist()
                     ]
                 )
         except ValueError as error:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_choice, check_int
-from sklearn_mpt._frames import column_names, column_place
+from sklearn_mpt._frames import column_index, column_names
 from sklearn_mpt._imputation.gaps import with_missing
 from sklearn_mpt._measure.plotting import Display
 from sklearn_mpt._measure.rows import missing_entries, take
@@ -155,12 +155,12 @@ class ImputationDisplay(Display):
         rng = np.random.default_rng(spawn_seeds(state, 1)[0])
         X = imputer._known(X)
         names, missing = column_names(X), missing_entries(X)
-        places = _places(columns, names, missing, imputer._reader)
+        indices = _indices(columns, names, missing, imputer._reader)
         filled = imputer._predicted(X, method, seed_from(rng))
         observed = imputer._reader.encode(X)
         described = [
             _described(imputer._reader, j, names[j], observed[:, j], filled[:, j])
-            for j in places
+            for j in indices
         ]
         levels = _levels(imputer, X, n_draws, rng)
         return cls(described, missing, levels, names).plot(ax)
@@ -227,7 +227,7 @@ class ImputationDisplay(Display):
         )
 
 
-def _places(columns, names, missing, reader):
+def _indices(columns, names, missing, reader):
     """Return the indices of the columns to draw."""
     has_gaps = missing.any(axis=0) & np.isin(np.arange(len(names)), reader.modelled)
     if not has_gaps.any():
@@ -236,13 +236,13 @@ def _places(columns, names, missing, reader):
         counts = np.where(has_gaps, missing.sum(axis=0), 0)
         most = np.argsort(-counts, kind="stable")[: min(MAX_COLUMNS, has_gaps.sum())]
         return np.sort(most).tolist()
-    places = [column_place(key, names, "columns") for key in columns]
-    others = [names[j] for j in places if not has_gaps[j]]
-    if others or not places:
+    indices = [column_index(key, names, "columns") for key in columns]
+    others = [names[j] for j in indices if not has_gaps[j]]
+    if others or not indices:
         raise ValueError(
             f"columns must have gaps that the imputer fills in, got {listed(others)}."
         )
-    return places
+    return indices
 
 
 def _described(reader, j, name, observed, filled):
@@ -347,14 +347,14 @@ def _levels(imputer, X, n_draws, rng):
 def _levels_of_numbers(entries, drawn, rng):
     """Return the levels of central intervals of draws that just hold entries, (n,).
 
-    A number equal to draws has a random place among them, so that levels of right
+    A number equal to draws has a random rank among them, so that levels of right
     draws are uniform in 0..1.
 
     entries : shape (n,). drawn : shape (n_draws, n).
     """
     below, equal = (drawn < entries).sum(axis=0), (drawn == entries).sum(axis=0)
-    place = below + (equal + 1) * rng.random(len(entries))
-    return np.abs(2 * place / (len(drawn) + 1) - 1)
+    rank = below + (equal + 1) * rng.random(len(entries))
+    return np.abs(2 * rank / (len(drawn) + 1) - 1)
 
 
 def _levels_of_codes(entries, drawn, rng):
@@ -365,8 +365,8 @@ def _levels_of_codes(entries, drawn, rng):
     own = np.take_along_axis(counts, entries.astype(int)[None], axis=0)
     before = np.where(counts > own, counts, 0).sum(axis=0)
     tied = np.where(counts == own, counts, 0).sum(axis=0)
-    place = before + (tied + 1) * rng.random(len(entries))
-    return place / (len(drawn) + 1)
+    rank = before + (tied + 1) * rng.random(len(entries))
+    return rank / (len(drawn) + 1)
 
 
 def _last(entries, drawn):

@@ -9,6 +9,7 @@ from sklearn.utils import check_array
 
 from sklearn_mpt._frames import (
     array_of_objects,
+    columns_at,
     columns_of,
     is_missing,
     missing_in_array,
@@ -84,9 +85,9 @@ def without_unknown(X, categories):
     X : DataFrame or ndarray
     unknown : dict from indices of columns to lists of unknown categories
     """
-    places = [j for j, known in enumerate(categories) if known is not None]
+    coded = [j for j, known in enumerate(categories) if known is not None]
     gaps, unknown = {}, {}
-    for j, column in zip(places, columns_of(X, places=places), strict=True):
+    for j, column in columns_at(X, coded):
         known = set(categories[j].tolist())
         is_known = [_is_in(value, known) for value in column.values.tolist()]
         is_unknown = ~np.array(is_known, dtype=bool) & ~column.missing
@@ -115,8 +116,8 @@ def with_missing(X, gaps):
         for j, rows in gaps.items():
             X[rows, j] = np.nan
         return X
-    series, places = [], list(gaps)
-    for j, column in zip(places, columns_of(X, places=places), strict=True):
+    series = []
+    for j, column in columns_at(X, gaps):
         values = column.values.astype(object)
         values[gaps[j] | column.missing] = None
         series.append(column.series_of(values.tolist(), _nullable(column)))
@@ -194,13 +195,13 @@ def keep_columns(X, kept):
     return frame.select(names).to_native()
 
 
-def with_zeros(reader: TableReader, places) -> TableReader:
+def with_zeros(reader: TableReader, empty) -> TableReader:
     """Return a reader that fills empty columns of numbers with 0, as scikit-learn does.
 
-    places : indices of the empty columns.
+    empty : indices of the empty columns.
     """
     categories = list(reader.categories)
-    for j in places:
+    for j in empty:
         storage = ColumnStorage(**reader.storage[j])
         if storage.holds in ("numbers", "integers"):
             categories[j] = array_of_objects([0])

@@ -27,7 +27,7 @@ from sklearn_mpt._checks import (
     rows_that_count,
     warn_caller,
 )
-from sklearn_mpt._frames import column_names, columns_of, with_distinct_names
+from sklearn_mpt._frames import column_names, columns_at, with_distinct_names
 from sklearn_mpt._imputation.adjustments import (
     ADVICE_ON_ENTRIES,
     Adjustments,
@@ -814,13 +814,13 @@ def _ways_to_model(reasons, names):
 
 def _looks_of_strings(X, reader, reasons):
     """Return a sentence on each column of strings that look like numbers or dates."""
-    places = [
+    indices = [
         j
         for j, kind in enumerate(reader.kinds)
         if kind == "categorical" or " distinct strings " in reasons.get(j, "")
     ]
     sentences = []
-    for j, column in zip(places, columns_of(X, places=places), strict=True):
+    for j, column in columns_at(X, indices):
         is_of_levels = reader.storage[j]["holds"] == "levels"
         look = None if is_of_levels else look_of(column.present.tolist())
         if look is not None:

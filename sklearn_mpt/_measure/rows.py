@@ -13,6 +13,7 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from scipy.sparse import issparse
 
 from sklearn_mpt._frames import (
+    columns_at,
     columns_of,
     frame_of,
     is_of_numbers,
@@ -129,7 +130,7 @@ def as_numbers(X):
         for j, array in numbers_of(X).items()
     }
     others = [j for j in range(np.shape(X)[1]) if j not in arrays]
-    for j, column in zip(others, columns_of(X, places=others), strict=True):
+    for j, column in columns_at(X, others):
         arrays[j] = np.where(column.missing, np.nan, column.values).astype(np.float64)
     return np.column_stack([arrays[j] for j in range(len(arrays))])
 
@@ -178,9 +179,9 @@ def with_entries(X, others, indices):
         return np.where(indices < 0, X, entries)
     frame, n_rows = _numbered(X), len(indices)
     joined = nw.concat([frame, _numbered(others)], how="vertical")
-    places = np.where(indices < 0, np.arange(n_rows)[:, None], n_rows + indices)
+    sources = np.where(indices < 0, np.arange(n_rows)[:, None], n_rows + indices)
     columns = [
-        joined[frame.columns[j]][places[:, j].tolist()]
+        joined[frame.columns[j]][sources[:, j].tolist()]
         for j in np.flatnonzero((indices >= 0).any(axis=0))
     ]
     filled = frame.with_columns(*columns).to_native()

@@ -14,8 +14,8 @@ from sklearn_mpt._frames import (
     ADVICE_ON_INTERVALS,
     VALUE_WORDS,
     array_of_objects,
+    by_column,
     column_names,
-    column_place,
     columns_of,
     no_numbers,
     one_of_each_type,
@@ -106,21 +106,14 @@ def requested_kinds(likelihood, names, allowed, others="gaussian"):
 
 def _from_mapping(likelihood, names, choices, others):
     """Return the entry of the dict for each column, or that of `...` for others."""
-    requested = {}
-    for key, kind in likelihood.items():
-        if key is ...:
-            check_choice(kind, "likelihood of the other columns (...)", choices)
-            others = str(kind)
-            continue
-        place = column_place(key, names, "likelihood")
-        check_choice(kind, f"likelihood of column {names[place]!r}", choices)
-        if place in requested:
-            raise ValueError(
-                f"likelihood names column {names[place]!r} twice: by its name and by "
-                f"its number {place}. Name it once."
-            )
-        requested[place] = str(kind)
-    return [requested.get(place, others) for place in range(len(names))]
+    named = dict(likelihood)
+    if ... in named:
+        others = named.pop(...)
+        check_choice(others, "likelihood of the other columns (...)", choices)
+    requested = by_column(named, names, "likelihood")
+    for j, kind in requested.items():
+        check_choice(kind, f"likelihood of column {names[j]!r}", choices)
+    return [str(requested.get(j, others)) for j in range(len(names))]
 
 
 def _kind_of_column(requested, column, allowed):

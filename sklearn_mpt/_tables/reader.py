@@ -12,6 +12,7 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn_mpt._frames import (
     array_of_objects,
     column_names,
+    columns_at,
     columns_of,
     frame_of,
     joined_frame,
@@ -150,19 +151,19 @@ class TableReader(NamedTuple):
         """
         gaps = np.isnan(codes)
         gaps[:, [kind is None for kind in self.kinds]] = False
-        places = self.constant.tolist()
-        if places:
-            for j, column in zip(places, columns_of(X, places=places), strict=True):
+        constant = self.constant.tolist()
+        if constant:
+            for j, column in columns_at(X, constant):
                 gaps[:, j] = column.missing
         return gaps
 
-    def encode(self, X, places=None):
+    def encode(self, X, indices=None):
         """Return an array of floats, NaN where missing and in columns without a kind.
 
-        places : columns to read, by default all that have a kind; others are NaN.
+        indices : columns to read, by default all that have a kind; others are NaN.
         """
         given, codes = X, np.full(np.shape(X), np.nan)
-        places = self.modelled.tolist() if places is None else places
+        indices = self.modelled.tolist() if indices is None else indices
         if is_into_dataframe(X):
             X = frame_of(X)
             numbers = {
@@ -172,11 +173,11 @@ class TableReader(NamedTuple):
                 and self.categories[j] is None
                 and not self.storage[j]["days"]
             }
-            for j in places:
+            for j in indices:
                 if j in numbers:
                     codes[:, j] = numbers[j]
-            places = [j for j in places if j not in numbers]
-        for j, column in zip(places, columns_of(X, places=places), strict=True):
+            indices = [j for j in indices if j not in numbers]
+        for j, column in columns_at(X, indices):
             known = self.categories[j]
             if self.kinds[j] == INTERVAL:
                 codes[:, j] = codes_of_column(column)
@@ -239,26 +240,25 @@ class TableReader(NamedTuple):
         constant = self.constant
         rows = np.array(rows)
         rows[:, constant] = np.where(gaps[:, constant], 0.0, np.nan)
-        places = np.union1d(self.modelled, constant)
-        places = places[gaps[:, places].any(axis=0)].tolist()
+        indices = np.union1d(self.modelled, constant)
+        indices = indices[gaps[:, indices].any(axis=0)].tolist()
         if not is_into_dataframe(X):
-            return self._fill_array(X, rows, gaps, places)
+            return self._fill_array(X, rows, gaps, indices)
         filled = [
             filled_series(
                 column,
                 rows[:, j],
                 gaps[:, j],
                 ColumnStorage(**self.storage[j]),
-                categories,
+                self.categories[j],
             )
-            for j, column in zip(places, columns_of(X, places=places), strict=True)
-            for categories in [self.categories[j]]
+            for j, column in columns_at(X, indices)
         ]
         return with_columns(X, filled)
 
-    def _fill_array(self, X, rows, gaps, places):
+    def _fill_array(self, X, rows, gaps, indices):
         X = np.array(X)
-        for j in places:
+        for j in indices:
             storage = ColumnStorage(**self.storage[j])
             filled_array(X, j, rows[:, j], gaps[:, j], storage, self.categories[j])
         return X
@@ -285,7 +285,7 @@ def _check_finite(codes, X):
 
 
 def _codes(column, categories):
-    codes = _places(column, categories).astype(np.float64)
+    codes = _indices_among(column, categories).astype(np.float64)
     codes[column.missing] = np.nan
     unseen = {plain(value) for value in column.values[codes == -1].tolist()}
     if unseen:
@@ -296,13 +296,13 @@ def _codes(column, categories):
     return codes
 
 
-def _places(column, categories):
-    """Return the places of values among categories, -1 where there is none; (n,)."""
+def _indices_among(column, categories):
+    """Return the indices of values among categories, -1 where there is none; (n,)."""
     values = column.values
     if values.dtype.kind in "fiub" and categories.dtype.kind in "fiub":
         order = np.argsort(categories)
-        places = np.searchsorted(categories, values, sorter=order)
-        codes = order[places.clip(max=len(categories) - 1)]
+        ranks = np.searchsorted(categories, values, sorter=order)
+        codes = order[ranks.clip(max=len(categories) - 1)]
         return np.where(categories[codes] == values, codes, -1)
     known = {value: code for code, value in enumerate(categories.tolist())}
     try:
