@@ -97,7 +97,7 @@ def text_curve(scores):
         std_errors=noise.std_errors,
         n_features=100,
         text_scores=_average(at_rates, counts),
-        text_lml=float(_average(scores.totals()[0], counts)),
+        text_lml=float(_average(scores.totals(), counts)),
         text_noise=scores.noise_of_terms(counts / counts.sum()),
         noise=noise,
         has_blocks=scores.draw.mask_blocks is not None,
@@ -120,11 +120,11 @@ class TextScores:
     first: np.ndarray  # index of the first text equal to each, shape (n_texts,)
 
     def totals(self):
-        """Add up the terms of each text and their variances; shape (2, n_texts)."""
-        totals = np.zeros((2, len(self.first)))
+        """Return the scores of the texts, (n_texts,)."""
+        totals = np.zeros(len(self.first))
         for window, score in self._pairs():
-            totals[:, window.text] += score.terms.sum(), np.sum(score.contrasts**2)
-        return totals[:, self.first]
+            totals[window.text] += score.terms.sum()
+        return totals[self.first]
 
     def std_errors(self):
         """Return standard errors of the totals over masks, (n_texts,).

@@ -129,8 +129,8 @@ class TextScoresMixin(OpenedModelMixin):
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
         scores.warn_of_noise()
-        log_prob, _ = scores.totals()
-        log_prob = log_prob + length_term(length_log_prob, scores.n_tokens())
+        n_tokens = scores.n_tokens()
+        log_prob = scores.totals() + length_term(length_log_prob, n_tokens)
         return (log_prob, scores.std_errors()) if return_std else log_prob
 
     def score(self, X: Texts, y: object = None) -> float:
@@ -284,7 +284,7 @@ class TextScoresMixin(OpenedModelMixin):
         scores.warn_of_noise()
         n_tokens = scores.n_tokens().sum()
         with np.errstate(over="ignore", invalid="ignore"):
-            perplexity = np.exp(-scores.totals()[0].sum() / n_tokens)
+            perplexity = np.exp(-scores.totals().sum() / n_tokens)
             error = perplexity * self._error_of_sum(scores, return_std) / n_tokens
         return (float(perplexity), float(error)) if return_std else float(perplexity)
 
@@ -344,7 +344,7 @@ class TextScoresMixin(OpenedModelMixin):
         n_units = n_tokens if unit == "token" else self._count(unit, texts, n_tokens)
         with np.errstate(invalid="ignore", divide="ignore"):
             per_nat = 1 / (np.log(2) * np.float64(n_units))
-            bits = -scores.totals()[0].sum() * per_nat
+            bits = -scores.totals().sum() * per_nat
             error = self._error_of_sum(scores, return_std) * per_nat
         return (float(bits), float(error)) if return_std else float(bits)
 
@@ -428,7 +428,7 @@ class TextScoresMixin(OpenedModelMixin):
         """Compute `score_samples` with the masks of a seed, for `compare_lml`."""
         self._check_is_fitted()
         draw = self._draw_of(self.method, seed, self.n_masks)
-        return self._score_texts(X, draw, n_jobs).totals()[0]
+        return self._score_texts(X, draw, n_jobs).totals()
 
     def _score_hidden(self, X, mask):
         """Score one row for each text, in which its whole mask is hidden."""
@@ -460,7 +460,7 @@ class TextScoresMixin(OpenedModelMixin):
     def _lml_along_orders(self, X, n_orders, random_state, n_jobs):
         """Compute what `lml_samples` returns for texts."""
         scores = self._score_along_orders(X, n_orders, random_state, n_jobs)
-        return scores.totals()[0], scores.std_errors()
+        return scores.totals(), scores.std_errors()
 
     def _score_along_orders(self, X, n_orders, random_state, n_jobs):
         self._check_is_fitted()

@@ -133,7 +133,7 @@ class StreamingMixin(TextScoresMixin):
             missing = list(dict.fromkeys(text for text in texts if text not in known))
             if missing:
                 scores = self._score_texts(missing, self._draw(), verbose=False)
-                values = scores.totals()[0], scores.std_errors(), scores.n_tokens()
+                values = scores.totals(), scores.std_errors(), scores.n_tokens()
                 known |= dict(zip(missing, zip(*values, strict=True), strict=True))
                 if store is not None:
                     failure = store.add(missing, values)

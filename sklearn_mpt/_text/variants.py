@@ -325,7 +325,7 @@ class VariantsMixin(TextScoresMixin):
         """Score texts less the first; returns log-ratios and errors."""
         draw = self._draw() if method == "joint" else MaskDraw("pll", self._seed, 1)
         scores = self._score_texts(texts, draw)
-        totals, errors = scores.totals()[0], scores.std_errors()
+        totals, errors = scores.totals(), scores.std_errors()
         totals = totals + length_term(length_log_prob, scores.n_tokens())
         return totals[1:] - totals[0], np.hypot(errors[1:], errors[0])
 

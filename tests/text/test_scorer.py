@@ -325,8 +325,9 @@ def test_curve_averages_the_features_and_the_sums():
     assert_allclose(curve.mask_rates, np.arange(1, 100) / 100)
     features = scorer.transform(texts)
     assert_allclose(curve.scores, np.nanmean(features, axis=0))
-    log_prob, variance = scorer._score_texts(texts, scorer._draw()).totals()
-    assert_allclose(curve.lml, log_prob.mean())
+    scores = scorer._score_texts(texts, scorer._draw())
+    assert_allclose(curve.lml, scores.totals().mean())
+    variance = np.array([np.sum(score.contrasts**2) for score in scores.scores])
     unique = np.append(4 * variance[0], variance[1:5])  # repeated: the same masks
     assert_allclose(curve.lml_std_error, np.sqrt(np.sum(unique)) / 7)
     assert_allclose(curve.area(512), 0.01 * 512 * curve.scores.sum())

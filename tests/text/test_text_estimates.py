@@ -264,7 +264,7 @@ def test_second_draws_give_the_error_of_a_sum_of_single_draws():
         assert np.isnan(scores.std_error_of_sum())
         picked = rng.permutation(scores.without_error())[:10]
         again = dict(zip(picked, scores_of(1000 + seed, picked), strict=True))
-        sums.append(scores.totals()[0].sum())
+        sums.append(scores.totals().sum())
         variances.append(scores.std_error_by_second_draws(again) ** 2)
     # enlarged by Student's t
     assert 0.8 < np.mean(variances) / np.var(sums, ddof=1) < 2.2

@@ -143,7 +143,7 @@ def errors_of(tables, windows, draws, truth):
         owns = [replace(draw, seed=seed) for draw in draws]
         parts = [score_of(*each, owns[0]) for each in zip(tables, windows, strict=True)]
         texts = [TextScores(windows, parts, o, np.arange(len(windows))) for o in owns]
-        scores.append(texts[0].totals()[0])
+        scores.append(texts[0].totals())
         errors.append([each.std_errors() for each in texts])
         of_sums.append([each.std_error_of_sum() for each in texts])
     off = np.array(scores) - truth
