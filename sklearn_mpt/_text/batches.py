@@ -111,13 +111,12 @@ def _score_block(language_model, windows, draw):
         for hidden, target in draw.plan(window)
     )
     log_prob, targets, owners = predict(language_model, windows, rows)
-    starts = np.searchsorted(owners, range(1, len(windows)))
-    parts = np.split(log_prob, np.cumsum([len(t) for t in targets])[starts - 1])
+    first_rows = np.searchsorted(owners, range(len(windows) + 1))
+    first_targets = np.cumsum([0, *map(len, targets)])[first_rows]
+    bounds = zip(windows, pairwise(first_targets), pairwise(first_rows), strict=True)
     return [
-        draw.estimate(window, part, owned)
-        for window, part, owned in zip(
-            windows, parts, _split(targets, starts), strict=True
-        )
+        draw.estimate(window, log_prob[slice(*places)], targets[slice(*own_rows)])
+        for window, places, own_rows in bounds
     ]
 
 
@@ -166,10 +165,16 @@ def predict(language_model, windows, rows, pick=None):
 def predict_by_row(language_model, windows, rows, pick=None):
     """Return an array of log-probabilities, of its targets, for each row.
 
-    Parameters are those of `predict`.
+    rows : list, in any order. Other parameters are those of `predict`.
     """
-    log_prob, targets, _ = predict(language_model, windows, rows, pick)
-    return np.split(log_prob, np.cumsum([len(places) for places in targets])[:-1])
+    if not rows:
+        return []
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i].hidden))
+    longest_first = [rows[i] for i in order]
+    log_prob, targets, _ = predict(language_model, windows, longest_first, pick)
+    parts = np.split(log_prob, np.cumsum([len(places) for places in targets])[:-1])
+    part_of = dict(zip(order, parts, strict=True))
+    return [part_of[i] for i in range(len(rows))]
 
 
 def _check_numbers(log_prob, targets, owners, windows):
@@ -182,11 +187,6 @@ def _check_numbers(log_prob, targets, owners, windows):
             f"The predictions of the model for texts[{first.text}] are not finite, but "
             f"NaN. {OVERFLOW_ADVICE}"
         )
-
-
-def _split(items, starts):
-    bounds = pairwise([0, *starts, len(items)])
-    return [items[start:stop] for start, stop in bounds]
 
 
 def pack(rows, batch_tokens, can_pad):

@@ -46,7 +46,6 @@ def measure_excess(language_model, windows, seed):
     ]
     if len(windows) < MIN_TEXTS:
         return None
-    windows = sorted(windows, key=lambda window: -len(window))
     rng, rows = np.random.default_rng([seed, *b"excess"]), []
     for index, window in enumerate(windows):
         n_hidden = mask_size(LOW_RATE, len(window.places))

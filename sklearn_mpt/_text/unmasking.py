@@ -167,13 +167,8 @@ class Unmasker:
 
     def _ask(self, blanks, rows, pick):
         """Return what a model predicts for the targets of rows."""
-        if not rows:
-            return []
         windows = [blank.window for blank in blanks]
-        ranked = sorted(rows, key=lambda row: -len(row.hidden))  # as batches are packed
-        values = predict_by_row(self.language_model, windows, ranked, pick)
-        of_window = {row.window: v for row, v in zip(ranked, values, strict=True)}
-        return [of_window[row.window] for row in rows]
+        return predict_by_row(self.language_model, windows, rows, pick)
 
 
 def _allowed(logits, labels, forbidden, n_tokens):

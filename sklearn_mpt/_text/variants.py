@@ -405,10 +405,10 @@ def _log_probs(language_model, windows):
 
     Nothing is hidden. The result is an array (n_places, n_vocabulary) for each window.
     """
-    rows = (
+    rows = [
         MaskedWindow(i, np.zeros(len(w), bool), w.at(w.places))
         for i, w in enumerate(windows)
-    )
+    ]
     return predict_by_row(language_model, windows, rows, _log_softmax)
 
 
