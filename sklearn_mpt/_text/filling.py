@@ -14,7 +14,7 @@ from sklearn_mpt._text.filled_texts import TextWriter
 from sklearn_mpt._text.loading import OpenedModelMixin
 from sklearn_mpt._text.texts import Texts, show, strings_of, whole_text
 from sklearn_mpt._text.unmasking import MaskedPlaces, Unmasker, with_own_ids
-from sklearn_mpt._text.windows import all_special_ids, tokenize
+from sklearn_mpt._text.windows import all_special_ids, check_lengths, tokenize
 
 FILL_ORDERS = ("random", "left_to_right", "confident")
 
@@ -134,7 +134,7 @@ class FillingMixin(OpenedModelMixin):
         if targets is not None:
             return self._rank(texts, targets, top_k, order, random_state)
         windows = self._windows(texts)
-        self._check_lengths(windows)
+        check_lengths(windows, self.max_length_)
         self._warn_of_no_masks(windows)
         if top_k is None:
             settings = order, temperature, random_state
@@ -182,18 +182,10 @@ class FillingMixin(OpenedModelMixin):
         """
         self._check_is_fitted()
         windows = self._windows([whole_text(text) for text in self._check_texts(X)])
-        self._check_lengths(windows)
+        check_lengths(windows, self.max_length_)
         self._warn_of_no_masks(windows)
         blanks = self._blanks(windows, 1, "left_to_right", 0)
         return self._unmasker().log_prob(blanks)
-
-    def _check_lengths(self, windows):
-        for index, window in enumerate(windows):
-            if len(window) > self.max_length_:
-                raise ValueError(
-                    f"texts[{index}] has {len(window)} tokens, more than max_length="
-                    f"{self.max_length_}."
-                )
 
     def _warn_of_no_masks(self, windows):
         mask = self._open_again()[1].mask_token
@@ -320,7 +312,7 @@ class FillingMixin(OpenedModelMixin):
             for target in targets
         ]
         windows, masked = self._windows(filled), self._windows(texts)
-        self._check_lengths(windows)
+        check_lengths(windows, self.max_length_)
         hidden = []
         for i, window in enumerate(windows):
             index, target = divmod(i, len(targets))

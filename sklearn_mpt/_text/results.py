@@ -132,12 +132,9 @@ class TextScores:
         They are enlarged, by Student's t, so that plus or minus 1.96 of them is a 95%
         interval. Variances are moderated by those of the texts of `fit`, if it had any.
         """
-        pieces = defaultdict(list)
-        for window, score in self._pairs():
-            pieces[window.text].append((window, score))
         errors = np.zeros(len(self.first))
-        for text, of_text in pieces.items():
-            errors[text] = self._error_of_text(of_text)
+        for text, pieces in self._pairs_by_text().items():
+            errors[text] = self._error_of_text(pieces)
         return errors[self.first]
 
     def _error_of_text(self, pieces):
@@ -277,17 +274,20 @@ class TextScores:
 
     def tokens(self, texts, tokenizer):
         """Return the `TokenScores` of each text."""
-        parts = defaultdict(list)
-        for window, score in self._pairs():
-            parts[window.text].append((window, score))
         columns = {
             index: _token_scores(texts[index], pieces, tokenizer)
-            for index, pieces in parts.items()
+            for index, pieces in self._pairs_by_text().items()
         }
         return [columns[index] for index in self.first]
 
     def _pairs(self):
         return zip(self.windows, self.scores, strict=True)
+
+    def _pairs_by_text(self):
+        by_text = defaultdict(list)
+        for window, score in self._pairs():
+            by_text[window.text].append((window, score))
+        return by_text
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,7 +29,7 @@ from sklearn_mpt._text.results import (
     text_curve,
 )
 from sklearn_mpt._text.texts import Texts, scored_text
-from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
+from sklearn_mpt._text.windows import check_lengths, fit_windows, warn_of_no_words
 
 # Orders of a text, and masks of each size, if n_masks is "auto": `balanced_orders` come
 # in fours, and two masks are the fewest from which a variance can be estimated.
@@ -231,7 +231,20 @@ class TextScoresMixin(OpenedModelMixin):
             `score_samples` does.
         """
         self._check_is_fitted()
-        return self._score_hidden(X, mask)
+        windows = self._windows(self._check_texts(X))
+        masks = check_masks(mask, windows)
+        check_lengths(windows, self.max_length_)
+        chosen = [
+            replace(window, places=window.places[text_mask])
+            for window, text_mask in zip(windows, masks, strict=True)
+        ]
+        draw = MaskDraw.of_all_tokens(self._seed)
+        language_model, _ = self._open_again()
+        scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
+        log_prob = [np.zeros(len(text_mask)) for text_mask in masks]
+        for values, text_mask, score in zip(log_prob, masks, scores, strict=True):
+            values[text_mask] = score.tokens
+        return log_prob
 
     @overload
     def perplexity(self, X: Texts, return_std: Literal[False] = False) -> float: ...
@@ -430,22 +443,6 @@ class TextScoresMixin(OpenedModelMixin):
         draw = self._draw_of(self.method, seed, self.n_masks)
         return self._score_texts(X, draw, n_jobs).totals()
 
-    def _score_hidden(self, X, mask):
-        """Score one row for each text, in which its whole mask is hidden."""
-        language_model, _ = self._open_again()
-        windows = self._windows(self._check_texts(X))
-        masks = check_masks(mask, windows, self.max_length_)
-        chosen = [
-            replace(window, places=window.places[text_mask])
-            for window, text_mask in zip(windows, masks, strict=True)
-        ]
-        draw = MaskDraw.of_all_tokens(self._seed)
-        scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
-        log_prob = [np.zeros(len(text_mask)) for text_mask in masks]
-        for values, text_mask, score in zip(log_prob, masks, scores, strict=True):
-            values[text_mask] = score.tokens
-        return log_prob
-
     def _token_contributions(self, X, n_orders, random_state, n_jobs):
         """Compute what `feature_contributions` returns for texts."""
         texts = self._check_texts(X)
@@ -494,7 +491,7 @@ def resolve_n_masks(n_masks, is_chain):
     return n_masks
 
 
-def check_masks(masks, windows, max_length):
+def check_masks(masks, windows):
     """Check that there is one mask for each token of each text; return arrays."""
     if not hasattr(masks, "__iter__"):
         raise TypeError(
@@ -513,10 +510,5 @@ def check_masks(masks, windows, max_length):
             raise ValueError(
                 f"mask[{index}] must hold a bool for each of the {n_tokens} tokens of "
                 f"its text, got shape {mask.shape} and dtype {mask.dtype}."
-            )
-        if len(window) > max_length:
-            raise ValueError(
-                f"texts[{index}] has {len(window)} tokens, more than max_length="
-                f"{max_length}: conditionals need the whole text in one input."
             )
     return [mask.astype(bool) for mask in masks]

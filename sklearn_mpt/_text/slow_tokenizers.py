@@ -57,7 +57,7 @@ def encode_slowly(tokenizer, columns):
         found, because the tokenizer changes characters.
     """
     data = dict(tokenizer(*columns, verbose=False))
-    is_continued = rule_of_words(tokenizer)
+    goes_on = rule_of_words(tokenizer)
     sequences, words, offsets = [], [], []
     for row, parts in enumerate(zip(*columns, strict=True)):
         tokens = [tokenizer.tokenize(part) for part in parts]
@@ -77,7 +77,7 @@ def encode_slowly(tokenizer, columns):
             align(part_tokens, part)
             for part_tokens, part in zip(tokens, parts, strict=True)
         ]
-        indices = [_words(part_tokens, is_continued) for part_tokens in tokens]
+        indices = [words_of_tokens(part_tokens, goes_on) for part_tokens in tokens]
         offsets.append(_laid_out(sequences[-1], places, (0, 0)))
         words.append(_laid_out(sequences[-1], indices, None))
     data["offset_mapping"] = offsets
@@ -172,11 +172,14 @@ def rule_of_words(tokenizer):
     return None
 
 
-def _words(tokens, is_continued):
-    """Return the index of the word of each token; without a rule, each is a word."""
-    if is_continued is None:
+def words_of_tokens(tokens, goes_on):
+    """Return the index of the word of each token; without a rule, each is a word.
+
+    goes_on : as `rule_of_words` returns it.
+    """
+    if goes_on is None:
         return list(range(len(tokens)))
-    begins = [not is_continued(before, token) for before, token in pairwise(tokens)]
+    begins = [not goes_on(before, token) for before, token in pairwise(tokens)]
     return np.cumsum([0, *begins])[: len(tokens)].tolist()
 
 

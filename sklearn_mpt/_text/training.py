@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from sklearn_mpt._measure.masks import hide_smallest, mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.labels import VISIBLE, HiddenTokens, labels_of
 from sklearn_mpt._text.loading import check_tokenizer
-from sklearn_mpt._text.slow_tokenizers import rule_of_words
+from sklearn_mpt._text.slow_tokenizers import rule_of_words, words_of_tokens
 from sklearn_mpt._text.texts import show
 from sklearn_mpt._text.windows import special_ids
 
@@ -328,8 +327,7 @@ def words_of(feature, index, tokenizer):
                 "mask_blocks to None."
             )
         tokens = tokenizer.convert_ids_to_tokens(feature["input_ids"])
-        begins = [not goes_on(before, token) for before, token in pairwise(tokens)]
-        return np.cumsum([0, *begins])[:n_tokens]
+        return np.array(words_of_tokens(tokens, goes_on), dtype=int)
     if len(ids) != n_tokens:
         raise ValueError(
             f"word_ids of features[{index}] must have an entry for each of its "

@@ -187,6 +187,16 @@ def _is_fixed(encoded, row):
     return is_fixed
 
 
+def check_lengths(windows, max_length):
+    """Refuse texts that do not fit into one input of the model."""
+    for index, window in enumerate(windows):
+        if len(window) > max_length:
+            raise ValueError(
+                f"texts[{index}] has {len(window)} tokens, more than max_length="
+                f"{max_length}; the whole text must fit into one input of the model."
+            )
+
+
 def fit_windows(windows, max_length, overflow, centred):
     """Shorten or split windows longer than `max_length`, as `overflow` says."""
     too_long = [window for window in windows if len(window) > max_length]
