@@ -8,7 +8,7 @@ import torch
 
 from sklearn_mpt._information.differences import central_differences
 from sklearn_mpt._integration.modes import LogJoint, climb
-from sklearn_mpt._items.answers import MISSING
+from sklearn_mpt._items.answers import MISSING, Answers, log_joint
 from sklearn_mpt._matrices import identity
 
 # Largest size of z at which the search for the mode of a likelihood starts: more than
@@ -182,9 +182,7 @@ def likelihood_start(items, point, X, n_nodes=601):
     z = torch.linspace(
         -MAX_ABILITY, MAX_ABILITY, n_nodes, dtype=X.dtype, device=X.device
     )[:, None]
-    table = items.log_prob(point, z)
-    total = X.new_zeros(len(X), n_nodes)
-    codes = X.nan_to_num(nan=float(MISSING))
-    for c in range(items.max_categories):
-        total += (codes == c).double() @ table[:, c]
-    return z[total.argmax(1)]
+    codes = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
+    answers = Answers(codes, items.max_categories)
+    flat, table = z.new_zeros(1, n_nodes), items.log_prob(point, z)
+    return z[log_joint(answers, slice(None), table, flat).argmax(1)]

@@ -167,7 +167,7 @@ def _conditional_ratio(slope):
     return np.sqrt(1 + (slope / SCALE) ** 2)[:, None]
 
 
-def _length(slopes):
+def length_of(slopes):
     """Return the lengths of slopes, with the sign if there is one; (j, 1)."""
     if slopes.shape[1] == 1:
         return slopes
@@ -216,7 +216,7 @@ class LevelItems(ItemKind):
         return {
             "discrimination": slopes,
             "intercept": self._intercept(logits),
-            "difficulty": -logits / _length(slopes),
+            "difficulty": -logits / length_of(slopes),
         }
 
     @staticmethod
@@ -349,7 +349,7 @@ class GuessedItems(ItemKind):
         return {
             "discrimination": slopes,
             "intercept": intercept,
-            "difficulty": -intercept / _length(slopes),
+            "difficulty": -intercept / length_of(slopes),
             "guessing": expit(shape_params[:, 1]),
         }
 
@@ -485,10 +485,6 @@ class Items:
     def has_fixed_scale(self):
         """Whether some slopes are fixed, so that the variance of z is free."""
         return any(name in WITHOUT_SLOPE for name in self.names)
-
-    @property
-    def is_ordered(self):
-        return all(block.kind.is_ordered for block in self.blocks)
 
     def parameter_index(self, j):
         """Return the indices of the parameters of item j in the flat vector."""

@@ -52,8 +52,7 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
         if (free_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
         df[j] = (n_answering - 1) * len(model.items.parameter_index(j))
-    p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
-    return DifferentialFunctioning(statistic, p, df)
+    return DifferentialFunctioning(statistic, chi2.sf(statistic, df), df)
 
 
 class _DifFits:

@@ -1059,11 +1059,10 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         rows, weight, _ = self._counted_rows(X, sample_weight)
         value, df = self._s_x2(rows, weight)
-        p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
         parts = self._moments(rows, weight)
         sums = sum(statistics.sums_of(moments, w, 0) for moments, w in parts)
         infit, outfit, zh = statistics.fit_of(sums)
-        return statistics.ItemFit(value, df, p, infit, outfit, zh)
+        return statistics.ItemFit(value, df, chi2.sf(value, df), infit, outfit, zh)
 
     def _s_x2(self, rows, weight):
         """S-X2 of the complete rows and its degrees of freedom, for each item."""

@@ -7,7 +7,7 @@ import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._items.curves import BINARY, Items
+from sklearn_mpt._items.curves import BINARY, Items, length_of
 from sklearn_mpt._labels import aligned, first_labels
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
@@ -162,8 +162,7 @@ def _counts(names, thresholds):
 
 def intercepts_of(names, slopes, difficulty):
     """Return the intercepts that belong to difficulties; (d, c - 1)."""
-    length = np.linalg.norm(slopes, axis=1) if slopes.shape[1] > 1 else slopes[:, 0]
-    intercepts = -difficulty * length[:, None]
+    intercepts = -difficulty * length_of(slopes)
     for j, name in enumerate(names):
         if name == "nominal":
             raise ValueError("difficulty is not for nominal items: give intercept.")

@@ -169,14 +169,18 @@ def population_scores(layout, point, z):
     difference = z[:, 0] - population.mean[:, :1]
     variance = population.deviation[:, :1] ** 2
     mean_scores, deviation_scores = difference / variance, difference**2 / variance - 1
-    n_groups, n_nodes = mean_scores.shape
-    means, deviations = layout.free_mean, layout.free_variance
-    scores = point.new_zeros(n_groups, int(means.sum() + deviations.sum()), n_nodes)
-    for f, g in enumerate(np.flatnonzero(means)):
-        scores[g, f] = mean_scores[g]
-    for f, g in enumerate(np.flatnonzero(deviations), int(means.sum())):
-        scores[g, f] = deviation_scores[g]
-    return scores
+    both = torch.cat([_each_alone(mean_scores), _each_alone(deviation_scores)], 1)
+    return both[:, _are_free(layout)]
+
+
+def _each_alone(scores):
+    """Return what each group has in a row of its own, 0 elsewhere; (g, g, s)."""
+    return torch.diag_embed(scores.mT).movedim(0, 2)
+
+
+def _are_free(layout):
+    """Return which of all means and of all log deviations are free; bool (2 g,)."""
+    return torch.from_numpy(np.concatenate([layout.free_mean, layout.free_variance]))
 
 
 def _complete(objective, point, expected):
@@ -207,24 +211,18 @@ def complete_information(block, point, counts, z):
 def _add_population(total, objective, point, expected):
     """Add the complete-data information about means and log deviations of z."""
     layout = objective.layout
-    population, z = layout.population(point), objective.grid.z[:, 0]
-    means = np.flatnonzero(layout.free_mean)
-    deviations = np.flatnonzero(layout.free_variance)
-    first = layout.items.n_parameters
-    for a, g in enumerate(means):
-        variance = population.deviation[g, 0] ** 2
-        total[first + a, first + a] += expected.groups[g].sum() / variance
-    for b, g in enumerate(deviations, len(means)):
-        difference = z - population.mean[g, 0]
-        variance = population.deviation[g, 0] ** 2
-        total[first + b, first + b] += (
-            2 * (expected.groups[g] @ difference**2) / variance
-        )
-        if g in means:
-            a = first + int(np.flatnonzero(means == g)[0])
-            cross = 2 * (expected.groups[g] @ difference) / variance
-            total[a, first + b] += cross
-            total[first + b, a] += cross
+    population, first = layout.population(point), layout.items.n_parameters
+    mean, deviation = population.mean[:, :1], population.deviation[:, :1]
+    standardised = (objective.grid.z[:, 0] - mean) / deviation
+    n, total_z, squares = (
+        (expected.groups * standardised**power).sum(1) for power in range(3)
+    )
+    deviation = deviation[:, 0]
+    of_means, cross = (n / deviation**2).diag(), (2 * total_z / deviation).diag()
+    rows = [of_means, cross], [cross, (2 * squares).diag()]
+    whole = torch.cat([torch.cat(row, 1) for row in rows])
+    is_free = _are_free(layout)
+    total[first:, first:] += whole[is_free][:, is_free]
 
 
 def _by_items(objective, point, curves, expected, scores, complete):

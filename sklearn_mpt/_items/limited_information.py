@@ -131,10 +131,11 @@ def covariance_of_moments(side, mean, variance, node_weight):
     return total
 
 
-def derivatives_of_moments(fitted, mean, by_category):
+def derivatives_of_moments(fitted, side, mean, by_category):
     """Return derivatives of all moments in all parameters; (m, p).
 
-    fitted : ModelAtNodes. mean : of the score of each item at nodes, (d, s).
+    fitted : ModelAtNodes. side : UnivariateMoments. mean : of the score of each item at
+    nodes, (d, s).
     """
     items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
     d, n_nodes = mean.shape
@@ -155,7 +156,6 @@ def derivatives_of_moments(fitted, mean, by_category):
                 answers = slice(first[j], first[j + 1])
                 rows[answers, columns] = prob_slopes[:, 1:].transpose(1, 0, 2)
     item_derivatives = rows if by_category else slopes
-    means = prob_means(prob, counts) if by_category else mean
     one, two = np.triu_indices(d, 1)
     weighted = slopes * node_weight
     # pairs: the derivative of one mean score, times the mean score of the other
@@ -164,14 +164,9 @@ def derivatives_of_moments(fitted, mean, by_category):
     derivatives = np.zeros((len(item_derivatives) + len(one), p))
     derivatives[: len(item_derivatives), :p_items] = item_derivatives @ node_weight
     derivatives[len(item_derivatives) :, :p_items] = pairs
-    all_means = np.concatenate([means, mean[one] * mean[two]])
+    all_means = np.concatenate([side.means, mean[one] * mean[two]])
     derivatives[:, p_items:] = (all_means * node_weight) @ fitted.density_scores.T
     return derivatives
-
-
-def prob_means(prob, n_categories):
-    """Return probabilities of all answers but the first; (m, s)."""
-    return np.concatenate([prob[j, 1:c] for j, c in enumerate(n_categories)])
 
 
 def statistic(difference, covariance, derivatives, n_free):
@@ -256,7 +251,7 @@ def moment_statistic(X, weight, fitted, by_category):
     observed = np.concatenate([side.observed, cross[one, two]])
     expected = np.concatenate([side.means, mean[one] * mean[two]]) @ node_weight
     covariance = covariance_of_moments(side, mean, variance, node_weight)
-    derivatives = derivatives_of_moments(fitted, mean, by_category)
+    derivatives = derivatives_of_moments(fitted, side, mean, by_category)
     residual = observed - expected
     value, rank = statistic(residual, covariance, derivatives, fitted.n_free)
     df = len(expected) - rank

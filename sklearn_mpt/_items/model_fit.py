@@ -43,13 +43,13 @@ def model_fit(model, density, rows, weight):
     return limited.ModelFit(
         m2[0],
         m2[1],
-        _p_value(*m2),
+        float(chi2.sf(*m2)),
         limited.rmsea(m2[0], m2[1], n_rows),
         limited.rmsea_interval(m2[0], m2[1], n_rows),
         limited.srmsr(rows, weight, fitted),
         c2[0],
         c2[1],
-        _p_value(*c2),
+        float(chi2.sf(*c2)),
         limited.rmsea(c2[0], c2[1], n_rows),
     )
 
@@ -84,10 +84,6 @@ def warn_of_bounds(model, nested):
             "statistic is then smaller than chi-squared, and p_value is an upper "
             "bound of the probability."
         )
-
-
-def _p_value(value, df):
-    return float(chi2.sf(value, df)) if df > 0 else math.nan
 
 
 def _at_nodes(model, density, order):
