@@ -43,7 +43,10 @@ UNITS = ("token", "character", "byte")
 class TextScoresMixin(OpenedModelMixin):
     """Score texts as a whole and by their tokens."""
 
+    n_jobs: int | None
+    verbose: bool
     design_: str
+    _seed: int
     _moderations: dict
 
     @overload
