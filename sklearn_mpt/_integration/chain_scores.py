@@ -290,25 +290,39 @@ def _along_orders(rows, orders, rule, model):
     for i, order in enumerate(orders.unbind(1)):
         totals, weights = zip(
             *(
-                logsumexp_and_softmax(
-                    _joint_along(table, order, log_weight).flatten(0, 1)
-                )
+                totals_along(table, order, log_weight)
                 for table, (_, log_weight) in zip(tables, rule.groups, strict=True)
             ),
             strict=True,
         )
-        totals = torch.stack(totals).unflatten(1, (len(order), -1))
+        totals = torch.stack(totals)
         rule_terms, pooled = totals.diff(dim=2), log_mean_exp(totals, 0).diff(dim=1)
         errors = (rule_terms - pooled).exp().diff(dim=0)[0].abs()
-        unresolved = rule.unresolved(weights[0]).view_as(totals[0])[:, :-1]
+        unresolved = rule.unresolved(weights[0].flatten(0, 1))
+        unresolved = unresolved.view_as(totals[0])[:, :-1]
         errors[unresolved & rows.present.gather(1, order)] = torch.inf
         value[:, i].scatter_(1, order, pooled)
         error[:, i].scatter_(1, order, errors)
     return value, error
 
 
-def _joint_along(table, order, log_weight):
-    """Return log p(first t features, z) at nodes, for each t from 0; (n, d + 1, s)."""
+def totals_along(table, order, log_weight):
+    """Return log p(first t features) of rows, for each t from 0, and node weights.
+
+    Parameters
+    ----------
+    table : Tensor of shape (n, d, s)
+        Log-probabilities of entries at nodes; 0.0 for missing ones.
+    order : int Tensor of shape (n, d)
+    log_weight : Tensor of shape (s,)
+        Log weights of the nodes.
+
+    Returns
+    -------
+    total : Tensor of shape (n, d + 1)
+    weight : Tensor of shape (n, d + 1, s)
+        Posterior weights of the nodes.
+    """
     row_index = torch.arange(len(table), device=table.device)
     terms = (table[row_index, feature] for feature in order.unbind(1))
-    return _running_sums(log_weight, terms, table.shape)
+    return _by_node(_running_sums(log_weight, terms, table.shape))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._base.density import IntegratedDensity, Units
+from sklearn_mpt._base.density import Density, IntegratedDensity, Units
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._integration.integrals import IMPORTANCE_POINTS, importance, rows_of
 from sklearn_mpt._integration.quadrature import (
@@ -119,6 +119,9 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
 
     def is_open(self, X):
         return ItemDensity.is_open(self, X)  # no answer is an interval
+
+    def chain_log_prob(self, X, orders):
+        return Density.chain_log_prob(self, X, orders)  # rows share no nodes
 
     def expect(self, X):
         answer_prob = self._average(self._flat_probs, X, "Probabilities")
