@@ -15,7 +15,7 @@ from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.natural_gradient import error_of_groups
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.phases import ends_without_masks
-from sklearn_mpt._integration.masked_scores import target_terms
+from sklearn_mpt._integration.masked_scores import masked_scores
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.objective import block_sums
 from sklearn_mpt._items.solver import ItemSolver, shortened, solve_metric
@@ -109,15 +109,14 @@ class MaskedItemSolver(NoisySteps):
         items, z = objective.layout.items, objective.grid.z
         curves = items.curves(point, z)
         table = items.table(curves)
-        prob = items.prob(table).permute(2, 0, 1).contiguous()  # shape: (s, d, c)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
+        log_prob = table.flatten(0, 1).T.contiguous()  # shape: (s, d c)
         masked = MaskedSums.zeros(table, len(log_weight))
         scores, weights = [], []  # sums over the rows of each mask
         for mask, rows in batch:
-            mask, index = (torch.from_numpy(part).to(z.device) for part in (mask, rows))
-            args = answers, index, mask, table, prob, log_weight
+            args = answers, rows, mask, log_prob, log_weight
             scores.append(_add_masked(masked, *args).sum())
-            weights.append(answers.weight[index].sum())
+            weights.append(answers.weight[rows].sum())
         sums = []
         for block, curve in zip(items.blocks, curves, strict=True):
             n_rows = masked.row_counts[block.items][:, None] * curve.log_prob.exp()
@@ -171,24 +170,26 @@ class MaskedSums(NamedTuple):
         return cls(*(table.new_zeros(shape) for shape in shapes))
 
 
-def _add_masked(sums, answers, rows, mask, table, prob, log_weight):
-    """Add the sums over rows with one mask to those before; return scores, (n,)."""
-    d, max_categories, _ = table.shape
+def _add_masked(sums, answers, rows, mask, log_prob, log_weight):
+    """Add the sums over rows with one mask to those before; return scores, (n,).
+
+    mask : bool array (d,). log_prob : of all answers at nodes, (s, d c).
+    """
+    d, max_categories, _ = sums.gradients.shape
+    rows = torch.from_numpy(rows).to(log_prob.device)
     codes, weight = answers.codes[rows], answers.weight[rows]
     group = answers.group[rows]
     steps = torch.arange(max_categories, device=codes.device, dtype=torch.int8)
-    indicators = (codes[..., None] == steps).double()  # shape: (n, d, c)
-    observed = (indicators * (~mask)[:, None]).flatten(1)
-    hidden = indicators[:, mask].flatten(1)
-    r = torch.addmm(log_weight[group], observed, table.flatten(0, 1)).softmax(1)
-    scale = weight * d / mask.sum()
-    score, gradients, node_gradient = target_terms(
-        r, hidden, prob[:, mask].flatten(1), scale
+    indicator = (codes[..., None] == steps).double().flatten(1)  # shape: (n, d c)
+    scores = masked_scores(
+        indicator,
+        np.repeat(mask, max_categories),
+        log_prob,
+        log_weight[group],
+        weight * (d / mask.sum()),
     )
-    node_gradient *= r
-    sums.gradients[mask] += gradients.T.unflatten(0, (-1, max_categories))
-    sums.gradients.add_((observed.T @ node_gradient).unflatten(0, (d, max_categories)))
-    sums.row_counts.add_((codes != MISSING).double().T @ (weight[:, None] * r))
-    sums.group_gradients.index_add_(0, group, node_gradient)
+    sums.gradients.add_(scores.gradient.T.unflatten(0, (d, max_categories)))
+    sums.row_counts.add_((codes != MISSING).double().T @ (weight[:, None] * scores.r))
+    sums.group_gradients.index_add_(0, group, scores.node_gradient)
     sums.group_rows.index_add_(0, group, weight)
-    return score
+    return scores.score

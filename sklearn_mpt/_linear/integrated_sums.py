@@ -24,7 +24,7 @@ import torch
 
 from sklearn_mpt._base.density import Units
 from sklearn_mpt._fitting.natural_gradient import Curvature, Point, Sums
-from sklearn_mpt._integration.masked_scores import target_terms
+from sklearn_mpt._integration.masked_scores import masked_scores
 from sklearn_mpt._integration.prior_grid import RADIUS, resolves
 from sklearn_mpt._integration.quadrature import logsumexp_and_softmax
 from sklearn_mpt._linear.linear_map import (
@@ -116,33 +116,20 @@ def shared_masked_sums(indicator, mask, table, targets, weight=None, is_complete
     where hidden. weight : weights of the rows, (n,). is_complete : whether the rows
     have no gaps.
     """
-    weight = _weight(weight, indicator)
-    # indices, because the CPU would wait for a GPU to count the entries of a mask
-    hidden, visible = (
-        torch.from_numpy(np.flatnonzero(columns)).to(indicator.device)
-        for columns in (mask, ~mask)
+    weight, n_values = _weight(weight, indicator), indicator.shape[1]
+    scores = masked_scores(
+        indicator.flatten(1),
+        np.tile(mask, n_values),
+        table.log_prob.flatten(1),
+        table.log_weight,
+        targets.hidden * weight,
+        targets.visible * weight if targets.visible else None,
     )
-    hidden_indicators = indicator[..., hidden].flatten(1)
-    visible_indicators = indicator[..., visible].flatten(1)
-    visible_log_prob = table.log_prob[..., visible].flatten(1)
-    r = torch.addmm(table.log_weight, visible_indicators, visible_log_prob.T).softmax(1)
-    prob = table.log_prob[..., hidden].flatten(1).exp()
-    hidden_score, hidden_gradient, node_gradient = target_terms(
-        r, hidden_indicators, prob, targets.hidden * weight
+    entry_gradient = scores.gradient.unflatten(1, (n_values, -1))
+    value = scores.score / weight
+    return shared_sums(
+        value, entry_gradient, scores.r, indicator, table, weight, is_complete
     )
-    visible_score, visible_gradient, visible_node_gradient = target_terms(
-        r, visible_indicators, (-visible_log_prob).exp(), targets.visible * weight
-    )
-    visible_gradient += (
-        r * (node_gradient - visible_node_gradient)
-    ).T @ visible_indicators
-    entry_gradient = torch.empty_like(table.log_prob)
-    entry_gradient[..., hidden] = hidden_gradient.unflatten(1, (indicator.shape[1], -1))
-    entry_gradient[..., visible] = visible_gradient.unflatten(
-        1, (indicator.shape[1], -1)
-    )
-    value = (hidden_score - visible_score) / weight
-    return shared_sums(value, entry_gradient, r, indicator, table, weight, is_complete)
 
 
 class RepresentativeValues(NamedTuple):
