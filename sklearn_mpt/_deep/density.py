@@ -110,8 +110,7 @@ class DeepModule(torch.nn.Module):
 
     def posterior(self, X, observed):
         """Return the encoder's posteriors of rows, given what is observed."""
-        kind = self.likelihood
-        return self.encoder(kind.inputs(X), kind.to_locations(observed))
+        return self.encoder(*self.likelihood.observed_inputs(X, observed))
 
     def propose(self, rows):
         """Return Gaussians around modes, and the encoder's in many dimensions.

@@ -158,8 +158,9 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
 
 def _encoder_inputs(likelihood, X):
     """Return the inputs of the encoder, 0.0 where missing, and where they are seen."""
-    observed = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
-    inputs = likelihood.inputs(torch.from_numpy(np.nan_to_num(X))).numpy()
+    entries, is_present = torch.from_numpy(np.nan_to_num(X)), ~np.isnan(X)
+    read = likelihood.observed_inputs(entries, torch.from_numpy(is_present))
+    inputs, observed = (part.numpy() for part in read)
     return inputs * observed, observed
 
 

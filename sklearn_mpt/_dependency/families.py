@@ -132,8 +132,8 @@ FAMILIES: dict[str, ResidualFamily] = {
 }
 """Families by the kinds of columns."""
 
-FAMILIES_WITH_UNITS = ("gamma",)
-"""Kinds whose amounts are modelled in units of their mean, not as logarithms."""
+FAMILIES_WITH_UNITS = ("gamma", "lognormal")
+"""Kinds whose entries all have a density, and are modelled in units of their mean."""
 
 WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
     "poisson": FAMILIES["negative_binomial"]

@@ -98,7 +98,7 @@ class PredictorInputs:
 
     @cached_property
     def _with_indicators(self):
-        coded = np.where(self._is_seen, self._coded, 0.0)
+        coded = np.where(self._is_seen, np.nan_to_num(self._coded), 0.0)
         return np.column_stack([coded, self.visible])
 
 

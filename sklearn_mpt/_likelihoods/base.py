@@ -440,9 +440,21 @@ class Likelihood(torch.nn.Module, ABC):
     def inputs(self, X: torch.Tensor) -> torch.Tensor:
         """Return the inputs of an encoder for these entries; (..., l).
 
-        `derivatives` are linear functions of them.
+        `derivatives` are linear functions of them. NaN where an entry has no such
+        input, as zero has no logarithm; the derivative is then 0.
         """
         return X
+
+    def observed_inputs(
+        self, X: torch.Tensor, observed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the inputs of an encoder, 0.0 for NaN, and which are observed; (n, l).
+
+        observed : of the entries, (n, d); bool, or 1.0 and 0.0.
+        """
+        inputs = self.inputs(X)
+        has_input = self.to_locations(observed) * ~inputs.isnan()
+        return inputs.nan_to_num(0.0), has_input
 
     standardises_net_inputs = False  # whether `net_inputs` are standardised before use
 

@@ -93,8 +93,10 @@ class ZeroLognormal(Amounts):
     standardises_net_inputs = True
 
     def inputs(self, X):
-        """Return 1.0 for positive amounts, and their logarithms (0 for zero)."""
-        return _interleave((X > 0).to(X.dtype), log_of(X))
+        """Return 1.0 for positive amounts, and their logarithms; zero has none."""
+        is_positive = X > 0
+        logs = torch.where(is_positive, log_of(X), torch.nan)
+        return _interleave(is_positive.to(X.dtype), logs)
 
     def mean(self, location):
         """Return the expected amount."""

@@ -136,6 +136,7 @@ class MaskedModule(torch.nn.Module):
             start, end = end, end + read.shape[1]
             shift, scale = self.input_shift[start:end], self.input_scale[start:end]
             read = (read - shift.to(read.dtype)) / scale.to(read.dtype)
+            read = read.nan_to_num(0.0)  # as the mean, in any unit
             visible_part = self._select(visible, columns)
             parts.append(head.hide(read, visible_part, moments))
         return torch.cat([*parts, visible.to(X.dtype)], 1)

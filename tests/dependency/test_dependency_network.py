@@ -585,15 +585,24 @@ class Spy(ClassifierMixin, BaseEstimator):
         return np.full((len(X), len(self.classes_)), 1 / len(self.classes_))
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "gamma", "lognormal", "zero_lognormal"])
-def test_columns_may_have_any_unit(kind):
+@pytest.mark.parametrize(
+    "kind, takes_nan",
+    [
+        *product(("gaussian", "gamma", "lognormal"), (False, True)),
+        ("zero_lognormal", True),
+    ],
+)
+def test_columns_may_have_any_unit(kind, takes_nan):
     rng = np.random.default_rng(0)
     X = np.exp(rng.normal(size=(80, 1)) + 0.5 * rng.normal(size=(80, 3)))
+    if kind == "zero_lognormal":
+        X[rng.random(X.shape) < 0.3] = 0  # which has no logarithm in any unit
     scale = 2.0 ** np.array([-90, 90, 0])  # exact, but for logarithms
+    predictors = trees() if takes_nan else (LogisticRegression(), Ridge())
     given, other = (
-        network(*trees(), likelihood=kind).fit(rows) for rows in (X, X * scale)
+        network(*predictors, likelihood=kind).fit(rows) for rows in (X, X * scale)
     )
-    log_prob = other.score_samples(X * scale) + np.log(scale).sum()
+    log_prob = other.score_samples(X * scale) + (X > 0) @ np.log(scale)
     assert_allclose(log_prob, given.score_samples(X), atol=1e-3)
     hidden = np.where(rng.random(X.shape) < 0.5, np.nan, X)
     filled = other.impute(hidden * scale) / scale

@@ -152,6 +152,20 @@ def test_conditionals_of_numbers_integrate_to_one_in_the_units_of_the_column():
         assert_allclose(np.exp(log_prob[:, feature]).sum(), 1, rtol=1e-8)
 
 
+@pytest.mark.parametrize("kind", ["gamma", "lognormal", "zero_lognormal"])
+def test_units_of_amounts_shift_their_density_alone(kind):
+    """Zero has no logarithm, so that it is not near or far from any amount."""
+    rng = np.random.default_rng(0)
+    X = np.exp(rng.normal(size=(150, 1)) + 0.5 * rng.normal(size=(150, 3)))
+    if kind == "zero_lognormal":
+        X[rng.random(X.shape) < 0.3] = 0
+    scale = np.array([1e-6, 1e6, 1e3])
+    make = MPTMaskedAutoencoder(likelihood=kind, **SMALL)
+    given, other = clone(make).fit(X), clone(make).fit(X * scale)
+    log_prob = other.score_samples(X * scale) + (X > 0) @ np.log(scale)
+    assert_allclose(log_prob, given.score_samples(X), atol=1e-3)
+
+
 def test_draws_have_the_frequencies_of_the_density():
     model = fit_once("binary")
     drawn = model.sample(20000, random_state=0)
