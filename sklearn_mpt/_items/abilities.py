@@ -47,7 +47,7 @@ def log_prob_of(items, point, rows, z):
     value, gradient = torch.zeros_like(z[:, 0]), torch.zeros_like(z)
     for block in items.blocks:
         answers, observed = codes[:, block.items].to(z), present[:, block.items]
-        likelihood, location = block.place(point, z)
+        likelihood, location = block.likelihood_and_locations(point, z)
         log_prob = likelihood.entry_log_prob(answers, location)
         derivative, _ = likelihood.derivatives(answers, location)
         slopes, shape_params = block.split(point)

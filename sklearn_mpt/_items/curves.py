@@ -87,7 +87,7 @@ class ItemKind(ABC):
     def n_shape_params(self):
         return 1 + self.likelihood.n_shape_params
 
-    def place(self, shape_params, eta):
+    def likelihood_and_locations(self, shape_params, eta):
         """Return the likelihood of the items, and their locations at nodes.
 
         shape_params : (j, q). eta : (j, s). The locations are (s, l).
@@ -101,20 +101,20 @@ class ItemKind(ABC):
 
     def log_prob(self, shape_params, eta):
         """Return the log-probabilities of all answers at nodes; (j, c, s)."""
-        likelihood, location = self.place(shape_params, eta)
+        likelihood, location = self.likelihood_and_locations(shape_params, eta)
         log_prob = likelihood.entry_log_prob(self._answers(eta), location)
         return log_prob.permute(2, 0, 1).contiguous()
 
     def eta_information(self, shape_params, eta):
         """Return the Fisher information about eta at nodes; (j, s)."""
-        likelihood, location = self.place(shape_params, eta)
+        likelihood, location = self.likelihood_and_locations(shape_params, eta)
         answers = self._answers(eta)
         prob = likelihood.entry_log_prob(answers, location).exp()
         derivative, _ = likelihood.derivatives(answers, location)
         return (prob * self.eta_derivative(shape_params, derivative) ** 2).sum(0).T
 
     def curve(self, shape_params, eta):
-        likelihood, location = self.place(shape_params, eta)
+        likelihood, location = self.likelihood_and_locations(shape_params, eta)
         answers = self._answers(eta)
         log_prob = likelihood.entry_log_prob(answers, location)
         derivative, _ = likelihood.derivatives(answers, location)
@@ -285,7 +285,7 @@ class NominalItems(ItemKind):
     def n_shape_params(self):
         return 2 * (self.n_categories - 1)
 
-    def place(self, shape_params, eta):
+    def likelihood_and_locations(self, shape_params, eta):
         slopes, intercepts = self._with_first(shape_params)[..., None]
         return self.likelihood, (slopes * eta[:, None] + intercepts).flatten(0, 1).T
 
@@ -401,9 +401,9 @@ class ItemBlock(NamedTuple):
             slopes = values.new_ones(len(values), self.n_dims)
         return slopes, shape_params
 
-    def place(self, point, z):
+    def likelihood_and_locations(self, point, z):
         """Return the likelihood, and locations (s, l) at nodes (s, k)."""
-        return self.kind.place(*self._at(point, z))
+        return self.kind.likelihood_and_locations(*self._at(point, z))
 
     def curve(self, point, z):
         return self.kind.curve(*self._at(point, z))
@@ -466,11 +466,11 @@ class Items:
         self.n_dims = n_dims
         self.max_categories = int(self.n_categories.max())
         self.blocks = []
-        sorts = list(zip(self.names, self.n_categories.tolist(), strict=True))
+        pairs = list(zip(self.names, self.n_categories.tolist(), strict=True))
         first = 0
-        for name, count in sorted(set(sorts)):
+        for name, count in sorted(set(pairs)):
             kind = kind_of(name, count)
-            chosen = [j for j, sort in enumerate(sorts) if sort == (name, count)]
+            chosen = [j for j, pair in enumerate(pairs) if pair == (name, count)]
             width = kind.n_shape_params + (n_dims if kind.has_slope else 0)
             last = first + width * len(chosen)
             index = torch.tensor(chosen, device="cpu")

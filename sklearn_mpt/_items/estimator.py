@@ -471,7 +471,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             "latent_variance_": np.ones(shape),
             "groups_": groups.labels,
             "reference_group_": labels[0] if reference is None else reference,
-            "_group_share": counted / counted.sum(),
+            "_group_weight": counted / counted.sum(),
             "_is_fixed": None if fixed is None else fixed.is_fixed,
             "_has_free_population": self.population == "free",
         }

@@ -213,7 +213,7 @@ def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
         "latent_variance_": np.repeat(variance[:, None], n_dims, 1),
         "groups_": groups,
         "reference_group_": groups.tolist()[0],
-        "_group_share": np.full(n_groups, 1 / n_groups),
+        "_group_weight": np.full(n_groups, 1 / n_groups),
     }
 
 

@@ -286,9 +286,9 @@ def sums_of(moments, weight, axis):
 
 def fit_of(sums):
     """Compute infit, outfit and Zh from the result of `sums_of`."""
-    square, variance, ratio, count, excess, spread = sums
+    square, variance, ratio, count, excess, log_variance = sums
     with np.errstate(divide="ignore", invalid="ignore"):
-        return square / variance, ratio / count, excess / np.sqrt(spread)
+        return square / variance, ratio / count, excess / np.sqrt(log_variance)
 
 
 def pair_sums(moments, weight):

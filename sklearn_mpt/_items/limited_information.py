@@ -75,7 +75,7 @@ def scores_of(prob):
     return mean, np.einsum("dcs,c->ds", prob, steps**2) - mean**2
 
 
-def univariate(prob, n_categories, X, weight, by_category):
+def univariate_moments(prob, n_categories, X, weight, by_category):
     """Return the functions of each item: score, or indicators of all answers but 0."""
     mean, variance = scores_of(prob)
     weight = weight / weight.sum()
@@ -99,15 +99,17 @@ def univariate(prob, n_categories, X, weight, by_category):
     return UnivariateMoments(means, item_index, cross, item_covariances, observed)
 
 
-def covariance_of_moments(side, mean, variance, node_weight):
+def covariance_of_moments(univariate, mean, variance, means, node_weight):
     """Return the covariance of univariate and bivariate moments of one row; (m, m).
 
     It is the covariance over z of the conditional means. If two moments share an item,
     the mean over z of their conditional covariance is added.
+
+    univariate : UnivariateMoments. mean, variance : of the score of each item at nodes,
+    (d, s). means : of all moments at nodes, (m, s).
     """
-    d, m1 = len(mean), len(side.means)
+    d, m1 = len(mean), len(univariate.means)
     first, second = np.triu_indices(d, 1)
-    means = np.concatenate([side.means, mean[first] * mean[second]])
     weighted = means * node_weight
     total = weighted @ means.T
     centre = weighted.sum(axis=1)
@@ -116,26 +118,26 @@ def covariance_of_moments(side, mean, variance, node_weight):
     pair_index = m1 + np.arange(len(first))
     moment_of_pair[first, second] = moment_of_pair[second, first] = pair_index
     for i in range(d):
-        functions_of_item = np.flatnonzero(side.item_index == i)
+        functions_of_item = np.flatnonzero(univariate.item_index == i)
         total[np.ix_(functions_of_item, functions_of_item)] += (
-            side.item_covariances[i] @ node_weight
+            univariate.item_covariances[i] @ node_weight
         )
         others = np.delete(np.arange(d), i)
         pairs = moment_of_pair[i, others]
-        cross = (side.cross[functions_of_item] * node_weight) @ mean[others].T
+        cross = (univariate.cross[functions_of_item] * node_weight) @ mean[others].T
         total[np.ix_(functions_of_item, pairs)] += cross
         total[np.ix_(pairs, functions_of_item)] += cross.T
-        spread = (mean[others] * (variance[i] * node_weight)) @ mean[others].T
-        total[np.ix_(pairs, pairs)] += spread
+        of_pairs = (mean[others] * (variance[i] * node_weight)) @ mean[others].T
+        total[np.ix_(pairs, pairs)] += of_pairs
     total[pair_index, pair_index] += (variance[first] * variance[second]) @ node_weight
     return total
 
 
-def derivatives_of_moments(fitted, side, mean, by_category):
+def derivatives_of_moments(fitted, mean, means, by_category):
     """Return derivatives of all moments in all parameters; (m, p).
 
-    fitted : ModelAtNodes. side : UnivariateMoments. mean : of the score of each item at
-    nodes, (d, s).
+    fitted : ModelAtNodes. mean : of the score of each item at nodes, (d, s). means : of
+    all moments at nodes, (m, s).
     """
     items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
     d, n_nodes = mean.shape
@@ -164,8 +166,7 @@ def derivatives_of_moments(fitted, side, mean, by_category):
     derivatives = np.zeros((len(item_derivatives) + len(one), p))
     derivatives[: len(item_derivatives), :p_items] = item_derivatives @ node_weight
     derivatives[len(item_derivatives) :, :p_items] = pairs
-    all_means = np.concatenate([side.means, mean[one] * mean[two]])
-    derivatives[:, p_items:] = (all_means * node_weight) @ fitted.density_scores.T
+    derivatives[:, p_items:] = (means * node_weight) @ fitted.density_scores.T
     return derivatives
 
 
@@ -243,18 +244,18 @@ def moment_statistic(X, weight, fitted, by_category):
     """Return M2 (by_category False) or C2, and its degrees of freedom."""
     items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
     mean, variance = scores_of(prob)
-    side = univariate(prob, items.n_categories, X, weight, by_category)
+    univariate = univariate_moments(prob, items.n_categories, X, weight, by_category)
     one, two = np.triu_indices(X.shape[1], 1)
     n_rows = weight.sum()
     weight = weight / n_rows
     cross = (X * weight[:, None]).T @ X
-    observed = np.concatenate([side.observed, cross[one, two]])
-    expected = np.concatenate([side.means, mean[one] * mean[two]]) @ node_weight
-    covariance = covariance_of_moments(side, mean, variance, node_weight)
-    derivatives = derivatives_of_moments(fitted, side, mean, by_category)
-    residual = observed - expected
+    observed = np.concatenate([univariate.observed, cross[one, two]])
+    means = np.concatenate([univariate.means, mean[one] * mean[two]])
+    covariance = covariance_of_moments(univariate, mean, variance, means, node_weight)
+    derivatives = derivatives_of_moments(fitted, mean, means, by_category)
+    residual = observed - means @ node_weight
     value, rank = statistic(residual, covariance, derivatives, fitted.n_free)
-    df = len(expected) - rank
+    df = len(means) - rank
     return (float(n_rows * value), df) if df > 0 else (math.nan, 0)
 
 

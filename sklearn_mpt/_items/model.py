@@ -58,7 +58,7 @@ class ItemModel(NamedTuple):
             items.point(**arrays),
             fitted["latent_mean_"] @ np.linalg.inv(root),
             fitted["latent_variance_"],
-            fitted["_group_share"],
+            fitted["_group_weight"],
             fitted["groups_"].tolist().index(fitted["reference_group_"]),
             root,
             tuple(np.atleast_1d(fitted["_seed"]).tolist()),

@@ -57,7 +57,9 @@ class ItemJoint:
         """Return log p(x_j | z) at nodes of each row, (n, s, d); X : 0 if missing."""
         entries = z.new_empty(*z.shape[:2], X.shape[1])
         for block in self.items.blocks:
-            likelihood, location = block.place(self.point, z.flatten(0, 1))
+            likelihood, location = block.likelihood_and_locations(
+                self.point, z.flatten(0, 1)
+            )
             location = location.unflatten(0, z.shape[:2])
             answers = X[:, None, block.items]
             entries[..., block.items] = likelihood.entry_log_prob(answers, location)

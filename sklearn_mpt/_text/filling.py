@@ -247,8 +247,8 @@ class FillingMixin(OpenedModelMixin):
         check_int(n_samples, "n_samples")
         check_int(n_tokens, "n_tokens")
         language_model, tokenizer = self._open_again()
-        blank = self._blank(n_tokens)
-        windows, _ = tokenize(tokenizer, [blank], language_model.input_names)
+        text = self._mask_tokens(n_tokens)
+        windows, _ = tokenize(tokenizer, [text], language_model.input_names)
         if len(windows[0]) > self.max_length_:
             raise ValueError(
                 f"n_tokens={n_tokens} make a text of {len(windows[0])} tokens, more "
@@ -260,14 +260,14 @@ class FillingMixin(OpenedModelMixin):
         warn_of_excess(self._excess, language_model.model)
         return fills
 
-    def _blank(self, n_tokens):
+    def _mask_tokens(self, n_tokens):
         """Return a text of mask tokens."""
         _, tokenizer = self._open_again()
         for separator in ("", " "):
-            blank = separator.join([tokenizer.mask_token] * n_tokens)
-            ids = tokenizer(blank, add_special_tokens=False, verbose=False)["input_ids"]
+            text = separator.join([tokenizer.mask_token] * n_tokens)
+            ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
             if ids == [tokenizer.mask_token_id] * n_tokens:
-                return blank
+                return text
         raise ValueError(
             f"tokenizer must read mask tokens as such, but {type(tokenizer).__name__} "
             f"makes {len(ids)} tokens of {n_tokens} {tokenizer.mask_token}."
@@ -377,9 +377,9 @@ def _replace(text, mask, target):
     return tuple(part.replace(mask, target) for part in text)
 
 
-def _places_of_target(window, blank, tokenizer, name):
+def _places_of_target(window, masked, tokenizer, name):
     """Return the positions of the tokens of a target, by the text with a mask token."""
-    ids, before = window.inputs["input_ids"], blank.inputs["input_ids"]
+    ids, before = window.inputs["input_ids"], masked.inputs["input_ids"]
     masks = np.flatnonzero(before == tokenizer.mask_token_id)
     if len(masks) != 1:
         raise ValueError(

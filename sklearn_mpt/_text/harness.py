@@ -157,9 +157,11 @@ class MPTHarnessLM(LM):
         for indices in equal.values():
             context, settings = requests[indices[0]].args
             temperature = float(settings.get("temperature") or 0.0)
-            blank = self.scorer._blank(settings.get("max_gen_toks", self.max_gen_toks))
+            masks = self.scorer._mask_tokens(
+                settings.get("max_gen_toks", self.max_gen_toks)
+            )
             (fills,) = self.scorer.fill(
-                [self._shortened(context, blank)],
+                [self._shortened(context, masks)],
                 len(indices) if temperature else 1,
                 order=self.order,
                 temperature=temperature,

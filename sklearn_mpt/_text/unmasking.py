@@ -106,7 +106,9 @@ class Unmasker:
             if len(blank.places)
         ]
         log_prob = [np.zeros((0, self.n_tokens)) for _ in blanks]
-        for row, values in zip(rows, self._ask(blanks, rows, self.pick), strict=True):
+        for row, values in zip(
+            rows, self._predict(blanks, rows, self.pick), strict=True
+        ):
             log_prob[row.window] = values
         return log_prob
 
@@ -146,7 +148,7 @@ class Unmasker:
             MaskedWindow(i, blank.is_open, blank.window.at(places[i]))
             for i, blank in enumerate(blanks)
         ]
-        predictions = self._ask(blanks, rows, pick)
+        predictions = self._predict(blanks, rows, pick)
         return [
             NextTokens(blank, place, values)
             for blank, place, (values,) in zip(blanks, places, predictions, strict=True)
@@ -160,12 +162,12 @@ class Unmasker:
             for i, blank in enumerate(blanks)
             if blank.order is None
         ]
-        largest = self._ask(blanks, rows, partial(_largest, pick=self.pick))
+        largest = self._predict(blanks, rows, partial(_largest, pick=self.pick))
         for row, values in zip(rows, largest, strict=True):
             places[row.window] = np.flatnonzero(row.target)[values.argmax()]
         return places
 
-    def _ask(self, blanks, rows, pick):
+    def _predict(self, blanks, rows, pick):
         """Return what a model predicts for the targets of rows."""
         windows = [blank.window for blank in blanks]
         return predict_by_row(self.language_model, windows, rows, pick)
