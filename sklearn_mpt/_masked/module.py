@@ -223,12 +223,12 @@ class ConditionalDistributions:
 
     def is_at_floor(self, X):
         """Return whether conditionals of numbers have the least width; (n, d)."""
-        select, at_floor = self.module._select, torch.zeros_like(X, dtype=torch.bool)
-        for head, columns, part in self.module.groups():
-            at_floor[:, columns] = head.is_at_floor(
-                select(X, columns), self.outputs[:, part], self.moments
+        select = self.module._select
+        return self._map_heads(
+            lambda head, columns, parameters: head.is_at_floor(
+                select(X, columns), parameters, self.moments
             )
-        return at_floor
+        )
 
 
 class EntryConditionals:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from sklearn_mpt._frames import Column, array_of_objects
+from sklearn_mpt._frames import Column, array_of_objects, one_of_each_type
 from sklearn_mpt._tables.days import DayCoding, kind_of_days
 
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
@@ -174,7 +174,7 @@ def _numbers_among(column):
 
 
 def _kinds_of(values):
-    return {_kind_of(value) for value in {type(v): v for v in values}.values()}
+    return {_kind_of(value) for value in one_of_each_type(values)}
 
 
 def _kind_of(value):
@@ -233,26 +233,26 @@ def drawn_series(name, numbers, storage, categories, backend):
     """
     template = nw.new_series(str(name), numbers.tolist(), backend=backend)
     column = Column(name, numbers, np.isnan(numbers), template)
-    if categories is not None:
-        values = categories[numbers.astype(int)].tolist()
-    elif storage.days:
-        values = DayCoding(*storage.days).decode(numbers, backend)
-    else:
-        values = _as_values(numbers, storage)
+    values = _values_of(numbers, storage, categories, backend)
     return column.series_of(values, _dtype_of(storage, column, values))
 
 
 def filled_array(X, j, numbers, gaps, storage, categories):
     """Fill the gaps of column j of an array in place; see `filled_series`."""
-    if categories is not None:
-        values = categories[numbers[gaps].astype(int)].tolist()
-    elif X.dtype != object:
-        values = numbers[gaps]
-    elif storage.days:
-        values = DayCoding(*storage.days).decode(numbers[gaps], None)
-    else:
-        values = _as_values(numbers[gaps], storage)
+    if categories is None and X.dtype != object:
+        X[gaps, j] = numbers[gaps]
+        return
+    values = _values_of(numbers[gaps], storage, categories, library=None)
     X[gaps, j] = array_of_objects(values) if X.dtype == object else values
+
+
+def _values_of(numbers, storage, categories, library):
+    """Return a list of the values that numbers, or codes, stand for."""
+    if categories is not None:
+        return categories[numbers.astype(int)].tolist()
+    if storage.days:
+        return DayCoding(*storage.days).decode(numbers, library)
+    return _as_values(numbers, storage)
 
 
 def _with_categories(column, codes, fitted, categories):

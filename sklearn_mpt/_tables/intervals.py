@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._frames import is_interval
+from sklearn_mpt._frames import is_interval, one_of_each_type
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE
 from sklearn_mpt._likelihoods.interval_codes import codes_of
 from sklearn_mpt._messages import examples_of
@@ -15,8 +15,7 @@ def holds_intervals(column):
     """Return whether some entry of a column is an interval."""
     if column.values.dtype != object:
         return False
-    one_of_each_type = {type(value): value for value in column.present}.values()
-    return any(map(is_interval, one_of_each_type))
+    return any(map(is_interval, one_of_each_type(column.present)))
 
 
 def codes_of_column(column):

@@ -240,7 +240,7 @@ def _check_no_id(column, kind, requested):
         )
 
 
-def _kind_from_dtype(column, requested=FROM_DTYPE):
+def _kind_from_dtype(column, requested):
     """Return the kind for the dtype of a column; `requested` is for messages."""
     if column.series is None:
         return _kind_of_objects(column.present)

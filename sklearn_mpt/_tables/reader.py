@@ -122,6 +122,10 @@ class TableReader(NamedTuple):
             raise ValueError(" ".join(problems))
         return reader, reasons
 
+    def storage_of(self, j):
+        """Return how column j is stored."""
+        return ColumnStorage(**self.storage[j])
+
     @property
     def n_categories(self):
         return [1 if known is None else len(known) for known in self.categories]
@@ -182,8 +186,7 @@ class TableReader(NamedTuple):
             if self.kinds[j] == INTERVAL:
                 codes[:, j] = codes_of_column(column)
             elif known is None:
-                storage = ColumnStorage(**self.storage[j])
-                codes[:, j] = storage.encode(column, AS_CATEGORIES)
+                codes[:, j] = self.storage_of(j).encode(column, AS_CATEGORIES)
             else:
                 codes[:, j] = _codes(column, known)
         _check_finite(codes, given)
@@ -217,7 +220,7 @@ class TableReader(NamedTuple):
             drawn_series(
                 names[j],
                 codes[:, j],
-                ColumnStorage(**self.storage[j]),
+                self.storage_of(j),
                 self.categories[j],
                 backend,
             )
@@ -249,7 +252,7 @@ class TableReader(NamedTuple):
                 column,
                 rows[:, j],
                 gaps[:, j],
-                ColumnStorage(**self.storage[j]),
+                self.storage_of(j),
                 self.categories[j],
             )
             for j, column in columns_at(X, indices)
@@ -259,8 +262,8 @@ class TableReader(NamedTuple):
     def _fill_array(self, X, rows, gaps, indices):
         X = np.array(X)
         for j in indices:
-            storage = ColumnStorage(**self.storage[j])
-            filled_array(X, j, rows[:, j], gaps[:, j], storage, self.categories[j])
+            column = rows[:, j], gaps[:, j], self.storage_of(j), self.categories[j]
+            filled_array(X, j, *column)
         return X
 
 
