@@ -41,7 +41,6 @@ from sklearn_mpt._deep.validation import ValidationRows
 from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._fitting.weights import relative_weights
-from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
@@ -331,28 +330,14 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         recipe = self._recipe(likelihood, *X.shape)
         rows = TrainingRows.from_arrays(X.float(), data.weight)
         rows, held_out = rows.split(self._n_held_out(data), fitted["_seed"])
-        has_held_out = len(held_out.X) > 0
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
-        noises = noises_of(module.likelihood)
-        has_one_noise = sum(noise.numel() for noise in noises) == 1
-        sets_noise = recipe.sets_noise and has_one_noise and has_held_out
-        for noise in noises:
-            noise.requires_grad_(not sets_noise)
-        validation = None
-        if has_held_out:
-            validation = ValidationRows(
-                held_out,
-                recipe.validation_batch_size,
-                SampleCounts(recipe.n_validation_samples, *counts[1:]),
-                fitted["_seed"],
-                sets_noise,
+        samples, validation = SampleCounts(*counts), None
+        if len(held_out.X):
+            validation = ValidationRows.for_module(
+                module, held_out, recipe, samples, fitted["_seed"]
             )
         loss = self._loss(
-            rows,
-            recipe.batch_size,
-            SampleCounts(*counts),
-            data.rng,
-            min_steps=recipe.min_steps,
+            rows, recipe.batch_size, samples, data.rng, min_steps=recipe.min_steps
         )
         return NetSolver(
             module,

@@ -36,6 +36,20 @@ class ValidationRows:
             self.parts.append((part.nan_to_num(), observed))
         self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.parts]
 
+    @classmethod
+    def for_module(cls, module, rows, recipe, samples, seed):
+        """Return the validation rows of a module that is trained by a recipe.
+
+        If they set its noise variance, training does not.
+        """
+        noises = noises_of(module.likelihood)
+        has_one_noise = sum(noise.numel() for noise in noises) == 1
+        sets_noise = recipe.sets_noise and has_one_noise
+        for noise in noises:
+            noise.requires_grad_(not sets_noise)
+        samples = samples._replace(per_row=recipe.n_validation_samples)
+        return cls(rows, recipe.validation_batch_size, samples, seed, sets_noise)
+
     @torch.no_grad()
     def samples(self, module):
         """Samples of z and their locations for each batch, whatever the noise is."""
