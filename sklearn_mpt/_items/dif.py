@@ -34,22 +34,25 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
     """Test items; see `MPTItemResponse.dif`.
 
     An item that differs between groups is replaced by one item for each group, whose
-    answers are missing in the rows of the other groups.
+    answers are missing in the rows of the other groups. If all of a group gave the same
+    answer, parameters go on until its probability is 1. The likelihood can have several
+    maxima then, so the second model of a pair is fitted from two starts.
     """
     d = X.shape[1]
     fits = _DifFits(model, X, weight, group, device)
     tested = np.arange(d) if anchors is None else np.setdiff1d(np.arange(d), anchors)
     statistic, df = np.full(d, np.nan), np.zeros(d, dtype=int)
     base = frozenset() if anchors is None else frozenset(tested.tolist())
-    value, start = fits.fit(base, fits.first())
+    first = fits.first()
+    value, start = fits.fit(base, first)
     for j in tested.tolist():
         n_answering = len(np.unique(group[~np.isnan(X[:, j])]))
         if n_answering < 2:
             continue
         other = base ^ {j}
-        free_value, _ = fits.fit(other, start)
-        statistic[j] = 2 * abs(free_value - value)
-        if (free_value < value) == (j in other):  # the larger model is no better
+        other_value = max(fits.fit(other, one)[0] for one in (start, first))
+        statistic[j] = 2 * abs(other_value - value)
+        if (other_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
         df[j] = (n_answering - 1) * len(model.items.parameter_index(j))
     return DifferentialFunctioning(statistic, chi2.sf(statistic, df), df)
@@ -68,7 +71,7 @@ class _DifFits:
         self.n_groups = int(group.max()) + 1
 
     def first(self):
-        """Return the parameters at which the first fit starts: the fitted ones."""
+        """Return parameters at which fits start: the fitted ones."""
         items, point = self.model.items, self.model.point
         of_items = [point[items.parameter_index(j)][None] for j in range(len(items))]
         variance = np.full(self.n_groups, self.model.variance[0, 0])
@@ -95,8 +98,7 @@ class _DifFits:
         answers = merged_answers(
             X, items.max_categories, self.weight, self.group, self.device
         )
-        unseen = torch.from_numpy(items.unseen(X)).to(self.device)
-        objective = ItemObjective(answers, self._layout(items), unseen=unseen)
+        objective = ItemObjective(answers, self._layout(items))
         solver = ItemSolver(objective, torch.from_numpy(point).to(self.device))
         point = run(solver, MAX_STEPS)
         _, expected = objective.expect(point)

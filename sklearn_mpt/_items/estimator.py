@@ -51,7 +51,12 @@ from sklearn_mpt._items.given_parameters import (
     given_population,
     given_shape,
 )
-from sklearn_mpt._items.groups import Groups, codes_among, codes_of
+from sklearn_mpt._items.groups import (
+    Groups,
+    are_at_an_end,
+    codes_among,
+    codes_of,
+)
 from sklearn_mpt._items.items import (
     TestInformation,
     anchor_items,
@@ -360,8 +365,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` was reached; if a slope has no finite maximum likelihood; or
-            if nobody gave one of the answers.
+            If `max_iter` was reached; if a slope, or the mean of z in a group, has no
+            finite maximum likelihood; or if nobody gave one of the answers.
         """
         if groups is not None:
             groups = Groups.that_count(groups, X, sample_weight)
@@ -500,11 +505,28 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         slopes = fitted["discrimination_"]
         difficulty = _with_infinite(fitted["difficulty_"], slopes, data.X)
         model = self._model_of(fitted)
+        self._warn_of_far_groups(model, data)
         if model.is_fixed is not None:
             owner = model.items.item_of_parameters
             has_fixed = np.isin(np.arange(len(slopes)), owner[model.is_fixed])
             difficulty[has_fixed] = fitted["difficulty_"][has_fixed]
         return fitted | {"difficulty_": difficulty}
+
+    def _warn_of_far_groups(self, model, data):
+        """Warn of groups whose mean of z has no finite estimate."""
+        if not model.layout.free_mean.any():
+            return
+        point, groups = torch.from_numpy(model.point), data.groups
+        codes = np.zeros(len(data.X), int) if groups is None else groups.codes
+        is_far = are_at_an_end(model.items, point, data.X, codes, len(model.mean))
+        if is_far.any():
+            of_groups = "" if groups is None else f" of {listed(groups.labels[is_far])}"
+            warn_caller(
+                f"All answers{of_groups} are those of people with the highest z, or "
+                "the lowest: the mean of z has no finite maximum likelihood, and "
+                "latent_mean_ is where training ended. Leave these people out.",
+                ConvergenceWarning,
+            )
 
     def _density_of(self, fitted, device):
         return self._model_of(fitted).density(device)
@@ -1142,8 +1164,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
         Notes
         -----
-        The models are fitted starting from the items of this estimator. The estimator
-        itself does not change.
+        The models are fitted starting from the items of this estimator, and the second
+        of each pair also from the estimates of the first, as the likelihood can have
+        several maxima. The estimator itself does not change.
         """
         self._check_is_fitted()
         rows, weight, _ = self._counted_rows(X, sample_weight)

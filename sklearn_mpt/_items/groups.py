@@ -6,6 +6,7 @@ import numpy as np
 
 from sklearn_mpt._checks import check_sample_weight, counted_rows
 from sklearn_mpt._frames import missing_in_array
+from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._messages import listed
 
 # Codes are integers of 8 bits; more labels are likely to be those of rows.
@@ -72,6 +73,26 @@ def codes_among(groups, X, known, index=slice(None)):
             f"{listed(unknown)}."
         )
     return np.searchsorted(known, groups)
+
+
+def are_at_an_end(items, point, X, codes, n_groups):
+    """Return where no answer speaks against a higher z, or against a lower; bool (g,).
+
+    The likelihood of the mean of z in such a group has no maximum.
+
+    X : codes of answers, NaN where missing. codes : of the groups of the rows, (n,).
+    """
+    ranks = ranks_of(X, items.answer_order(point))
+    rises = items.slopes(point)[:, 0].numpy(force=True) > 0
+    is_least, is_most = ranks == 0, ranks == items.n_categories - 1
+    missing = np.isnan(X)
+    ends = [
+        missing | np.where(rises == is_high, is_most, is_least)
+        for is_high in (True, False)
+    ]
+    return np.array(
+        [any(end[codes == g].all() for end in ends) for g in range(n_groups)]
+    )
 
 
 def _checked(groups, X):
