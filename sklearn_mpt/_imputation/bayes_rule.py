@@ -33,7 +33,7 @@ class BayesRuleModel(CodedModel):
 
     # Of each of these columns, the columns of coded rows that have its numbers, and the
     # numbers of its categories, (n_categories, w).
-    _points: dict[int, tuple[slice, np.ndarray]]
+    _category_numbers: dict[int, tuple[slice, np.ndarray]]
 
     @abstractmethod
     def _log_probs(self, X, columns):
@@ -49,7 +49,7 @@ class BayesRuleModel(CodedModel):
     def conditional_log_prob(self, rows: CodedRows, mask):
         mask = np.broadcast_to(mask, rows.numbers.shape)
         hidden = mask & ~rows.gaps
-        columns = [j for j in self._points if hidden[:, j].any()]
+        columns = [j for j in self._category_numbers if hidden[:, j].any()]
         log_prob, log_probs = self._conditionals(self._coded(rows), mask, columns)
         codes = rows.coded(CODES)
         for j, column_log_prob in zip(columns, log_probs, strict=True):
@@ -62,12 +62,12 @@ class BayesRuleModel(CodedModel):
         """Return rows without gaps; categories are drawn one column after the other."""
         rng = np.random.default_rng(random_state)
         numbers, X = rows.numbers.copy(), self._coded(rows).copy()
-        for j, (columns, points) in self._points.items():
+        for j, (columns, category_numbers) in self._category_numbers.items():
             gaps = np.isnan(numbers[:, j])
             if gaps.any():
                 probs = np.exp(self._log_probs(X[gaps], [j])[0])
                 codes = drawn_codes(probs, rng.random((len(probs), 1)))
-                X[gaps, columns] = points[codes]
+                X[gaps, columns] = category_numbers[codes]
                 numbers[gaps, j] = rows.coding.numbers_of_codes(j)[codes]
         return self._drawn(rows, numbers, X, np.random.default_rng(seed_from(rng)))
 
@@ -83,7 +83,9 @@ class LevelsAsNumbers(BayesRuleModel):
         levels = {
             j: coding.level_numbers(j, self.with_powers) for j in coding.layout.values
         }
-        self._points = {j: (slice(j, j + 1), v[:, None]) for j, v in levels.items()}
+        self._category_numbers = {
+            j: (slice(j, j + 1), v[:, None]) for j, v in levels.items()
+        }
         all_missing = np.full((1, codes.shape[1]), np.nan)
         marginals = self._at_levels(all_missing, list(levels))
         self._log_prior = {
@@ -98,7 +100,7 @@ class LevelsAsNumbers(BayesRuleModel):
         return log_prob, self._log_probs(np.where(mask, np.nan, X), columns)
 
     def expected(self, rows: CodedRows, columns):
-        is_level = np.isin(columns, list(self._points))
+        is_level = np.isin(columns, list(self._category_numbers))
         numbers, log_probs = super().expected(rows, columns[~is_level])
         levels = columns[is_level].tolist()
         level_log_probs = self._log_probs(self._coded(rows), levels)
@@ -116,11 +118,11 @@ class LevelsAsNumbers(BayesRuleModel):
         """Return the log-densities of the model at the levels; list of (n, C)."""
         if not columns:
             return []
-        points = [self._points[j][1][:, 0] for j in columns]
+        levels = [self._category_numbers[j][1][:, 0] for j in columns]
         log_prob = self.map_density(
-            lambda x, density: density.log_prob_at(x, columns, points), X
+            lambda x, density: density.log_prob_at(x, columns, levels), X
         )
-        return np.split(log_prob, np.cumsum([len(p) for p in points])[:-1], axis=1)
+        return np.split(log_prob, np.cumsum([len(v) for v in levels])[:-1], axis=1)
 
 
 class IndicatorModel(BayesRuleModel):
@@ -159,27 +161,25 @@ class IndicatorModel(BayesRuleModel):
 
     def fit(self, rows: CodedRows, sample_weight=None) -> Self:
         super().fit(rows, sample_weight)
-        codes, layout = rows.coded(CODES), rows.coding.layout
-        self._is_number = layout.n_categories == 0
-        self._counts = layout.n_categories
-        self._starts = rows.coding.indicators.starts
-        self._sources = rows.coding.indicators.sources
-        self._blocks, self._points = {}, {}
-        for j in layout.coded.tolist():
-            columns = rows.coding.indicators.columns(j)
-            if j in layout.values:
-                vertices = rows.coding.level_numbers(j, self.with_powers)[:, None]
+        codes, coding = rows.coded(CODES), rows.coding
+        self._counts, self._indicators = coding.layout.n_categories, coding.indicators
+        self._blocks, self._category_numbers = {}, {}
+        for j in coding.layout.coded.tolist():
+            columns = self._indicators.columns(j)
+            if j in coding.layout.values:
+                vertices = coding.level_numbers(j, self.with_powers)[:, None]
                 frequency = frequencies(codes[:, j], self._counts[j], sample_weight)
             else:
-                vertices = rows.coding.indicators.of_categories(j, self._counts[j])
-                frequency = self._mean_frequencies(j, rows.coding.indicators)
+                vertices = self._indicators.of_categories(j, self._counts[j])
+                frequency = self._mean_frequencies(j)
             log_frequency = np.log(np.maximum(frequency, MIN_FREQUENCY))
             self._blocks[j] = self._block(columns, vertices, log_frequency)
-            self._points[j] = columns, vertices
+            self._category_numbers[j] = columns, vertices
         return self
 
-    def _mean_frequencies(self, j, indicators):
+    def _mean_frequencies(self, j):
         """Return the frequencies of categories that the means imply; (C,)."""
+        indicators = self._indicators
         columns = indicators.columns(j)
         frequency = (
             indicators.shift[columns] + indicators.scale[columns] * self._means[columns]
@@ -189,13 +189,10 @@ class IndicatorModel(BayesRuleModel):
         return frequency
 
     def _conditionals(self, X, mask, columns):
-        visible = np.where(mask[:, self._sources], np.nan, X)
+        visible = np.where(mask[:, self._indicators.sources], np.nan, X)
         mean, std, log_probs = self._given(visible, columns)
-        log_prob, numbers = np.zeros(mask.shape), self._is_number
-        log_prob[:, numbers] = stats.norm.logpdf(X[:, self._starts], mean, std)[
-            :, numbers
-        ]
-        return log_prob, log_probs
+        log_prob = stats.norm.logpdf(X[:, self._indicators.starts], mean, std)
+        return np.where(self._counts == 0, log_prob, 0.0), log_probs
 
     def expected(self, rows: CodedRows, columns):
         mean, std, log_probs = self._given(self._coded(rows), columns.tolist())
@@ -222,7 +219,8 @@ class IndicatorModel(BayesRuleModel):
             axis=1,
         )
         std = np.sqrt(variance)
-        return mean[:, self._starts], std[:, self._starts], log_probs
+        starts = self._indicators.starts
+        return mean[:, starts], std[:, starts], log_probs
 
 
 class GaussianBlock(NamedTuple):
@@ -382,7 +380,7 @@ class FactorIndicators(IndicatorModel):
         return [density.decode(z), variance, *log_probs]
 
 
-def frequencies(codes, count, sample_weight=None):
+def frequencies(codes, count, sample_weight):
     """Return the frequencies of codes among present entries; (count,)."""
     present = ~np.isnan(codes)
     weight = None if sample_weight is None else sample_weight[present]

@@ -35,8 +35,12 @@ class CodedModel(BaseEstimator):
         self._kept: Density | None = None
 
     def set_warm_start(self, **params) -> Self:
-        """Set parameters of the model, and let `fit` start from the last fit."""
-        self.model.set_params(warm_start=True, **params)
+        """Set parameters of the model, and let `fit` start from the last fit.
+
+        Networks, whose fits have no start, stay as they are.
+        """
+        if "warm_start" in self.model.get_params(deep=False):
+            self.model.set_params(warm_start=True, **params)
         return self
 
     def fit(self, rows: CodedRows, sample_weight=None) -> Self:
@@ -125,11 +129,3 @@ class CodedModel(BaseEstimator):
     def __getstate__(self):
         state = super().__getstate__()
         return state | {"_kept": None}
-
-
-class CodedNetwork(CodedModel):
-    """A dependency network of coded rows, whose fits have no start."""
-
-    def set_warm_start(self, **params) -> Self:
-        """Return self, because `fit` has no starting values."""
-        return self

@@ -23,7 +23,7 @@ from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransfo
 from sklearn_mpt._numbers import KEPT_ENTRIES
 
 CODES, NUMBERS, INDICATORS = "codes", "numbers", "indicators"
-LOG_SLOPE = "log_slope"
+LOG_DERIVATIVES = "log_derivatives"
 
 
 class Indicators:
@@ -123,20 +123,20 @@ class TableCoding:
         """Return the numbers in the table that the codes of column j stand for."""
         return self.layout.values.get(j, np.arange(self.layout.n_categories[j]))
 
-    def level_numbers(self, j, with_powers=True):
+    def level_numbers(self, j, with_powers):
         """Return the standardised numbers of the levels of column j."""
         transform = self.transforms[with_powers]
         return (self.layout.values[j] - transform.shift[j]) / transform.scale[j]
 
-    def log_slope(self, rows, with_powers=True):
+    def log_derivatives(self, rows, with_powers):
         """Return the logarithms of the derivatives of coded numbers, (n, d).
 
         Probabilities of levels become densities over the step between levels.
         """
-        log_slope = self.transforms[with_powers].log_slope(rows)
+        log_derivatives = self.transforms[with_powers].log_derivatives(rows)
         for j in self.layout.values:
-            log_slope[:, j] = self.layout.log_level_density(j)
-        return log_slope
+            log_derivatives[:, j] = self.layout.log_level_density(j)
+        return log_derivatives
 
     def decode(self, coded, form, with_powers=True):
         """Return the rows of the table that coded rows stand for.
@@ -206,10 +206,10 @@ class CodedRows:
             codes[:, j] = np.where(np.isnan(numbers[:, j]), np.nan, nearest)
         return codes
 
-    def log_slope(self, with_powers=True):
+    def log_derivatives(self, with_powers):
         """Return the logarithms of the derivatives of coded numbers, (n, d)."""
-        key = LOG_SLOPE, with_powers or not self.coding.has_powers
-        return self._once(key, self.coding.log_slope, self.numbers, with_powers)
+        key = LOG_DERIVATIVES, with_powers or not self.coding.has_powers
+        return self._once(key, self.coding.log_derivatives, self.numbers, with_powers)
 
     def as_densities(self, log_prob, mask, with_powers=True):
         """Return log-densities of hidden numbers in the units of the table, (n, d).
@@ -217,7 +217,9 @@ class CodedRows:
         log_prob : those of coded numbers, and log-probabilities of codes.
         """
         is_target = mask & ~np.isnan(self.numbers)
-        return np.where(is_target, log_prob + self.log_slope(with_powers), log_prob)
+        return np.where(
+            is_target, log_prob + self.log_derivatives(with_powers), log_prob
+        )
 
 
 class HiddenRows(CodedRows):
@@ -242,5 +244,5 @@ class HiddenRows(CodedRows):
             hidden = hidden[:, self.coding.indicators.sources]
         return np.where(hidden, np.nan, coded)
 
-    def log_slope(self, with_powers=True):
-        return self._rows.log_slope(with_powers)[: len(self._hidden)]
+    def log_derivatives(self, with_powers):
+        return self._rows.log_derivatives(with_powers)[: len(self._hidden)]

@@ -146,9 +146,9 @@ class NumberTransform(NamedTuple):
         transforms = self.shift[columns] + self.scale[columns] * numbers
         return self.powers.inverse(transforms)
 
-    def log_slope(self, rows):
+    def log_derivatives(self, rows):
         """Return the logarithms of the derivatives of coded numbers, (n, d)."""
-        return self.powers.log_slope(rows) - np.log(self.scale)
+        return self.powers.log_derivatives(rows) - np.log(self.scale)
 
     def with_averages(self, mean, averages):
         """Return expectations of numbers, given those of coded numbers, (n, d).

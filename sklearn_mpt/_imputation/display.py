@@ -263,28 +263,41 @@ def _described(reader, j, name, observed, filled):
 
 def _plot_column(ax, column):
     """Draw the values of a column: bars of a few values, or densities."""
-    groups = {"observed": column.observed, "filled in": column.filled}
-    both = np.concatenate(list(groups.values()))
-    values = np.unique(both)
     ax.set_title(_short(column.name, 30))
+    groups = {"observed": column.observed, "filled in": column.filled}
     if column.categories is not None:
-        values = np.arange(len(column.categories))
-    if column.categories is not None or len(values) <= MAX_CODES:
-        places = np.arange(len(values))
-        for k, (label, entries) in enumerate(groups.items()):
-            fractions = (entries[:, None] == values).mean(axis=0)
-            ax.bar(places + 0.4 * (k - 0.5), fractions, 0.4, label=label, color=f"C{k}")
-        labels = values if column.categories is None else column.categories
-        _label_bars(ax, labels, column.origin)
-        ax.set_ylabel("Fraction")
+        codes = np.arange(len(column.categories))
+        _plot_bars(ax, groups, codes, column.categories, column.origin)
         return
+    values = np.unique(np.concatenate(list(groups.values())))
+    if len(values) <= MAX_CODES:
+        _plot_bars(ax, groups, values, values, column.origin)
+    else:
+        _plot_densities(ax, groups, values[[0, -1]], column.origin)
+
+
+def _plot_bars(ax, groups, values, labels, origin):
+    """Draw how frequent values are in each group."""
+    centres = np.arange(len(values))
+    for k, (label, entries) in enumerate(groups.items()):
+        fractions = (entries[:, None] == values).mean(axis=0)
+        ax.bar(centres + 0.4 * (k - 0.5), fractions, 0.4, label=label, color=f"C{k}")
+    _label_bars(ax, labels, origin)
+    ax.set_ylabel("Fraction")
+
+
+def _plot_densities(ax, groups, limits, origin):
+    """Draw the density of the numbers of each group.
+
+    origin : date of the number 0, or None.
+    """
     start = 0.0
-    if column.origin is not None:
+    if origin is not None:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 
-        start = date2num(column.origin)
+        start = date2num(origin)
     n_bins = np.clip(np.sqrt(2 * min(map(len, groups.values()))), *N_BINS)
-    edges = np.linspace(values[0], values[-1], int(n_bins) + 1) + start
+    edges = np.linspace(*limits, int(n_bins) + 1) + start
     for k, (label, entries) in enumerate(groups.items()):
         ax.hist(
             entries + start,
@@ -296,7 +309,7 @@ def _plot_column(ax, column):
             edgecolor=f"C{k}",
             label=label,
         )
-    if column.origin is not None:
+    if origin is not None:
         locator = AutoDateLocator(maxticks=5)
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
@@ -334,14 +347,13 @@ def _levels(imputer, X, n_draws, rng):
     draws = imputer._predicted(repeated, "sample", seed_from(rng), False)
     draws = draws.reshape(n_draws, *truth.shape)
     levels: dict[str, list] = {"numbers": [], "categories": []}
-    for j, part in gaps.items():
-        entries, drawn = truth[part, j], draws[:, part, j]
-        is_code = reader.categories[j] is not None or reader.kinds[j] == "bernoulli"
-        found = (_levels_of_codes if is_code else _levels_of_numbers)(
-            entries, drawn, rng
-        )
-        levels["categories" if is_code else "numbers"].append(found)
-    return {kind: np.concatenate([*parts, []]) for kind, parts in levels.items()}
+    for j, rows in gaps.items():
+        entries, drawn = truth[rows, j], draws[:, rows, j]
+        if reader.categories[j] is not None or reader.kinds[j] == "bernoulli":
+            levels["categories"].append(_levels_of_codes(entries, drawn, rng))
+        else:
+            levels["numbers"].append(_levels_of_numbers(entries, drawn, rng))
+    return {kind: np.concatenate([*found, []]) for kind, found in levels.items()}
 
 
 def _levels_of_numbers(entries, drawn, rng):
@@ -359,15 +371,10 @@ def _levels_of_numbers(entries, drawn, rng):
 
 def _levels_of_codes(entries, drawn, rng):
     """Return the levels of sets of the most frequent categories that hold entries."""
-    counts = np.stack(
-        [(drawn == code).sum(axis=0) for code in range(int(_last(entries, drawn)) + 1)]
-    )
+    codes = np.arange(max(entries.max(), drawn.max()) + 1)
+    counts = (drawn == codes[:, None, None]).sum(axis=1)
     own = np.take_along_axis(counts, entries.astype(int)[None], axis=0)
     before = np.where(counts > own, counts, 0).sum(axis=0)
     tied = np.where(counts == own, counts, 0).sum(axis=0)
     rank = before + (tied + 1) * rng.random(len(entries))
     return rank / (len(drawn) + 1)
-
-
-def _last(entries, drawn):
-    return max(entries.max(), drawn.max())

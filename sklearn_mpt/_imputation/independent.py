@@ -48,10 +48,10 @@ class IndependentColumns(BaseEstimator):
     def conditional_log_prob(self, rows: CodedRows, mask):
         hidden = mask & ~rows.gaps
         X = np.nan_to_num(rows.coded(CODES))
-        place_and_scale = self.means_, np.sqrt(self.variances_)
+        loc_and_scale = self.means_, np.sqrt(self.variances_)
         log_prob = np.logaddexp(
-            np.log1p(-self.outlier_weight) + stats.norm.logpdf(X, *place_and_scale),
-            np.log(self.outlier_weight) + stats.cauchy.logpdf(X, *place_and_scale),
+            np.log1p(-self.outlier_weight) + stats.norm.logpdf(X, *loc_and_scale),
+            np.log(self.outlier_weight) + stats.cauchy.logpdf(X, *loc_and_scale),
         )
         for j, level_log_prob in self._log_probs.items():
             log_prob[:, j] = level_log_prob[X[:, j].astype(int)]

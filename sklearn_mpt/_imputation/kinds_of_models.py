@@ -18,7 +18,7 @@ from sklearn_mpt._imputation.bayes_rule import (
     GaussianIndicators,
     LevelsAsNumbers,
 )
-from sklearn_mpt._imputation.coded_models import CodedModel, CodedNetwork
+from sklearn_mpt._imputation.coded_models import CodedModel
 from sklearn_mpt._imputation.coded_rows import TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.independent import IndependentColumns
@@ -210,7 +210,7 @@ def forests(settings):
         calibrate=False,
         random_state=settings.seed,
     )
-    return [Candidate("forests", lambda _: CodedNetwork(clone(model), False))]
+    return [Candidate("forests", lambda _: CodedModel(clone(model), False))]
 
 
 def nets(settings):

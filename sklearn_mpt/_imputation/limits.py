@@ -81,7 +81,7 @@ class Limits(NamedTuple):
     def clip(self, rows):
         return np.clip(rows, self.low, self.high)
 
-    def _places(self):
+    def _grid(self):
         """Return the step, and the first and last numbers on the grid within limits."""
         step = np.where(self.step > 0, self.step, 1.0)
         first = np.ceil((self.low - self.least) / step)
@@ -93,7 +93,7 @@ class Limits(NamedTuple):
         Where no number of the grid is within the limits, it is not on the grid.
         """
         rows = self.clip(rows)
-        step, first, last = self._places()
+        step, first, last = self._grid()
         index = np.rint((rows - self.least) / step).clip(first, last)
         grid = (self.least + index * step).round(MAX_DECIMALS)
         return np.where((self.step > 0) & (first <= last), grid, rows)
@@ -104,7 +104,7 @@ class Limits(NamedTuple):
         They lie half a step beyond the first and the last number of a grid, so that
         these are as probable as others.
         """
-        step, first, last = self._places()
+        step, first, last = self._grid()
         is_grid = (self.step > 0) & (first <= last)
         low = np.where(is_grid, self.least + (first - 0.5) * step, self.low)
         high = np.where(is_grid, self.least + (last + 0.5) * step, self.high)

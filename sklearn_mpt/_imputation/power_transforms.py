@@ -77,15 +77,13 @@ class PowerTransforms(NamedTuple):
         )
         return rows
 
-    def log_slope(self, rows):
+    def log_derivatives(self, rows):
         """Return the logarithms of the derivatives of the transforms; (n, d)."""
-        log_slope = np.zeros(rows.shape)
+        log_derivatives = np.zeros(rows.shape)
         numbers = (rows[..., self.columns] - self.origins) / self.units
-        log_derivative = (
-            (self.exponents - 1) * np.sign(numbers) * np.log1p(np.abs(numbers))
-        )
-        log_slope[..., self.columns] = log_derivative - np.log(self.units)
-        return log_slope
+        of_power = (self.exponents - 1) * np.sign(numbers) * np.log1p(np.abs(numbers))
+        log_derivatives[..., self.columns] = of_power - np.log(self.units)
+        return log_derivatives
 
     def inverse_transform(self, rows):
         rows = np.array(rows, dtype=np.float64)
@@ -158,7 +156,7 @@ def _log_likelihood(numbers, exponent):
     """
     powers, column = _with_exponent(exponent), numbers[:, None]
     variance = powers.transform(column).var()
-    value = powers.log_slope(column).sum() - 0.5 * len(numbers) * np.log(variance)
+    value = powers.log_derivatives(column).sum() - 0.5 * len(numbers) * np.log(variance)
     return value if np.isfinite(value) else -np.inf
 
 

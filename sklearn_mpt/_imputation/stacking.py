@@ -182,9 +182,6 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self.reader.check_values(codes, column_names(X))
         return codes
 
-    def _coded(self, X):
-        return CodedRows(self._numbers(X), self._coding)
-
     def _store_models(self, trials, kept, weights):
         columns = "name", "rmse", "wrong", "steps", "gain", "seconds", "outcome"
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}

@@ -57,6 +57,11 @@ def wine():
     return np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X), y
 
 
+def coded_rows(model, X):
+    """Rows of a table, as the models of a mix read them."""
+    return CodedRows(model._numbers(X), model._coding)
+
+
 def test_gaps_get_what_the_model_expects(wine):
     X, _ = wine
     model = MPTProbabilisticPCA(init="pca", max_iter=0)
@@ -179,7 +184,7 @@ def test_conditionals_of_a_mix_are_mixed(wine):
     model.weights_ = np.full_like(model.weights_, 1 / len(model.estimators_))
     mask = np.random.default_rng(1).random(X.shape) < 0.3
     hidden = mask & ~np.isnan(X)
-    rows = model._coded(X)
+    rows = coded_rows(model, X)
     log_probs = [m.conditional_log_prob(rows, mask) for m in model.estimators_]
     units = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
     standardised = (X - units[0]) / units[1]
@@ -228,14 +233,14 @@ def test_ordered_categories_get_their_median():
     steps = np.abs(filled["score"].cat.codes - level)[gone]
     assert steps.mean() < 0.4
     model = imputer.estimator_
-    rows = model._coded(gaps)
+    rows = coded_rows(model, gaps)
     _, (probs, *_) = model.estimators_[-1].expected(rows, rows.coding.layout.coded)
     assert probs.shape == (150, 5)
 
 
 def test_probabilities_of_categories_add_up_to_one(frame):
     model = MPTImputer(max_models=4, random_state=0).fit(frame).estimator_
-    rows = model._coded(frame)
+    rows = coded_rows(model, frame)
     rows = HiddenRows(rows, np.random.default_rng(0).random(rows.gaps.shape) < 0.4)
     coded = rows.coding.layout.coded
     for member in model.estimators_:
@@ -391,7 +396,7 @@ def test_powers_choose_skewed_columns_and_are_inverted():
     assert_allclose(powers.inverse_transform(transforms), rows, rtol=1e-12, atol=1e-12)
     step = 1e-6
     rise = powers.transform(rows + step) - powers.transform(rows - step)
-    assert_allclose(np.exp(powers.log_slope(rows)), rise / (2 * step), rtol=1e-5)
+    assert_allclose(np.exp(powers.log_derivatives(rows)), rise / (2 * step), rtol=1e-5)
     gap = np.where(np.arange(4) < 2, np.nan, rows)
     assert np.isnan(powers.transform(gap)[:, :2]).all()
 

@@ -142,16 +142,16 @@ def test_categories_given_factors_follow_from_bayes_rule():
     covariance = W.T @ W + np.diag(noise)
     known = coded.coded("indicators") - model.model.mean_
     for j in (1, 2):
-        place = coding.indicators.columns(j)
+        columns = coding.indicators.columns(j)
         log_joint = np.empty((200, 3))
-        shares = model._mean_frequencies(j, coding.indicators)
+        frequencies = model._mean_frequencies(j)
         for c, points in enumerate(coding.indicators.of_categories(j, 3)):
             joint = known.copy()
-            joint[:, place] = points - model.model.mean_[place]
-            block = covariance[place, place]
-            alone = stats.multivariate_normal.logpdf(joint[0, place], cov=block)
+            joint[:, columns] = points - model.model.mean_[columns]
+            block = covariance[columns, columns]
+            alone = stats.multivariate_normal.logpdf(joint[0, columns], cov=block)
             log_joint[:, c] = stats.multivariate_normal.logpdf(joint, cov=covariance)
-            log_joint[:, c] += np.log(shares[c]) - alone
+            log_joint[:, c] += np.log(frequencies[c]) - alone
         expected = log_joint - np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
         found = model.conditional_log_prob(coded, np.arange(3) == j)[:, j]
         code = rows[:, j].astype(int)
