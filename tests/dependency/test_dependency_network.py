@@ -586,7 +586,7 @@ class Spy(ClassifierMixin, BaseEstimator):
 
 
 @pytest.mark.parametrize(
-    "kind, takes_nan",
+    ("kind", "takes_nan"),
     [
         *product(("gaussian", "gamma", "lognormal"), (False, True)),
         ("zero_lognormal", True),
