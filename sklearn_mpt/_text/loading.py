@@ -308,10 +308,14 @@ class OpenedModelMixin:
 
     def _windows(self, texts):
         """Return a window of any length for each text; equal texts share one."""
-        language_model, tokenizer = self._open_again()
-        windows, first = windows_of(tokenizer, texts, language_model.input_names)
+        windows, first = self._distinct_windows(texts)
         by_text = {window.text: window for window in windows}
         return [by_text[index] for index in first]
+
+    def _distinct_windows(self, texts):
+        """Return a window for each distinct text, and indices; see `windows_of`."""
+        language_model, tokenizer = self._open_again()
+        return windows_of(tokenizer, texts, language_model.input_names)
 
     def __getstate__(self):
         state = super().__getstate__()

@@ -17,7 +17,8 @@ LOADED = threading.Lock()  # makes the threads of a worker process load a model 
 OVERFLOW_ADVICE = (
     "In dtype 'float16' numbers overflow easily: try 'bfloat16' or 'float32'."
 )
-LOGIT_BYTES = 3 * 2**23  # logits computed at a time; for 32 MB malloc maps new pages
+# Of logits computed at a time: arrays of 32 MB and more take new pages each time.
+LOGIT_BYTES = 3 * 2**23
 # Columns of a wide product that are computed at a time on a CPU: "Texts: sizes of
 # products and batches" in benchmarks/RESULTS.rst has times.
 N_COLUMNS = 512

@@ -26,7 +26,6 @@ from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, MaskDraw, check_rates
 from sklearn_mpt._text.moderation import MIN_TEXTS
-from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.scores import resolve_n_masks
 from sklearn_mpt._text.streaming import StreamingMixin
 from sklearn_mpt._text.texts import Texts, whole_text
@@ -335,17 +334,18 @@ class MPTScorer(
         self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
         language_model.gathered = self.uses_gathered_head_
         language_model.can_pad = self._can_pad
-        self._excess = self._measure_excess(language_model, tokenizer, texts)
-        measured = self._measure(language_model, tokenizer, texts)
+        self._excess = self._measure_excess(texts)
+        measured = self._measure(texts)
         self.design_, self.design_variances_ = measured.design, measured.variances
         self._moderations = {self.method: measured.moderation}
 
-    def _measure(self, language_model, tokenizer, texts):
+    def _measure(self, texts):
         """Measure the variance over masks of some texts, if masks are random."""
         design = "chain" if self.design == "auto" else self.design
         if texts is None or not METHODS[self.method].is_random:
             return MeasuredDesign(design, None, None)
-        windows = self._windows_that_fit(language_model, tokenizer, texts)
+        language_model, _ = self._open_again()
+        windows = self._windows_that_fit(texts)
         n_draws = min(RULES.n_draws, self._count_draws(self.method, self.n_masks))
         if self.method == "chain" or self.design != "auto":
             draw = MaskDraw(self.method, self._seed, n_draws, design=design)
@@ -364,16 +364,16 @@ class MPTScorer(
             )
         return measured
 
-    def _measure_excess(self, language_model, tokenizer, texts):
+    def _measure_excess(self, texts):
         if texts is None:
             return None
         order = np.random.default_rng(self._seed).permutation(len(texts))
         sample = [texts[i] for i in order[: RULES.max_texts]]
-        windows = self._windows_that_fit(language_model, tokenizer, sample)
-        return measure_excess(language_model, windows, self._seed)
+        windows = self._windows_that_fit(sample)
+        return measure_excess(self._open_again()[0], windows, self._seed)
 
-    def _windows_that_fit(self, language_model, tokenizer, texts):
-        windows, _ = windows_of(tokenizer, texts, language_model.input_names)
+    def _windows_that_fit(self, texts):
+        windows, _ = self._distinct_windows(texts)
         if self.overflow == "error":
             return [window for window in windows if len(window) <= self.max_length_]
         overflow = "stride" if self.overflow == "stride" else "split"

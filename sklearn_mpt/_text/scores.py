@@ -21,7 +21,7 @@ from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masks import METHODS, MaskDraw
-from sklearn_mpt._text.parts import warn_of_cut_tokens, windows_of
+from sklearn_mpt._text.parts import warn_of_cut_tokens
 from sklearn_mpt._text.results import (
     TextScores,
     TokenScores,
@@ -471,7 +471,7 @@ class TextScoresMixin(OpenedModelMixin):
         language_model, tokenizer = self._open_again()
         check_words(draw.method, tokenizer, draw.mask_blocks)
         texts = self._check_texts(X)
-        windows, first = windows_of(tokenizer, texts, language_model.input_names)
+        windows, first = self._distinct_windows(texts)
         warn_of_no_words(tokenizer, windows)
         warn_of_cut_tokens(windows, texts)
         is_centred = METHODS[draw.method].is_centred
