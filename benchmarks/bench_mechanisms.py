@@ -187,6 +187,33 @@ def weights(case, seed, is_with):
     return {"minus log variance": -np.log(np.var(scores, axis=0, ddof=1)).mean()}
 
 
+def trends(case, seed, is_with):
+    """Whether errors of tokens are those beside a trend in the steps of an order.
+
+    The standard error of tokens by four orders, relative to the spread over groups.
+    """
+    model, tokenizer, write = text_model(case)
+    texts = [write(np.random.default_rng([seed, i])) for i in range(3)]
+    with ExitStack() as patches:
+        if not is_with:
+            none = patch.object(
+                estimates, "_without_trend", lambda tokens, steps: tokens
+            )
+            patches.enter_context(none)
+        groups = [
+            MPTScorer(model, tokenizer, design="chain", random_state=group)
+            .fit()
+            .token_scores(texts, as_frame=True)
+            for group in range(12)
+        ]
+    scores, errors = (
+        np.array([group[name] for group in groups])
+        for name in ("log_prob", "std_error")
+    )
+    variance = scores.var(axis=0, ddof=1).mean()
+    return {"relative error": np.sqrt((errors**2).mean() / variance)}
+
+
 TEXT_MODELS = {
     f"{write.__name__}, {rate}": (write, rate)
     for write in (
@@ -781,6 +808,7 @@ MECHANISMS = {
     "promises": (promises, NOISY_FITS),
     "regressions": (regressions, FACTOR_FITS),
     "weights": (weights, list(TEXT_MODELS)),
+    "trends": (trends, list(TEXT_MODELS)),
     "codes": (codes, list(EDITS)),
     "masks": (masks, LATENT_FITS),
     "ratios": (ratios, [10.0**k for k in range(5, 13)]),
