@@ -25,12 +25,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.chosen_orders import learn_order
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions
-    from sklearn_mpt._measure.cumulative import (
-        CumulativeCV,
-        EvidenceComparison,
-        compare_evidence,
-        cumulative_cv_score,
-    )
+    from sklearn_mpt._measure.cumulative import CumulativeCV, cumulative_cv_score
     from sklearn_mpt._measure.curve import MPTCurve
     from sklearn_mpt._measure.display import (
         CumulativeCVDisplay,
@@ -39,6 +34,7 @@ if TYPE_CHECKING:
         MPTCurveDisplay,
         OrderSpreadDisplay,
     )
+    from sklearn_mpt._measure.evidence import EvidenceComparison, compare_evidence
     from sklearn_mpt._measure.lml_samples import lml_samples
     from sklearn_mpt._measure.masker import ConditionalMasker
     from sklearn_mpt._measure.monitor import LMLMonitor
@@ -60,7 +56,7 @@ _MODULES = {
     "ImputationDisplay": "_imputation.display",
     "InformationDisplay": "_items.display",
     "ItemCurveDisplay": "_items.display",
-    "EvidenceComparison": "_measure.cumulative",
+    "EvidenceComparison": "_measure.evidence",
     "EvidenceComparisonDisplay": "_measure.display",
     "LMLComparison": "_measure.comparison",
     "LMLComparisonDisplay": "_measure.display",
@@ -84,7 +80,7 @@ _MODULES = {
     "OrderSpreadDisplay": "_measure.display",
     "PooledEstimate": "_imputation.pooling",
     "check_masked_model": "_measure.checking",
-    "compare_evidence": "_measure.cumulative",
+    "compare_evidence": "_measure.evidence",
     "compare_lml": "_measure.comparison",
     "cumulative_cv_score": "_measure.cumulative",
     "feature_contributions": "_measure.contributions",

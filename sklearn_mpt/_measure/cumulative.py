@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
-from scipy.special import softmax
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing, get_tags, indexable
+from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
-from sklearn_mpt._checks import (
-    check_int,
-    check_n_jobs,
-    check_real,
-    check_verbose,
-)
-from sklearn_mpt._measure.comparison import check_measures
-from sklearn_mpt._measure.contract import measures_of_columns
-from sklearn_mpt._measure.display import CumulativeCVDisplay, EvidenceComparisonDisplay
-from sklearn_mpt._measure.pipelines import check_pipeline, last_step, resolve_model
+from sklearn_mpt._checks import check_int, check_n_jobs, check_verbose
+from sklearn_mpt._measure.display import CumulativeCVDisplay
+from sklearn_mpt._measure.predictive_scores import OF_CLASSES, predictive_score
 from sklearn_mpt._measure.rows import digest_of
 from sklearn_mpt._measure.standard_errors import std_error_of_mean, student_quantile
 from sklearn_mpt._messages import listed, text_table
@@ -333,7 +322,7 @@ def cumulative_cv_score(
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
     check_verbose(verbose)
-    score = _scoring_of(estimator, y)
+    score = predictive_score(estimator, y)
     (X,) = indexable(X if hasattr(X, "shape") else np.asarray(X))
     n_samples = np.shape(X)[0]
     y = None if y is None else column_or_1d(y)
@@ -342,7 +331,7 @@ def cumulative_cv_score(
             f"y must have a value for each of the {n_samples} rows, got the shape "
             f"{np.shape(y)}."
         )
-    is_classes = score is _log_proba
+    is_classes = score is OF_CLASSES
     start = _check_start(n_start, X, y if is_classes else None)
     n_seen = _block_starts(start, n_samples, steps)
     seed = draw_seed(random_state)
@@ -359,116 +348,10 @@ def cumulative_cv_score(
     scores, measures = zip(*results, strict=True)
     block_scores = np.array(scores).reshape(n_orders, len(n_seen))
     draw = seed, n_orders, n_samples, tuple(n_seen), is_classes
-    target = f"X {digest_of(X)}" if score is _log_density else f"y {digest_of(y)}"
+    target = f"{score.target} {digest_of(X if score.target == 'X' else y)}"
     return CumulativeCV(
         np.array(n_seen), block_scores, n_samples, draw, target, measures[0]
     )
-
-
-def _scoring_of(estimator, y):
-    """Return the function that computes log predictive probabilities of rows.
-
-    Its result is an array, or the log-probability of all rows together.
-    """
-    kind, is_joint = _kind(estimator), hasattr(estimator, "joint_log_prob")
-    if y is None or kind == "density_estimator":
-        is_joint = hasattr(last_step(estimator), "joint_log_prob")
-        has_scores = is_joint or hasattr(estimator, "score_samples")
-        if has_scores and kind != "outlier_detector":
-            check_pipeline(estimator)
-            return _log_density
-        needed = "a density estimator with score_samples, if y is None"
-    elif kind == "classifier":
-        if is_joint or hasattr(estimator, "predict_log_proba"):
-            return _log_proba
-        needed = "a classifier with predict_log_proba"
-    else:
-        if is_joint or _predicts_std(estimator):
-            return _log_normal
-        needed = "a regressor with predict(X, return_std=True)"
-    raise TypeError(f"estimator must be {needed}, got {estimator!r}.")
-
-
-def _kind(estimator):
-    return get_tags(estimator).estimator_type if _has_tags(estimator) else None
-
-
-def _has_tags(estimator):
-    return hasattr(estimator, "__sklearn_tags__")
-
-
-def _predicts_std(estimator):
-    predict = getattr(estimator, "predict", None)
-    return predict is not None and _takes(predict, "return_std", by_keywords=True)
-
-
-def _takes(method, name, by_keywords=False):
-    """Return whether a method has an argument, or if `by_keywords` takes any."""
-    parameters = inspect.signature(method).parameters.values()
-    return any(
-        p.name == name or (by_keywords and p.kind is inspect.Parameter.VAR_KEYWORD)
-        for p in parameters
-    )
-
-
-def _log_density(model, X, y):
-    model = resolve_model(model)
-    if hasattr(model, "joint_log_prob"):
-        return model.joint_log_prob(X)
-    return model.score_samples(X)
-
-
-def _log_proba(model, X, y):
-    if hasattr(model, "joint_log_prob"):
-        return model.joint_log_prob(X, y)
-    log_proba = np.asarray(model.predict_log_proba(X))
-    column = {label: k for k, label in enumerate(model.classes_.tolist())}
-    unseen = [label for label in np.asarray(y).tolist() if label not in column]
-    if unseen:
-        raise ValueError(
-            f"The class {unseen[0]!r} is not among the rows seen before it, and the "
-            "classifier gives it no probability: raise n_start."
-        )
-    columns = [column[label] for label in np.asarray(y).tolist()]
-    return log_proba[np.arange(len(columns)), columns]
-
-
-def _log_normal(model, X, y):
-    if hasattr(model, "joint_log_prob"):
-        return model.joint_log_prob(X, y)
-    y = np.asarray(y)
-    if len(y) > 1 and _takes(last_step(model).predict, "return_cov"):
-        return _log_joint_normal(y, *_predict(model, X, "return_cov"))
-    return stats.norm.logpdf(y, *_predict(model, X, "return_std"))
-
-
-def _predict(model, X, option):
-    """Return the means and standard deviations, or covariances, of predictions."""
-    try:
-        predicted = model.predict(X, **{option: True})
-    except Exception as error:  # of the user's model
-        error.add_note(f"It was raised by predict(X, {option}=True).")
-        raise
-    if not isinstance(predicted, tuple) or len(predicted) != 2:
-        raise TypeError(
-            f"predict(X, {option}=True) must return a tuple of two arrays, but that of "
-            f"{last_step(model)!r} returned a {type(predicted).__name__}: it may take "
-            "any argument and ignore this one."
-        )
-    return predicted
-
-
-def _log_joint_normal(y, mean, covariance):
-    try:
-        joint = stats.Covariance.from_cholesky(np.linalg.cholesky(covariance))
-    except np.linalg.LinAlgError as error:
-        raise ValueError(
-            f"The covariance matrix of the predictions of {len(y)} rows, by predict(X, "
-            "return_cov=True), is not positive definite: rows of a block are predicted "
-            "without noise. Leave steps=None, or give the estimator noise, such as a "
-            "WhiteKernel of a Gaussian process."
-        ) from error
-    return stats.multivariate_normal.logpdf(y, mean, joint)
 
 
 def _check_start(n_start, X, y):
@@ -511,7 +394,7 @@ def _with_all_classes(order, y, n_start):
     order = order.copy()
     first = np.unique(y[order], return_index=True)[1]
     late, starting = first[first >= n_start], set(first.tolist())
-    free = [place for place in range(n_start - 1, -1, -1) if place not in starting]
+    free = [i for i in range(n_start - 1, -1, -1) if i not in starting]
     for one, other in zip(late.tolist(), free, strict=False):
         order[[one, other]] = order[[other, one]]
     return order
@@ -522,11 +405,13 @@ def _score_block(score, estimator, X, y, seen, block):
 
     Returns the sum of the scores of its rows, and the measures of the columns.
     """
-    part = [None if v is None else _safe_indexing(v, seen) for v in (X, y)]
-    later = [None if v is None else _safe_indexing(v, block) for v in (X, y)]
+    before, later = (
+        [None if v is None else _safe_indexing(v, rows) for v in (X, y)]
+        for rows in (seen, block)
+    )
     model = clone(estimator)
-    model = model.fit(part[0]) if y is None else model.fit(*part)
-    scores = np.asarray(score(model, *later), dtype=np.float64)
+    model = model.fit(before[0]) if y is None else model.fit(*before)
+    scores = np.asarray(score.log_prob(model, *later), dtype=np.float64)
     if scores.shape not in ((len(block),), ()):
         raise ValueError(
             "The estimator must score each row, or all together by joint_log_prob, got "
@@ -539,259 +424,4 @@ def _score_block(score, estimator, X, y, seen, block):
             f"The log predictive probability of {which} is {scores.flat[wrong]} after "
             f"a fit to {len(seen)} rows."
         )
-    return scores.sum(), _measures(score, model)
-
-
-def _measures(score, model):
-    if score is _log_density:
-        measures = measures_of_columns(resolve_model(model), None)
-        return None if measures is None else tuple(measures)
-    return ("probability",) if score is _log_proba else ("density",)
-
-
-@dataclass(frozen=True, eq=False)
-class EvidenceComparison:
-    """Log evidence of several models of the same rows, best first.
-
-    Created by :func:`compare_evidence`. Printing it shows a table.
-
-    Parameters
-    ----------
-    names : list of str
-        Names of the models; the other arrays are in this order.
-    scores : ndarray of shape (n_models, n_orders)
-        Log evidence of each model along each order of the rows, in nats.
-    is_paired : bool
-        Whether the models have the same orders. If so, errors of differences are those
-        of the differences along each order.
-    prior : ndarray of shape (n_models,), default=None
-        Prior probability of each model. None is the same for all.
-
-    Attributes
-    ----------
-    log_evidence, std_error : ndarray of shape (n_models,)
-        Means of `scores`, and their standard errors over orders.
-    log_bayes_factor, log_bayes_factor_std_error : ndarray of shape (n_models,)
-        `log_evidence` less that of the best model, 0 or negative, and its standard
-        error.
-    probability, probability_std_error : ndarray of shape (n_models,)
-        Posterior probability of each model, and standard errors by the delta method.
-
-    See Also
-    --------
-    compare_evidence : Compare models.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn_mpt import EvidenceComparison
-    >>> EvidenceComparison(["b", "a"], np.array([[-8.0, -9], [-9, -10]]), True)
-          log_evidence  std_error  log_bayes_factor  std_error  probability  std_error
-    b          -8.5000     0.5000            0.0000     0.0000       0.7311     0.0000
-    a          -9.5000     0.5000           -1.0000     0.0000       0.2689     0.0000
-    """
-
-    names: list[str]
-    scores: np.ndarray
-    is_paired: bool
-    prior: np.ndarray | None = None
-
-    @property
-    def log_evidence(self) -> np.ndarray:
-        """Log evidence of each model, in nats; (n_models,)."""
-        return self.scores.mean(axis=1)
-
-    @property
-    def std_error(self) -> np.ndarray:
-        """Standard errors of `log_evidence` over orders; (n_models,)."""
-        return std_error_of_mean(self.scores.T)
-
-    @property
-    def log_bayes_factor(self) -> np.ndarray:
-        """Log evidence less that of the best model, in nats; (n_models,)."""
-        with np.errstate(invalid="ignore"):  # NaN where both are -inf
-            return self.log_evidence - self.log_evidence[0]
-
-    @property
-    def log_bayes_factor_std_error(self) -> np.ndarray:
-        """Standard errors of `log_bayes_factor`; (n_models,)."""
-        difference = np.eye(len(self.names)) - np.eye(len(self.names))[0]
-        return self._error_of(difference)
-
-    @property
-    def probability(self) -> np.ndarray:
-        """Posterior probability of each model; (n_models,)."""
-        prior = np.ones(len(self.names)) if self.prior is None else self.prior
-        with np.errstate(divide="ignore"):
-            return softmax(self.log_evidence + np.log(prior))
-
-    @property
-    def probability_std_error(self) -> np.ndarray:
-        """Standard errors of `probability`; (n_models,)."""
-        prob = self.probability  # d p_k = p_k (d l_k - sum_j p_j d l_j)
-        return self._error_of(np.diag(prob) - np.outer(prob, prob))
-
-    def _error_of(self, weights):
-        """Return standard errors of weighted sums of the log evidences; (n_sums,).
-
-        NaN for sums with a log evidence of -inf. Those in which it has no weight do not
-        contain it.
-        """
-        is_finite = np.isfinite(self.log_evidence)
-        finite = weights[:, is_finite]
-        if self.is_paired:
-            errors = std_error_of_mean((finite @ self.scores[is_finite]).T)
-        else:
-            errors = np.sqrt(finite**2 @ self.std_error[is_finite] ** 2)
-        return np.where(weights[:, ~is_finite].any(axis=1), np.nan, errors)
-
-    def __repr__(self):
-        columns = [
-            ("log_evidence", 17, self.log_evidence),
-            ("std_error", 11, self.std_error),
-            ("log_bayes_factor", 18, self.log_bayes_factor),
-            ("std_error", 11, self.log_bayes_factor_std_error),
-            ("probability", 13, self.probability),
-            ("std_error", 11, self.probability_std_error),
-        ]
-        return text_table(self.names, columns)
-
-    def plot(self, ax: Axes | None = None):
-        """Draw the log Bayes factors to the best model, with two standard errors.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. None makes a figure.
-
-        Returns
-        -------
-        display : EvidenceComparisonDisplay
-            The display, with its axes and figure.
-        """
-        return EvidenceComparisonDisplay(self).plot(ax)
-
-
-def compare_evidence(
-    results: Mapping[str, CumulativeCV], *, prior: Mapping[str, float] | None = None
-) -> EvidenceComparison:
-    r"""Compare models by their log evidence from cumulative cross-validation.
-
-    A difference of log evidences is a log Bayes factor. Together with prior
-    probabilities of the models it gives their posterior probabilities, by Bayes' rule.
-
-    Parameters
-    ----------
-    results : dict from names to CumulativeCV
-        The result of :func:`cumulative_cv_score` for each model, on the same rows and
-        with the same number of rows before the first scored one. With the same integer
-        `random_state` and `steps` they have the same orders, and errors of differences
-        are paired.
-    prior : dict from names to float, default=None
-        Prior weight of each model. None is the same for all.
-
-    Returns
-    -------
-    EvidenceComparison
-        The models, best first.
-
-    Raises
-    ------
-    TypeError
-        If a result is not a `CumulativeCV`.
-    ValueError
-        If there are fewer than two models, their rows do not agree, or `prior` does
-        not name the same models with positive weights. Also if some results are for X
-        and some for y, or for other values of them, and if one model has densities
-        where another has probabilities.
-
-    Warns
-    -----
-    UserWarning
-        If a density estimator that is not of this package stands beside a model that
-        has probabilities.
-
-    See Also
-    --------
-    cumulative_cv_score : Log evidence of one model.
-    compare_lml : Compare fitted models on held-out rows.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_mpt import MPTProbabilisticPCA
-    >>> from sklearn_mpt import compare_evidence, cumulative_cv_score
-    >>> X = load_iris().data
-    >>> options = {"n_start": 50, "steps": 2, "n_orders": 3, "random_state": 0}
-    >>> models = {f"K = {k}": MPTProbabilisticPCA(k, objective="lml") for k in (1, 3)}
-    >>> table = compare_evidence(
-    ...     {name: cumulative_cv_score(m, X, **options) for name, m in models.items()}
-    ... )
-    >>> table.names
-    ['K = 3', 'K = 1']
-    """
-    if not isinstance(results, Mapping) or len(results) < 2:
-        raise ValueError(
-            f"results must be a dict of at least two models, got {results!r}."
-        )
-    for name, result in results.items():
-        if not isinstance(result, CumulativeCV):
-            raise TypeError(
-                f"results[{name!r}] must be a result of cumulative_cv_score, got "
-                f"{result!r}."
-            )
-    rows = {(int(r.n_seen[0]), r.n_samples) for r in results.values()}
-    if len(rows) > 1:
-        raise ValueError(
-            "The models must be scored on the same rows, with the same number of rows "
-            f"before the first; (n_start, n_samples) are {sorted(rows)}."
-        )
-    _check_targets(results)
-    weights = _check_prior(prior, results)
-    names = sorted(results, key=lambda name: -results[name].log_evidence)
-    draws = {results[name].draw for name in names}
-    is_paired = len(draws) == 1 and () not in draws
-    scores = [results[name].scores for name in names]
-    if len({len(model_scores) for model_scores in scores}) > 1:
-        raise ValueError(
-            "The models must have the same number of orders, got "
-            f"{[len(model_scores) for model_scores in scores]}."
-        )
-    ordered_prior = None if weights is None else np.array([weights[n] for n in names])
-    names = [str(name) for name in names]
-    return EvidenceComparison(names, np.stack(scores), is_paired, ordered_prior)
-
-
-def _check_targets(results):
-    """Refuse results for other values, and densities beside probabilities."""
-    targets = {name: r.target for name, r in results.items() if r.target}
-    if len({target[0] for target in targets.values()}) > 1:
-        kinds = {name: target[0] for name, target in targets.items()}
-        raise ValueError(
-            "The models must score the same values: the evidence is that of X, or of y "
-            f"given X, got {kinds}."
-        )
-    if len(set(targets.values())) > 1:
-        raise ValueError(
-            "The models must score the same values, in the same order of the rows; the "
-            f"tables (or targets) of {list(targets)} differ."
-        )
-    density_estimators = {
-        name for name, target in targets.items() if target.startswith("X")
-    }
-    measures = {name: result.measures for name, result in results.items()}
-    check_measures(measures, density_estimators)
-
-
-def _check_prior(prior, results):
-    if prior is None:
-        return None
-    if set(prior) != set(results):
-        raise ValueError(
-            f"prior must have the names of the models, {list(results)}, got "
-            f"{list(prior)}."
-        )
-    for name, value in prior.items():
-        check_real(value, f"prior[{name!r}]", "neither")
-    total = sum(prior.values())
-    return {name: value / total for name, value in prior.items()}
+    return scores.sum(), score.measures(model)

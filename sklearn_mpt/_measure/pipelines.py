@@ -50,11 +50,9 @@ def _of_power(power, X):
         log_derivative = lambdas_less_one * np.log(X)
     else:
         log_derivative = lambdas_less_one * np.sign(X) * np.log1p(np.abs(X))
-    return (
-        log_derivative + _over_scale(power._scaler, X)
-        if power.standardize
-        else log_derivative
-    )
+    if power.standardize:
+        log_derivative += _over_scale(power._scaler, X)
+    return log_derivative
 
 
 def _of_function(transformer, X):
@@ -150,19 +148,38 @@ def _of_transformed(name):
     return method
 
 
-class TextPipeline:
-    """A fitted Pipeline as a model of the texts, or whatever it takes in their place.
+class FittedPipeline:
+    """Base of fitted Pipelines as models of what their first step takes.
 
-    Probabilities of texts have no units, so its transforms may be any.
+    Parameters
+    ----------
+    pipeline : Pipeline
+
+    Attributes
+    ----------
+    transformers : list
+        Pairs of names and transformers, of the steps before the model.
+    model : object
+        The last step.
     """
 
-    def __init__(self, pipeline):
+    def __init__(self, pipeline: Pipeline):
         self.pipeline = pipeline
         self.transformers = _transformers(pipeline)
         self.model = resolve_model(pipeline[-1])
 
+    def __repr__(self):
+        return repr(self.pipeline)
+
     def __sklearn_tags__(self):
         return get_tags(self.model)
+
+
+class TextPipeline(FittedPipeline):
+    """A fitted Pipeline as a model of the texts, or whatever it takes instead.
+
+    Probabilities of texts have no units, so its transforms may be any.
+    """
 
     @_last_has("_kind_of_scores")
     def _kind_of_scores(self):
@@ -176,24 +193,12 @@ class TextPipeline:
     _score_samples_on_masks = _of_transformed("_score_samples_on_masks")
 
 
-class PipelineModel:
+class PipelineModel(FittedPipeline):
     """A fitted Pipeline as a masked model and a density of the rows that it takes.
 
-    It has those methods of the contract that the last step has.
-
-    Parameters
-    ----------
-    pipeline : Pipeline
-        Its transforms have known derivatives.
+    Its transforms have known derivatives. It has those methods of the contract that the
+    last step has.
     """
-
-    def __init__(self, pipeline):
-        self.pipeline = pipeline
-        self.transformers = _transformers(pipeline)
-        self.model = resolve_model(pipeline[-1])
-
-    def __repr__(self):
-        return repr(self.pipeline)
 
     @property
     def n_features_in_(self):
@@ -210,9 +215,6 @@ class PipelineModel:
     @property
     def n_jobs(self):
         return getattr(self.model, "n_jobs", None)
-
-    def __sklearn_tags__(self):
-        return get_tags(self.model)
 
     @_last_has("_measures_of_columns")
     def _measures_of_columns(self):

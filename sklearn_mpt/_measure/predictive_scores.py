@@ -1,0 +1,141 @@
+"""Log predictive probabilities of rows, or of targets given rows, by any estimator."""
+
+import inspect
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+from sklearn.utils import get_tags
+
+from sklearn_mpt._measure.contract import measures_of_columns
+from sklearn_mpt._measure.pipelines import check_pipeline, last_step, resolve_model
+
+
+class PredictiveScore(NamedTuple):
+    """How rows, or targets given rows, are scored by a fitted model.
+
+    log_prob : callable
+        Takes the model, X and y; returns log predictive probabilities of the rows, or
+        that of all rows together.
+    target : "X" or "y"
+        What has the probabilities.
+    measure : "probability" or "density", default=None
+        That of targets. None takes those of the columns of the model.
+    """
+
+    log_prob: Callable
+    target: str
+    measure: str | None = None
+
+    def measures(self, model):
+        """Return the measures of what a fitted model scores; None if not known."""
+        if self.measure is not None:
+            return (self.measure,)
+        measures = measures_of_columns(resolve_model(model), None)
+        return None if measures is None else tuple(measures)
+
+
+def predictive_score(estimator, y):
+    """Return the `PredictiveScore` of an estimator, for targets y or None."""
+    kind, is_joint = _kind(estimator), hasattr(estimator, "joint_log_prob")
+    if y is None or kind == "density_estimator":
+        is_joint = hasattr(last_step(estimator), "joint_log_prob")
+        has_scores = is_joint or hasattr(estimator, "score_samples")
+        if has_scores and kind != "outlier_detector":
+            check_pipeline(estimator)
+            return OF_ROWS
+        needed = "a density estimator with score_samples, if y is None"
+    elif kind == "classifier":
+        if is_joint or hasattr(estimator, "predict_log_proba"):
+            return OF_CLASSES
+        needed = "a classifier with predict_log_proba"
+    else:
+        if is_joint or _predicts_std(estimator):
+            return OF_NUMBERS
+        needed = "a regressor with predict(X, return_std=True)"
+    raise TypeError(f"estimator must be {needed}, got {estimator!r}.")
+
+
+def _kind(estimator):
+    has_tags = hasattr(estimator, "__sklearn_tags__")
+    return get_tags(estimator).estimator_type if has_tags else None
+
+
+def _predicts_std(estimator):
+    predict = getattr(estimator, "predict", None)
+    return predict is not None and _takes(predict, "return_std", by_keywords=True)
+
+
+def _takes(method, name, by_keywords=False):
+    """Return whether a method has an argument, or if `by_keywords` takes any."""
+    parameters = inspect.signature(method).parameters.values()
+    return any(
+        p.name == name or (by_keywords and p.kind is inspect.Parameter.VAR_KEYWORD)
+        for p in parameters
+    )
+
+
+def _log_density(model, X, y):
+    model = resolve_model(model)
+    if hasattr(model, "joint_log_prob"):
+        return model.joint_log_prob(X)
+    return model.score_samples(X)
+
+
+def _log_proba(model, X, y):
+    if hasattr(model, "joint_log_prob"):
+        return model.joint_log_prob(X, y)
+    log_proba = np.asarray(model.predict_log_proba(X))
+    column = {label: k for k, label in enumerate(model.classes_.tolist())}
+    unseen = [label for label in np.asarray(y).tolist() if label not in column]
+    if unseen:
+        raise ValueError(
+            f"The class {unseen[0]!r} is not among the rows seen before it, and the "
+            "classifier gives it no probability: raise n_start."
+        )
+    columns = [column[label] for label in np.asarray(y).tolist()]
+    return log_proba[np.arange(len(columns)), columns]
+
+
+def _log_normal(model, X, y):
+    if hasattr(model, "joint_log_prob"):
+        return model.joint_log_prob(X, y)
+    y = np.asarray(y)
+    if len(y) > 1 and _takes(last_step(model).predict, "return_cov"):
+        return _log_joint_normal(y, *_predict(model, X, "return_cov"))
+    return stats.norm.logpdf(y, *_predict(model, X, "return_std"))
+
+
+def _predict(model, X, option):
+    """Return the means and standard deviations, or covariances, of predictions."""
+    try:
+        predicted = model.predict(X, **{option: True})
+    except Exception as error:  # of the user's model
+        error.add_note(f"It was raised by predict(X, {option}=True).")
+        raise
+    if not isinstance(predicted, tuple) or len(predicted) != 2:
+        raise TypeError(
+            f"predict(X, {option}=True) must return a tuple of two arrays, but that of "
+            f"{last_step(model)!r} returned a {type(predicted).__name__}: it may take "
+            "any argument and ignore this one."
+        )
+    return predicted
+
+
+def _log_joint_normal(y, mean, covariance):
+    try:
+        joint = stats.Covariance.from_cholesky(np.linalg.cholesky(covariance))
+    except np.linalg.LinAlgError as error:
+        raise ValueError(
+            f"The covariance matrix of the predictions of {len(y)} rows, by predict(X, "
+            "return_cov=True), is not positive definite: rows of a block are predicted "
+            "without noise. Leave steps=None, or give the estimator noise, such as a "
+            "WhiteKernel of a Gaussian process."
+        ) from error
+    return stats.multivariate_normal.logpdf(y, mean, joint)
+
+
+OF_ROWS = PredictiveScore(_log_density, "X")
+OF_CLASSES = PredictiveScore(_log_proba, "y", "probability")
+OF_NUMBERS = PredictiveScore(_log_normal, "y", "density")
