@@ -98,8 +98,8 @@ class WindowLayout:
         means = np.bincount(terms, draws) / self.counts
         contrasts = np.zeros((len(means), self.counts.max()))
         with np.errstate(invalid="ignore"):
-            deviations = self.scales[terms] * (draws - means[terms])
-        contrasts[terms, places] = deviations
+            deviations = draws - means[terms]
+        contrasts[terms, places] = _scaled(self.scales[terms], deviations)
         return means, contrasts
 
     def contrasts_of_tokens(self, rows, tokens, values, n_tokens):
@@ -111,9 +111,10 @@ class WindowLayout:
         """
         terms, places = (np.repeat(index, self.n_steps)[rows] for index in self.places)
         n_draws = self.counts.max()
+        index = places * n_tokens + tokens
         with np.errstate(invalid="ignore"):
-            index = places * n_tokens + tokens
-            sums = np.bincount(index, self.scales[terms] * values, n_draws * n_tokens)
+            scaled = _scaled(self.scales[terms], values)
+            sums = np.bincount(index, scaled, n_draws * n_tokens)
             sums = sums.reshape(n_draws, n_tokens)
             return sums - sums.mean(axis=0)
 
@@ -194,11 +195,13 @@ def average_orders(window, log_prob, targets, draw):
         return WindowScores(
             estimates.mean(keepdims=True),
             _between_pairs(estimates, n_all)[None],
-            scale * _deviations(estimates)[None],
+            _scaled(scale, _deviations(estimates))[None],
             at_sizes.mean(axis=0),
-            scale * _deviations(at_sizes).T,
+            _scaled(scale, _deviations(at_sizes)).T,
             contributions.mean(axis=0),
-            scale * _without_trend(_deviations(contributions), _deviations(steps)),
+            _scaled(
+                scale, _without_trend(_deviations(contributions), _deviations(steps))
+            ),
         )
 
 
@@ -240,6 +243,12 @@ def _summarise_order(log_prob, steps):
 def _deviations(values):
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
         return values - values.mean(axis=0)
+
+
+def _scaled(scale, values):
+    """Multiply by a scale; 0 where this is 0, of tokens of probability 0 too."""
+    with np.errstate(invalid="ignore"):
+        return np.where(scale == 0, 0.0, scale * values)
 
 
 def _without_trend(contributions, steps):
@@ -326,6 +335,6 @@ def _between_pairs(estimates, n_all):
     """
     n_orders = len(estimates)
     if n_orders % 2 or n_orders < 4:
-        return contrast_scale(n_orders, n_all) * _deviations(estimates)
+        return _scaled(contrast_scale(n_orders, n_all), _deviations(estimates))
     pairs = estimates.reshape(-1, 2).mean(axis=1)
-    return contrast_scale(n_orders // 2, n_all / 2) * _deviations(pairs)
+    return _scaled(contrast_scale(n_orders // 2, n_all / 2), _deviations(pairs))

@@ -81,6 +81,37 @@ def test_all_masks_of_exact_conditionals_sum_to_the_log_probability(method):
     assert_allclose(std_error, 0, atol=1e-10)
 
 
+class ModelWithoutOneLetter(JointModel):
+    """The third letter has probability 0."""
+
+    def forward(self, input_ids):
+        output = super().forward(input_ids)
+        output.logits[..., -1] = -torch.inf
+        return output
+
+
+@pytest.mark.parametrize("method", ["pll", "pll_word_l2r", "ordered", "mpt", "chain"])
+@pytest.mark.parametrize("design", ["independent", "chain"])
+@pytest.mark.parametrize("texts", [None, all_texts(3)])
+def test_probability_zero_without_random_masks_has_no_error(method, design, texts):
+    """All orders and masks are drawn."""
+    model, tokenizer = ModelWithoutOneLetter(random_joint(3)), make_letter_tokenizer()
+    settings = {"method": method, "design": design, "n_masks": 6, "dtype": "float64"}
+    scorer = MPTScorer(model, tokenizer, **settings).fit(texts)
+    scored = ["a b a", "a c a", "c", "c a b"]
+    log_prob, std_error = scorer.score_samples(scored, return_std=True)
+    assert_array_equal(np.isneginf(log_prob), [False, True, True, True])
+    assert_allclose(std_error, 0, atol=1e-12)
+    assert np.isfinite(log_prob[0])
+    for tokens in scorer.token_scores(scored):
+        assert_allclose(tokens.std_error, 0, atol=1e-12)
+    for value in (
+        scorer.bits_per(scored, return_std=True),
+        scorer.perplexity(scored, True),
+    ):
+        assert value[0] == np.inf
+
+
 @pytest.mark.parametrize("n_masks", [1, 3])
 def test_few_masks_estimate_the_log_probability(n_masks):
     log_joint = random_joint(4)
