@@ -67,6 +67,10 @@ class CovarianceForm(ABC):
         """Return the least variance of each component in any direction, (K,)."""
 
     @abstractmethod
+    def correlations(self, covariances):
+        """Return arrays of covariances of columns whose variances are 1."""
+
+    @abstractmethod
     def index(self, n_components, n_features):
         """Return which free parameter each entry of the covariances is.
 
@@ -154,6 +158,10 @@ class Full(CovarianceForm):
 
     def min_variances(self, covariances):
         return np.linalg.eigvalsh(covariances)[:, 0]
+
+    def correlations(self, covariances):
+        scale = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+        return covariances / scale[:, :, None] / scale[:, None]
 
     def index(self, n_components, n_features):
         first = self._n_entries(n_features) * torch.arange(n_components, device="cpu")
@@ -273,6 +281,9 @@ class Diagonal(CovarianceForm):
 
     def min_variances(self, covariances):
         return covariances.min(axis=1)
+
+    def correlations(self, covariances):
+        return np.ones_like(covariances)
 
     def index(self, n_components, n_features):
         numbers = torch.arange(n_components * n_features, device="cpu")

@@ -50,7 +50,7 @@ from sklearn_mpt._mixture.three_step import (
     read_outcome,
 )
 from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
-from sklearn_mpt._numbers import MAX_GIVEN_ERROR
+from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.intervals import INTERVAL
 
@@ -913,21 +913,26 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         return entropy - left, entropy
 
     def _components_at_floor(self, fitted):
-        """Return the components with a variance at the floor, `reg_covar` of fit."""
+        """Return the components with a variance at the floor, `reg_covar` of fit.
+
+        A variance is there, too, if it is a rounding error beside those of the columns.
+        """
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
         if not means.size:
             return np.arange(0)
         covariances = layout.form.expand(fitted["covariances_"], *means.shape)
-        least = layout.form.min_variances(covariances)
-        return np.flatnonzero(least < 2 * fitted["_floor"])
+        form = layout.form
+        relative = form.min_variances(form.correlations(covariances))
+        is_at_floor = form.min_variances(covariances) < 2 * fitted["_floor"]
+        return np.flatnonzero(is_at_floor | (relative < ROUNDING))
 
     def _warn_of_limits(self, fitted, n_samples):
         flat = self._components_at_floor(fitted)
         if len(flat):
             warn_caller(
                 f"The variance of component(s) {listed(flat)} fell to the floor of "
-                f"reg_covar={self.reg_covar} in some direction: the likelihood has no "
-                "maximum there. Use fewer components, a simpler covariance_type, or a "
-                "larger reg_covar."
+                f"reg_covar={self.reg_covar}, or to a rounding error, in some "
+                "direction: the likelihood has no maximum there. Use fewer components, "
+                "a simpler covariance_type, or a larger reg_covar."
             )

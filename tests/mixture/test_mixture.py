@@ -372,6 +372,19 @@ def test_collapsed_components_warn():
         MPTMixture(2, random_state=0).fit(X)
 
 
+@pytest.mark.filterwarnings("ignore:All 2|Training diverged")
+@pytest.mark.parametrize("form", ["full", "tied"])
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e4])
+def test_sums_of_columns_warn_in_every_unit(form, unit):
+    """A singular covariance has no density, but for rounding errors."""
+    X = np.random.default_rng(0).normal(size=(60, 2)) * [1, 3] + [5, 8]
+    X = unit * np.c_[X, X.sum(1)]
+    for reg_covar in (0.0, 1e-6 * unit**2):
+        model = MPTMixture(2, covariance_type=form, reg_covar=reg_covar, random_state=0)
+        with pytest.warns(UserWarning, match=r"component\(s\) \[0, 1\] fell to"):
+            model.fit(X)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -573,5 +586,7 @@ def test_odd_tables_let_no_warning_of_numbers_escape(form):
     )
     with np.errstate(all="raise", under="ignore"):
         for table in tables:
-            model = MPTMixture(2, covariance_type=form, n_init=4, max_iter=5)
+            model = MPTMixture(
+                2, covariance_type=form, n_init=4, max_iter=5, random_state=0
+            )
             assert np.isfinite(model.fit(table).score(table))
