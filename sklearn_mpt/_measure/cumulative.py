@@ -239,7 +239,8 @@ def cumulative_cv_score(
         with ``predict_log_proba``, or a regressor whose ``predict(X, return_std=True)``
         returns the means and standard deviations of Gaussian predictions. Instead of
         these it may have a method ``joint_log_prob(X)``, or ``joint_log_prob(X, y)``,
-        that returns the log predictive probability of several rows together.
+        that returns the log predictive probability of several rows together. Noise is
+        part of the predictions: that of a Gaussian process is a `WhiteKernel`.
     X : array-like, sparse array or DataFrame of shape (n_samples, n_features)
         Rows.
     y : array-like of shape (n_samples,) or (n_samples, 1), default=None

@@ -52,9 +52,24 @@ def predictive_score(estimator, y):
         needed = "a classifier with predict_log_proba"
     else:
         if is_joint or _predicts_std(estimator):
+            _check_noise(last_step(estimator))
             return OF_NUMBERS
         needed = "a regressor with predict(X, return_std=True)"
     raise TypeError(f"estimator must be {needed}, got {estimator!r}.")
+
+
+def _check_noise(regressor):
+    """Refuse noise that predictions leave out: they are not those of targets."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+
+    if not isinstance(regressor, GaussianProcessRegressor):
+        return
+    if not np.array_equal(regressor.alpha, GaussianProcessRegressor().alpha):
+        raise ValueError(
+            f"alpha={regressor.alpha!r} is noise that the predictions of a "
+            "GaussianProcessRegressor leave out, so they are not those of y: add a "
+            "WhiteKernel to its kernel, and leave alpha at its default."
+        )
 
 
 def _kind(estimator):

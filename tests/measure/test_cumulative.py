@@ -135,6 +135,14 @@ def test_a_gaussian_process_has_its_evidence():
     assert_allclose(again.scores, result.scores)
 
 
+def test_noise_that_predictions_leave_out_is_refused():
+    """They are those of the function: densities of y were far too low."""
+    model = GaussianProcessRegressor(RBF(), alpha=0.1, optimizer=None)
+    for estimator in (model, make_pipeline(FunctionTransformer(), model)):
+        with pytest.raises(ValueError, match=r"alpha=0.1 is noise .* WhiteKernel"):
+            cumulative_cv_score(estimator, np.zeros((8, 1)), np.zeros(8))
+
+
 def noisy_sine(n_rows):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n_rows, 1))
