@@ -175,6 +175,15 @@ class JointModel(PreTrainedModel):
         return table.movedim(place, -1)[seen]
 
 
+class ModelWithoutOneLetter(JointModel):
+    """The third letter has probability 0."""
+
+    def forward(self, input_ids):
+        output = super().forward(input_ids)
+        output.logits[..., -1] = -torch.inf
+        return output
+
+
 def random_joint(n_letters, seed=0):
     generator = torch.Generator().manual_seed(seed)
     shape = (3,) * n_letters

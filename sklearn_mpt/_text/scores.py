@@ -109,8 +109,9 @@ class TextScoresMixin(OpenedModelMixin):
             four or more texts, their variances moderate that of each text; without,
             errors of means over orders are wider. Texts of `fit` may have other lengths
             than those that are scored; the :doc:`guide </texts>` has figures. Zero if
-            the method is not random, NaN if it is and `n_masks` is 1: a single draw has
-            no estimate of its error. Only if `return_std` is True.
+            the method is not random, NaN if it is and `n_masks` is 1, as a single draw
+            has no estimate of its error, or the text has probability 0. Only if
+            `return_std` is True.
 
         Raises
         ------

@@ -179,7 +179,7 @@ class VariantsMixin(TextScoresMixin):
         -------
         log_ratio : ndarray of shape (n_variants,)
             Log-ratios in nats, positive if the variant is more probable than the wild
-            type.
+            type; NaN if both have probability 0.
         std_error : ndarray of shape (n_variants,)
             Standard errors; 0 if nothing is random. Only if `return_std` is True.
 
@@ -237,14 +237,15 @@ class VariantsMixin(TextScoresMixin):
         protein = self._protein(residues, read, separator)
         results = np.zeros((2, len(read)))
         at_sites = [i for i, v in enumerate(read) if not is_whole[i] and v.sites.size]
-        if at_sites:
-            chosen = [read[i] for i in at_sites]
-            results[:, at_sites] = self._at_sites(protein, chosen, method, n_orders)
         wholes = np.flatnonzero(is_whole)
-        if len(wholes):
-            sequences = [residues, *(read[i].residues for i in wholes)]
-            texts = [separator.join(sequence) for sequence in sequences]
-            results[:, wholes] = self._against_first(texts, method, length_log_prob)
+        with np.errstate(invalid="ignore"):  # from residues of probability 0
+            if at_sites:
+                chosen = [read[i] for i in at_sites]
+                results[:, at_sites] = self._at_sites(protein, chosen, method, n_orders)
+            if len(wholes):
+                sequences = [residues, *(read[i].residues for i in wholes)]
+                texts = [separator.join(sequence) for sequence in sequences]
+                results[:, wholes] = self._against_first(texts, method, length_log_prob)
         return (results[0], results[1]) if return_std else results[0]
 
     def _protein(self, residues, variants, separator):

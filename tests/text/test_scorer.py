@@ -24,6 +24,7 @@ from sklearn.preprocessing import FunctionTransformer
 from text_models import (
     TEXTS,
     JointModel,
+    ModelWithoutOneLetter,
     all_texts,
     make_letter_tokenizer,
     make_model,
@@ -79,15 +80,6 @@ def test_all_masks_of_exact_conditionals_sum_to_the_log_probability(method):
     log_prob, std_error = scorer.fit(texts).score_samples(texts, return_std=True)
     assert_allclose(log_prob, log_joint.flatten(), atol=1e-10)
     assert_allclose(std_error, 0, atol=1e-10)
-
-
-class ModelWithoutOneLetter(JointModel):
-    """The third letter has probability 0."""
-
-    def forward(self, input_ids):
-        output = super().forward(input_ids)
-        output.logits[..., -1] = -torch.inf
-        return output
 
 
 @pytest.mark.parametrize("method", ["pll", "pll_word_l2r", "ordered", "mpt", "chain"])

@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from text_models import (
     JointModel,
+    ModelWithoutOneLetter,
     make_letter_tokenizer,
     make_model,
     make_tokenizer,
@@ -92,6 +93,19 @@ def test_the_conventions_add_up_what_is_found_site_by_site():
     for method, value in expected.items():
         found = scorer.score_variants(WILD, ["a1b:a4c", "a1b:a4c"], method=method)
         assert_allclose(found, [value, value], rtol=0, atol=1e-10, err_msg=method)
+
+
+@pytest.mark.parametrize("method", CONVENTIONS)
+def test_residues_of_probability_zero(method):
+    model, tokenizer = ModelWithoutOneLetter(LOG_JOINT), make_letter_tokenizer()
+    scorer = MPTScorer(model, tokenizer, dtype="float64").fit()
+    variants = ["c1a", "c1b:b2a", "c1a:b2c"]
+    ratio, error = scorer.score_variants(
+        "c b a b", variants, method=method, return_std=True
+    )
+    assert_array_equal(ratio, [np.inf, np.inf, np.nan])
+    assert_allclose(error, 0, atol=1e-12)
+    assert_array_equal(scorer.score_variants("a b a", ["a1c"]), [-np.inf])
 
 
 def test_all_conventions_are_one_for_independent_residues():
