@@ -5,6 +5,7 @@ for linear models of many latent variables. Expectations over the population, wh
 involve no rows, are averages over quasi-random points of the prior.
 """
 
+from operator import add
 from typing import NamedTuple
 
 import torch
@@ -270,27 +271,26 @@ class SampledObjective(ItemObjective):
             yield AnswersAtNodes(value, r, weight, z, curves, answered)
 
     def _sums(self, point):
-        value, parts = 0.0, [(0.0, 0.0)] * len(self.layout.items.blocks)
-        for rows in self.blocks(point):
-            value += float(rows.weight @ rows.value)
-            for i, block in enumerate(self.layout.items.blocks):
-                block_result = block_sums(block, rows.curves[i], rows.counts(i), rows.z)
-                parts[i] = tuple(
-                    a + b for a, b in zip(parts[i], block_result, strict=True)
-                )
-        if self.unseen is not None:
-            value += self._add_unseen(point, parts)
-        return value, parts, point.new_zeros(1, len(self.grid.z))
+        blocks = self.layout.items.blocks
+        value, sums = 0.0, [(0.0, 0.0)] * len(blocks)
+        for part_value, curves, counts, z in self._parts(point):
+            value += part_value
+            for i, part in enumerate(zip(blocks, curves, counts, strict=True)):
+                sums[i] = tuple(map(add, sums[i], block_sums(*part, z)))
+        return value, sums, point.new_zeros(1, len(self.grid.z))
 
-    def _add_unseen(self, point, parts):
-        """Add half-observed categories that nobody chose; return their value."""
+    def _parts(self, point):
+        """Yield values, curves, numbers of answers by block, and nodes: of rows first.
+
+        Then those of half a person for each answer that nobody gave.
+        """
         items, z = self.layout.items, self.grid.z
-        curves = items.curves(point, z)
-        more = self.unseen[:, :, None] * point.new_full(
-            (len(z),), UNSEEN_COUNT / len(z)
-        )
-        for i, (block, curve) in enumerate(zip(items.blocks, curves, strict=True)):
-            counts = more[block.items, : block.kind.n_categories]
-            block_result = block_sums(block, curve, counts, z)
-            parts[i] = tuple(a + b for a, b in zip(parts[i], block_result, strict=True))
-        return float((more * items.table(curves)).sum())
+        for rows in self.blocks(point):
+            counts = map(rows.counts, range(len(items.blocks)))
+            yield float(rows.weight @ rows.value), rows.curves, counts, rows.z
+        if self.unseen is not None:
+            curves, weight = items.curves(point, z), UNSEEN_COUNT / len(z)
+            added = self.unseen[:, :, None] * point.new_full((len(z),), weight)
+            value = float((added * items.table(curves)).sum())
+            counts = (added[b.items, : b.kind.n_categories] for b in items.blocks)
+            yield value, curves, counts, z
