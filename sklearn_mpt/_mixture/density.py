@@ -170,10 +170,10 @@ class MixtureDensity(Density):
             ends.update(((block[1:] != block[:-1]).nonzero()[:, 0] + 2).tolist())
             scale = (~columns).sum(1).double().frexp().exponent
             last = 0
-            for place in ((scale[1:] != scale[:-1]).nonzero()[:, 0] + 1).tolist():
-                if (place - last) * self.row_bytes > CACHE_BYTES:
-                    ends.add(place)
-                    last = place
+            for end in ((scale[1:] != scale[:-1]).nonzero()[:, 0] + 1).tolist():
+                if (end - last) * self.row_bytes > CACHE_BYTES:
+                    ends.add(end)
+                    last = end
         for first, last in pairwise([*sorted(ends), len(observed)]):
             yield slice(first, last)
 
@@ -269,10 +269,10 @@ class MixtureDensity(Density):
         entries : log p(entry | component) of other columns, (n, K, d - g).
         """
         columns = self.layout.gaussian
-        places = order.argsort(1)[:, columns]
+        positions = order.argsort(1)[:, columns]
         log_prob = self._everywhere(
             self._gaussians.terms_along(
-                X[:, columns], observed[:, columns], places, patterns
+                X[:, columns], observed[:, columns], positions, patterns
             ),
             entries,
         )
@@ -306,9 +306,11 @@ class MixtureDensity(Density):
         if average.isnan().any():
             average = self._average(given, averaged, function)
         if columns:
-            places = zip(map(others.index, columns), counts, strict=True)
             code_log_prob = torch.cat(
-                [self._code_log_prob[:c, :, j] for j, c in places]
+                [
+                    self._code_log_prob[:count, :, others.index(j)]
+                    for j, count in zip(columns, counts, strict=True)
+                ]
             )
             log_prob = (given.log_responsibility[:, None] + code_log_prob).logsumexp(2)
         return filled, average, log_prob
@@ -323,23 +325,27 @@ class MixtureDensity(Density):
 
     def log_prob_at(self, X, columns, points):
         given = self.given(X, ~X.isnan())
-        places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
         means = self.components.means + given.gaussian.deviation
         variances, log_probs = given.gaussian.variance, []
-        for j, column_points in zip(places.tolist(), points, strict=True):
+        indices = self._among_gaussian(columns).tolist()
+        for j, column_points in zip(indices, points, strict=True):
             error = means.new_tensor(column_points)[:, None] - means[:, None, :, j]
             log_prob = normal_log_prob(error**2, variances[:, None, :, j])
             log_prob = log_prob + given.log_responsibility[:, None]
             log_probs.append(log_prob.logsumexp(2))
         return torch.cat(log_probs, dim=1)
 
+    def _among_gaussian(self, columns):
+        """Return the indices of columns among the Gaussian ones."""
+        return np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
+
     def average(self, X, columns, function):
         return self._average(self.given(X, ~X.isnan()), columns, function)
 
     def _average(self, given, columns, function):
-        places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
-        means = (self.components.means + given.gaussian.deviation)[..., places]
-        std = given.gaussian.variance.sqrt()[..., places]
+        indices = self._among_gaussian(columns)
+        means = (self.components.means + given.gaussian.deviation)[..., indices]
+        std = given.gaussian.variance.sqrt()[..., indices]
         nodes, weights = means.new_tensor(NODES), means.new_tensor(WEIGHTS)
         points = (means + std * nodes[:, None, None, None]).transpose(1, 2)
         values = means.new_tensor(function(points.flatten(0, 1).cpu().numpy()))

@@ -174,8 +174,10 @@ def location_derivatives(density, X, entry_weight, entry_counts):
         is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
         entry_weight = (entry_weight.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
         values = density.codes
-    slope, information = likelihood.derivatives(values[:, None], components.locations)
-    gradient = (likelihood.to_locations(entry_weight) * slope).sum(0)
+    of_entries, information = likelihood.derivatives(
+        values[:, None], components.locations
+    )
+    gradient = (likelihood.to_locations(entry_weight) * of_entries).sum(0)
     expected = information.expand(len(values), *components.locations.shape)[0]
     return gradient, likelihood.to_locations(entry_counts) * expected
 

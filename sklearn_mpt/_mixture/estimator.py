@@ -66,8 +66,10 @@ LATER_STARTS = ("kmeans", "random_from_data", "whitened_kmeans")
 # `fit` warns if rows tell less of the entropy of their components: all components are
 # nearly the same. 72 fits to noise told 1.4% and more (benchmarks/RESULTS.rst,
 # "Mixtures of noise").
-MIN_FRACTION_TOLD = 0.01
-N_ROWS_TOLD = 2000  # rows from which this is estimated, so that it costs no epoch
+MIN_INFORMATION_FRACTION = 0.01
+N_INFORMATION_ROWS = (
+    2000  # rows from which this is estimated, so that it costs no epoch
+)
 
 
 class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
@@ -597,14 +599,14 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if correction != "none":
             at_floor = self._components_at_floor(vars(self))
             covariance = parameters.covariance(X, weight, at_floor)
-            slope = torch.autograd.functional.jacobian(
+            jacobian = torch.autograd.functional.jacobian(
                 lambda values: assignments.probability_given(
                     parameters.proba(values, X)
                 ),
                 parameters.values,
             ).flatten(0, 1)
             covariance = torch.from_numpy(np.nan_to_num(covariance))
-            assignments.covariance = slope @ covariance @ slope.T
+            assignments.covariance = jacobian @ covariance @ jacobian.T
         return assignments
 
     def _check_reference(self, reference):
@@ -691,7 +693,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         layout = self._layout(X.shape[1])
         starts = self._starts(X, weight, layout)
         components = starts.components(self._kind_of_start(0), rng)
-        components = self._given(components, layout)
+        components = self._with_initial_arrays(components, layout)
         constants = {"lml_method_": "exact"}
         return constants | self._attributes(components, X.shape[1])
 
@@ -722,7 +724,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         names = self._table_names or range(self.n_features_in_)
         return first_labels(by_class), [names[j] for j in layout.gaussian.tolist()]
 
-    def _given(self, components, layout):
+    def _with_initial_arrays(self, components, layout):
         """Replace starting values by those that the user gives."""
         n_components, n_gaussian = components.means.shape
         classes, columns = self._names_of_init(layout)
@@ -773,7 +775,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             cpu_layout = self._layout(data.X.shape[1])
             others = self._starts(data.X, data.weight, cpu_layout)
             more = (
-                self._given(
+                self._with_initial_arrays(
                     others.components(self._kind_of_start(i), data.rng), cpu_layout
                 )
                 for i in range(1, self.n_init)
@@ -892,18 +894,18 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             )
         if self.n_components == 1:
             return
-        told, entropy = self._told_of_components(fitted, data)
-        if told < MIN_FRACTION_TOLD * entropy:
+        information, entropy = self._mutual_information(fitted, data)
+        if information < MIN_INFORMATION_FRACTION * entropy:
             warn_caller(
                 f"All {self.n_components} components have nearly the same "
-                f"distribution: a row tells {told:.2g} of the {entropy:.2g} nats that "
-                "say which one it is from. One component describes X as well; use "
-                "n_components=1, or other starts (n_init, init_params)."
+                f"distribution: a row tells {information:.2g} of the {entropy:.2g} "
+                "nats that say which one it is from. One component describes X as "
+                "well; use n_components=1, or other starts (n_init, init_params)."
             )
 
-    def _told_of_components(self, fitted, data):
-        """Return what rows tell of their components, and the entropy of these; nats."""
-        rows = slice(None, None, math.ceil(len(data.X) / N_ROWS_TOLD))
+    def _mutual_information(self, fitted, data):
+        """Return that of rows and their components, and the entropy of these; nats."""
+        rows = slice(None, None, math.ceil(len(data.X) / N_INFORMATION_ROWS))
         density = self._density_of(fitted, data.device)
         X = as_tensor(data.X[rows], data.device)
         proba = density.log_responsibility(X).exp().cpu().numpy()

@@ -58,28 +58,30 @@ class DenseGaussians:
             root = torch.linalg.cholesky(patterns.blocks(self.precision))
             covariance = torch.cholesky_inverse(root) * patterns.is_in_block
             log_det = (log_det + log_determinant(root))[:, patterns.pattern_index]
-            pulled = patterns.at_hidden(deviation @ self.precision)
-            expected = -patterns.multiply(covariance, pulled)
+            gradient = patterns.at_hidden(deviation @ self.precision)
+            expected = -patterns.multiply(covariance, gradient)
             deviation = patterns.with_hidden(deviation, expected)
         white = deviation @ self.whitening.mT
         size = LOG_2PI * observed.to(X.dtype).sum(1)
         log_prob = -0.5 * (white.square_().sum(2) + log_det + size)
         return DenseConditioned(self, log_prob.T, deviation, covariance, patterns)
 
-    def terms_along(self, X, observed, places, patterns=None):
+    def terms_along(self, X, observed, positions, patterns=None):
         """Return log p(entry | observed entries before it in an order), (n, K, g).
 
         It is 0.0 where not observed. A triangular root of the covariance in that order
         makes deviations independent. It comes from `root` by reflections, because sums
         of products would lose the digits of small variances.
 
-        X, observed : shape (n, g). places : of the columns in the order, int, of shape
-        (1 or n, g). patterns : those of `observed`, if rows have the same places; None
-        if each row has its own.
+        X, observed : shape (n, g). positions : of the columns in the order, int, of
+        shape (1 or n, g). patterns : those of `observed`, if rows have the same order;
+        None if each row has its own.
         """
         distinct = observed if patterns is None else patterns.distinct
         # Columns that are not observed come last, so that no entry depends on them.
-        order = torch.where(distinct, places, torch.iinfo(places.dtype).max).argsort(1)
+        order = torch.where(
+            distinct, positions, torch.iinfo(positions.dtype).max
+        ).argsort(1)
         upper = torch.linalg.qr(self.root[:, order].mT, mode="r").R
         whitening = inverse_of_lower(upper.mT)
         log_size = upper.diagonal(dim1=2, dim2=3).abs().log()
@@ -143,8 +145,8 @@ class DenseConditioned:
         variance = self._deviation.new_zeros(shape)
         if self._covariance is not None:
             diagonal = self._covariance.diagonal(dim1=2, dim2=3)
-            places = patterns.hidden.expand(n_components, -1, -1)
-            variance = variance.scatter_add(2, places, diagonal)
+            columns = patterns.hidden.expand(n_components, -1, -1)
+            variance = variance.scatter_add(2, columns, diagonal)
         variance = variance.clamp(min=TINY)
         return variance[:, patterns.pattern_index].transpose(0, 1)
 
@@ -155,8 +157,9 @@ class DenseConditioned:
         n_patterns = len(self.patterns.distinct)
         full = self._deviation.new_zeros(n_components, n_patterns, n_columns**2)
         if self._covariance is not None:
-            places = self.patterns.block_places.flatten(1).expand(n_components, -1, -1)
-            full = full.scatter_add(2, places, self._covariance.flatten(2))
+            indices = self.patterns.block_indices.flatten(1)
+            indices = indices.expand(n_components, -1, -1)
+            full = full.scatter_add(2, indices, self._covariance.flatten(2))
         return full.unflatten(2, (n_columns, n_columns))
 
     def moments(self, weight):
@@ -185,9 +188,9 @@ class DenseConditioned:
             return torch.zeros_like(parameters[0]), torch.zeros_like(parameters[1])
         variance = self.variance.transpose(0, 1)
         targets, error = targets.transpose(0, 1), error.transpose(0, 1)
-        pulled = targets * error
-        change = pulled * error - targets / variance
-        moved = patterns.multiply(C, patterns.at_hidden(pulled))
+        gradient = targets * error
+        change = gradient * error - targets / variance
+        moved = patterns.multiply(C, patterns.at_hidden(gradient))
         moved = patterns.with_hidden(torch.zeros_like(self._deviation), moved)
         cross = moved.mT @ self._deviation
         change = patterns.totals(patterns.at_hidden(change))
@@ -210,9 +213,9 @@ class DenseConditioned:
         if self._covariance is None:
             return torch.zeros_like(residual)
         patterns = self.patterns
-        pulled = self._gaussians.precision[k] @ residual[..., None]
-        pulled = pulled.gather(1, patterns.hidden_of_rows[..., None])
-        expected = -(self._covariance[k, patterns.pattern_index] @ pulled)[..., 0]
+        gradient = self._gaussians.precision[k] @ residual[..., None]
+        gradient = gradient.gather(1, patterns.hidden_of_rows[..., None])
+        expected = -(self._covariance[k, patterns.pattern_index] @ gradient)[..., 0]
         zero = torch.zeros_like(residual)
         return zero.scatter_add(1, patterns.hidden_of_rows, expected)
 
@@ -251,7 +254,7 @@ class DiagonalGaussians:
             log_prob = log_prob + more.sum(2).T
         return DiagonalConditioned(self, log_prob, residual, squares, seen)
 
-    def terms_along(self, X, observed, places, patterns=None):
+    def terms_along(self, X, observed, positions, patterns=None):
         """Return log p(entry | component), (n, K, g); see `DenseGaussians`."""
         X = torch.where(observed, X, 0.0)[:, None]
         log_prob = log_prob_of(X, self.means, self.variances)

@@ -181,22 +181,22 @@ def standard_deviations(parameters, covariance):
     """
     lost = np.isnan(covariance.diagonal())
     known = np.nan_to_num(covariance)
-    deviations, slopes, joint_deviations = {}, [], []
+    deviations, jacobians, joint_deviations = {}, [], []
     for name, value in parameters.reported(parameters.values).items():
-        slope = torch.autograd.functional.jacobian(
+        jacobian = torch.autograd.functional.jacobian(
             lambda values, name=name: parameters.reported(values)[name],
             parameters.values,
         )
-        slope = slope.reshape(-1, len(known)).cpu().numpy()
-        variance = ((slope @ known) * slope).sum(axis=1)
+        jacobian = jacobian.reshape(-1, len(known)).cpu().numpy()
+        variance = ((jacobian @ known) * jacobian).sum(axis=1)
         is_lost = value.isnan().flatten().cpu().numpy()
-        variance[is_lost | (slope[:, lost] != 0).any(axis=1)] = np.nan
+        variance[is_lost | (jacobian[:, lost] != 0).any(axis=1)] = np.nan
         deviations[name] = np.sqrt(variance).reshape(value.shape)
         if name in JOINT:
-            slopes.append(slope)
+            jacobians.append(jacobian)
             joint_deviations.append(deviations[name])
-    slope = np.concatenate(slopes)
-    joint = slope @ known @ slope.T
+    jacobian = np.concatenate(jacobians)
+    joint = jacobian @ known @ jacobian.T
     is_lost = np.isnan(np.concatenate([d.flatten() for d in joint_deviations]))
     joint[is_lost] = joint[:, is_lost] = np.nan
     return deviations, joint

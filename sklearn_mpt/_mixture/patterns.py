@@ -72,8 +72,8 @@ class Patterns:
     @cached_property
     def is_hidden(self):
         """Whether a column of `hidden` is unobserved; bool, (u, h)."""
-        places = torch.arange(self.hidden.shape[1], device=self.hidden.device)
-        return places < self.n_hidden[:, None]
+        index = torch.arange(self.hidden.shape[1], device=self.hidden.device)
+        return index < self.n_hidden[:, None]
 
     @cached_property
     def hidden_of_rows(self):
@@ -81,8 +81,8 @@ class Patterns:
         return self.hidden[self.pattern_index]
 
     @cached_property
-    def block_places(self):
-        """Places of the blocks of unobserved columns in flat matrices; (u, h, h)."""
+    def block_indices(self):
+        """Indices of the blocks of unobserved columns in flat matrices; (u, h, h)."""
         n_columns = self.distinct.shape[1]
         return self.hidden[:, :, None] * n_columns + self.hidden[:, None]
 
@@ -91,7 +91,7 @@ class Patterns:
 
         They are those of the identity where `hidden` has observed columns.
         """
-        blocks = matrices.flatten(1)[:, self.block_places]
+        blocks = matrices.flatten(1)[:, self.block_indices]
         eye = identity(blocks.shape[-1], blocks)
         return torch.where(self.is_in_block, blocks, eye)
 
@@ -104,19 +104,19 @@ class Patterns:
         """Add up blocks (K, u, h, h) to matrices (K, g, g)."""
         n_columns = self.distinct.shape[1]
         total = blocks.new_zeros(len(blocks), n_columns**2)
-        places = self.block_places.flatten().expand(len(blocks), -1)
-        total.scatter_add_(1, places, blocks.flatten(1))
+        indices = self.block_indices.flatten().expand(len(blocks), -1)
+        total.scatter_add_(1, indices, blocks.flatten(1))
         return total.unflatten(1, (n_columns, n_columns))
 
     def at_hidden(self, vectors):
         """Return the entries of vectors (K, n, g) at unobserved columns, (K, n, h)."""
-        places = self.hidden_of_rows.expand(len(vectors), -1, -1)
-        return vectors.gather(2, places)
+        columns = self.hidden_of_rows.expand(len(vectors), -1, -1)
+        return vectors.gather(2, columns)
 
     def with_hidden(self, vectors, values):
         """Add values (K, n, h) at unobserved columns to vectors (K, n, g)."""
-        places = self.hidden_of_rows.expand(len(vectors), -1, -1)
-        return vectors.scatter_add(2, places, values)
+        columns = self.hidden_of_rows.expand(len(vectors), -1, -1)
+        return vectors.scatter_add(2, columns, values)
 
     def totals(self, values):
         """Add up the values (K, n, ...) of the rows of each pattern, (K, u, ...)."""
@@ -127,8 +127,8 @@ class Patterns:
     def _groups(self):
         """Groups of as many rows of one pattern as rows have patterns on average.
 
-        The size of a group, the patterns of the groups, and the place of each row among
-        them.
+        The size of a group, the patterns of the groups, and the index of each row among
+        the rows of all groups.
         """
         n_rows, n_patterns = len(self.pattern_index), len(self.distinct)
         size = math.ceil(n_rows / max(n_patterns, 1))
@@ -149,10 +149,10 @@ class Patterns:
 
     def multiply(self, matrices, vectors):
         """Multiply vectors (K, n, b) by matrices (K, u, a, b) of their patterns."""
-        size, patterns, places = self._groups
+        size, patterns, index = self._groups
         shape = len(vectors), len(patterns) * size, vectors.shape[2]
-        grouped = vectors.new_zeros(shape).index_copy(1, places, vectors)
+        grouped = vectors.new_zeros(shape).index_copy(1, index, vectors)
         grouped = grouped.unflatten(1, (len(patterns), size))
         if len(patterns) > len(self.distinct):
             matrices = matrices[:, patterns]
-        return (grouped @ matrices.mT).flatten(1, 2)[:, places]
+        return (grouped @ matrices.mT).flatten(1, 2)[:, index]

@@ -302,10 +302,10 @@ def _weighted_means(assignments, values):
     total = (weight @ class_weights)[:, None]
     influence = class_weights[..., None] * (values[:, None] - mean) / total
     influence = influence.flatten(1)
-    slope = torch.autograd.functional.jacobian(means, probability)
-    slope = slope.view(mean.numel(), -1)
+    jacobian = torch.autograd.functional.jacobian(means, probability)
+    jacobian = jacobian.view(mean.numel(), -1)
     covariance = (weight * influence.T) @ influence
-    covariance = covariance + slope @ assignments.covariance @ slope.T
+    covariance = covariance + jacobian @ assignments.covariance @ jacobian.T
     return mean.numpy(), covariance.numpy()
 
 
@@ -351,11 +351,11 @@ def _proportions_by_likelihood(assignments, values):
     start = torch.cat([counts.sum(1).log(), counts.log().flatten()])
     ties = _sums_of((K, *[n_values] * K), start)
     theta, covariance = estimate(log_prob, start, assignments, ties=ties)
-    slope = torch.autograd.functional.jacobian(
+    jacobian = torch.autograd.functional.jacobian(
         lambda theta: log_proportions(theta).exp().flatten(), theta
     ).numpy()
     proportions = log_proportions(theta).exp().numpy()
-    return proportions, slope @ covariance @ slope.T
+    return proportions, jacobian @ covariance @ jacobian.T
 
 
 def _sums_of(sizes, start):
@@ -399,8 +399,8 @@ def estimate(log_prob, start, assignments, *, scores=None, ties=None):
         rows = scores(theta).numpy()
         covariance = inverse @ ((weight.numpy() * rows.T) @ rows) @ inverse
     cross = torch.autograd.functional.jacobian(gradient, probability)
-    slope = inverse @ cross.reshape(len(theta), -1).numpy()
-    return theta, covariance + slope @ assignments.covariance.numpy() @ slope.T
+    jacobian = inverse @ cross.reshape(len(theta), -1).numpy()
+    return theta, covariance + jacobian @ assignments.covariance.numpy() @ jacobian.T
 
 
 def maximum(total, start, n_rows, *, tol=1e-8, max_iter=500):

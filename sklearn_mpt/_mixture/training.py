@@ -52,34 +52,23 @@ class MixtureRows:
         self.n_rows = float(self.weight.sum())
         self.step_params = step_params
         self._parts = None  # blocks of rows, with their patterns
-        self._known = []  # the last two components, and their statistics of whole rows
 
     def statistics(self, components):
-        """Return the statistics of whole rows; those of the last components are kept.
-
-        They are kept of two, which solvers compare.
-        """
-        for known, statistics in self._known:
-            if known is components:
-                return statistics
+        """Return the statistics of whole rows."""
         density = MixtureDensity(components, self.step_params.layout)
         if self._parts is None:
             self._parts = density.parts(~self.X.isnan())
-        total = reduce(
-            add,
-            (
-                statistics_of_rows(
-                    density,
-                    self.X[part].double(),
-                    self.weight[part],
-                    1 / self.n_rows,
-                    patterns,
-                )
-                for part, patterns in self._parts
-            ),
+        statistics = (
+            statistics_of_rows(
+                density,
+                self.X[part].double(),
+                self.weight[part],
+                1 / self.n_rows,
+                patterns,
+            )
+            for part, patterns in self._parts
         )
-        self._known = [*self._known[-1:], (components, total)]
-        return total
+        return reduce(add, statistics)
 
     def mean_log_scale(self, log_scale):
         """Return the mean over rows of the sum of these numbers of present columns."""
