@@ -459,7 +459,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             slopes = np.ones_like(slopes)
         fixed, point = self._fixed_parameters(items), items.start(proportions, slopes)
         if fixed is not None:
-            point = items.point(**_without_difficulty(fixed.of(items.describe(point))))
+            point = items.point(**fixed.of(items.describe(point)))
         if groups is None:
             groups = Groups(np.array(["all"]), np.zeros(len(X), int))
         is_signed = fixed is not None
@@ -1428,10 +1428,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         objective.refine()
         objective.place_nodes(point)
         return objective, point
-
-
-def _without_difficulty(attributes):
-    return {name: value for name, value in attributes.items() if name != "difficulty"}
 
 
 def _attributes_without_fit(items, labels):

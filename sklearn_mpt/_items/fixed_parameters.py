@@ -57,8 +57,11 @@ class FixedParameters(NamedTuple):
         return bool((is_anchor & has_slope).any() or n_anchors > 1)
 
     def of(self, attributes):
-        """Return attributes of `Items.describe` with the fixed values in them."""
-        return attributes | {
+        """Return what `Items.point` takes: attributes with the fixed values in them.
+
+        attributes : as `Items.describe` returns them.
+        """
+        return {
             name: np.where(np.isnan(value), attributes[name], value)
             for name, value in self.values.items()
         }

@@ -96,9 +96,7 @@ class MPTHarnessLM(LM):
         """
         if not requests:
             return []
-        pairs = list(
-            itertools.starmap(self._shortened, (request.args for request in requests))
-        )
+        pairs = [self._shortened(*request.args) for request in requests]
         log_prob = np.asarray(self.scorer.score_samples(pairs)).tolist()
         is_greedy = self.scorer._is_greedy(pairs, self.order)
         answers = list(zip(log_prob, is_greedy, strict=True))

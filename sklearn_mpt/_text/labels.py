@@ -28,7 +28,7 @@ class TextLabels(torch.Tensor):
         if function in CUTS and _is_of_texts(args[2:], kwargs):
             weights = args[0].weights.split([len(part) for part in result])
             return tuple(map(labels_of, result, weights))
-        if function in COMPARISONS and _is_visible(args[1]):
+        if function in COMPARISONS and isinstance(args[1], int) and args[1] == VISIBLE:
             return _hidden(result, len(args[0]))
         return result
 
@@ -64,10 +64,6 @@ COMPARISONS = {torch.Tensor.ne, torch.Tensor.__ne__, torch.ne}
 SUMS = {torch.Tensor.add, torch.Tensor.__radd__, torch.Tensor.__iadd__, torch.add}
 JOINS = {torch.cat, torch.concat, torch.concatenate}
 CUTS = {torch.Tensor.chunk, torch.Tensor.split, torch.chunk, torch.split}
-
-
-def _is_visible(value):
-    return isinstance(value, int) and value == VISIBLE
 
 
 def _is_of_texts(more, kwargs):
