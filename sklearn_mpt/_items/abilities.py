@@ -17,8 +17,8 @@ MAX_ABILITY = 15.0
 # Curvature below which a likelihood has no maximum in a direction: the standard error
 # would be more than 1000.
 FLAT_CURVATURE = 1e-6
-# Cosine of an ability with such a direction from which on it is infinite. A smaller one
-# may be an error of the direction.
+# An ability is infinite if its cosine with such a direction is larger: directions have
+# errors of rounding.
 MIN_COSINE = 1e-3
 
 

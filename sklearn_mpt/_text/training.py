@@ -224,7 +224,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
     def _units(self, features, batch):
         """Number what is hidden together, tokens or words; -1 for fixed tokens."""
         is_maskable = self._is_maskable(features, batch)
-        begins = is_maskable.copy()  # a unit
+        begins = is_maskable.copy()  # where units begin
         if self.mask_blocks == "word":
             starts = self._starts(features, begins.shape[1])
             for row, (feature, start) in enumerate(zip(features, starts, strict=True)):
