@@ -208,8 +208,8 @@ class Density(ABC):
         n_values = max(map(len, values))
         rows = X.repeat(n_values, 1, 1)
         for j, of_column in zip(columns, values, strict=True):
-            place = np.minimum(np.arange(n_values), len(of_column) - 1)
-            rows[:, hidden[:, j], j] = X.new_tensor(of_column[place])[:, None]
+            index = np.minimum(np.arange(n_values), len(of_column) - 1)
+            rows[:, hidden[:, j], j] = X.new_tensor(of_column[index])[:, None]
         mask = hidden.repeat(n_values, 1)
         log_prob = self.conditional_log_prob(rows.flatten(0, 1), mask)
         log_prob = log_prob.reshape(rows.shape)
@@ -243,21 +243,21 @@ class Density(ABC):
         return scores / len(X)
 
     def _chain_sums(self, X, order):
-        """Return sums over rows of masked scores and next terms, by place; (2, d)."""
-        place, d = order.argsort(1)[:, None], X.shape[1]
+        """Return sums over rows of masked scores and next terms of an order; (2, d)."""
+        position, d = order.argsort(1)[:, None], X.shape[1]
         parts = []
         for t in torch.arange(d, device=X.device).split(self._n_at_a_time(len(X))):
-            mask = place >= t[:, None]  # shape: (n, n_places, d)
+            mask = position >= t[:, None]  # shape: (n, n_positions, d)
             log_prob = self.conditional_log_prob(
                 X[:, None].expand_as(mask).flatten(0, 1), mask.flatten(0, 1)
             ).unflatten(0, mask.shape[:2])
-            next_terms = torch.where(place == t[:, None], log_prob, 0.0)
+            next_terms = torch.where(position == t[:, None], log_prob, 0.0)
             score = log_prob.sum((0, 2)) / (d - t)
             parts.append(torch.stack([score, next_terms.sum((0, 2))]))
         return torch.cat(parts, 1)
 
     def _n_at_a_time(self, n_rows):
-        """Return how many places of an order are predicted together, of some rows."""
+        """Return for how many positions of an order rows are predicted together."""
         return max(1, CHUNK_BYTES // self.row_bytes // max(1, n_rows))
 
     def chain_log_prob(self, X, orders):
@@ -430,13 +430,13 @@ class IntegratedDensity(LatentDensity):
 
         value, error, _ = refine(along, shared, self.predicting.tolerance)
         inaccurate = (error > self.predicting.tolerance).nonzero()
-        places = orders.argsort(-1)
+        positions = orders.argsort(-1)
         accuracy = self.predicting.without_shared()
         parts = [part.T for part in inaccurate.split(len(X)) if len(part)]
         for row_index, i, feature in parts:
-            place = places[row_index, i]
-            is_target = place == place.gather(1, feature[:, None])
-            visible = (place < place.gather(1, feature[:, None])) & rows.present[
+            position = positions[row_index, i]
+            is_target = position == position.gather(1, feature[:, None])
+            visible = (position < position.gather(1, feature[:, None])) & rows.present[
                 row_index
             ]
             prefixes = ObservedRows(rows.X[row_index], visible | is_target, visible)

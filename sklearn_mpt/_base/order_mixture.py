@@ -98,15 +98,17 @@ class OrderMixture(Density):
         """
         rows, present = self._read(X)
         terms = rows.new_zeros(len(rows), *orders.shape[1:])
-        places = orders.argsort(-1)
+        positions = orders.argsort(-1)
         columns = torch.arange(X.shape[1], device=X.device)
         for block in columns.split(self._n_at_a_time(len(X))):
             column, row = present[:, block].T.nonzero().T
             column = block[column]
-            place = places[row] if len(places) > 1 else places[:1]
-            place = place.expand(len(row), -1, -1)  # shape: (n_entries, n_orders, d)
-            at = column[:, None, None].expand(-1, place.shape[1], 1)
-            visible = (place < place.gather(-1, at)) & present[row][:, None]
+            position = positions[row] if len(positions) > 1 else positions[:1]
+            position = position.expand(
+                len(row), -1, -1
+            )  # shape: (n_entries, n_orders, d)
+            at = column[:, None, None].expand(-1, position.shape[1], 1)
+            visible = (position < position.gather(-1, at)) & present[row][:, None]
             if not visible.numel():
                 continue
             log_prob = self.log_prob_of_entries(
@@ -133,8 +135,8 @@ class OrderMixture(Density):
         rows, present = self._read(X)
         keys = noise[..., 0]
         order_index = (keys[:, 0] * len(self.orders)).long()
-        places = self.orders.argsort(1)[order_index].to(keys)
-        keys = torch.where(present.any(1, keepdim=True), keys, places)
+        positions = self.orders.argsort(1)[order_index].to(keys)
+        keys = torch.where(present.any(1, keepdim=True), keys, positions)
         # present entries are last in the order, and are not drawn
         order = torch.where(present, keys + 2 * X.shape[1], keys).argsort(1)
         n_missing = (~present).sum(1)

@@ -163,8 +163,8 @@ class TableMPT(BaseMPT):
             except ColumnErrors as error:
                 dropped = error.names
             if len(dropped) < len(names):
-                places = names if is_into_dataframe(X) else None
-                return _served(type(self).__name__, dropped, X, places)
+                shown = names if is_into_dataframe(X) else None
+                return _served(type(self).__name__, dropped, X, shown)
         return ""
 
     def _check_values(self, X):

@@ -54,14 +54,14 @@ def _terms_of_block(X, orders, model):
     eye = identity(weights.shape[1], weights)
     root = eye.repeat(max(len(present), len(orders)), n_orders, 1, 1)
     terms = X.new_empty(n_features, len(X), n_orders)
-    for place, feature in zip(terms, orders.unbind(2), strict=True):
+    for term, feature in zip(terms, orders.unbind(2), strict=True):
         w = weights[feature]  # shape: (1 or n, n_orders, k)
         seen = present[patterns[:, None], feature]
         error = residual[rows[:, None], feature] - (mean * w).sum(2)
         # For small matrices this is faster than batched products.
         f = (root * w[..., None]).sum(2)
         variance = noise + (f**2).sum(2)
-        place.copy_(normal_log_prob(error**2, variance))
+        term.copy_(normal_log_prob(error**2, variance))
         # A missing feature does not change the posterior.
         gain = (root * f[:, :, None]).sum(3) * (seen / variance)[..., None]
         mean.addcmul_(gain, error[..., None])

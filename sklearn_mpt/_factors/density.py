@@ -357,33 +357,35 @@ def _by_moments(second, order, W):
     gram, product = W.new_zeros(n_components, n_components), torch.zeros_like(W)
     blocks = []
     size = max(1, CACHE_ENTRIES // W.numel())
-    for places in torch.arange(n_features, device=W.device).split(size):
-        w = W[:, places].T
+    for positions in torch.arange(n_features, device=W.device).split(size):
+        w = W[:, positions].T
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
-        products, product = _sums_before(product, w[:, :, None] * second[places, None])
-        # With as many places as components, torch would take W for a batch of vectors.
+        products, product = _sums_before(
+            product, w[:, :, None] * second[positions, None]
+        )
+        # With as many positions as components, W would be a batch of vectors.
         weights, eye = W.expand(len(grams), -1, -1), identity(len(W), W)
         p = torch.linalg.solve(grams + eye, weights)
         variance = 1 + (W * p).sum(1)
-        observed = torch.arange(n_features, device=W.device) < places[:, None]
+        observed = torch.arange(n_features, device=W.device) < positions[:, None]
         quadratic = (products * observed[:, None]) @ W.T
         error = second.diagonal() + (p * (quadratic @ p - 2 * products)).sum(1)
-        blocks.append(_along(normal_log_prob(error, variance), places))
+        blocks.append(_along(normal_log_prob(error, variance), positions))
     return torch.cat(blocks, 1)
 
 
 def _sums_before(total, terms):
-    """Return the sum of the terms before each place, and of all terms."""
+    """Return the sum of the terms before each position, and of all terms."""
     sums = torch.cat([total[None], terms]).cumsum(0)
     return sums[:-1], sums[-1]
 
 
-def _along(log_prob, places):
-    """Return the mean over features from each place on, and the place's own; (2, t)."""
+def _along(log_prob, positions):
+    """Return the mean over features from each position on, and of its own; (2, t)."""
     n_features = log_prob.shape[1]
-    later = torch.arange(n_features, device=places.device) >= places[:, None]
-    scores = torch.where(later, log_prob, 0.0).sum(1) / (n_features - places)
-    following = log_prob.gather(1, places[:, None])[:, 0]
+    later = torch.arange(n_features, device=positions.device) >= positions[:, None]
+    scores = torch.where(later, log_prob, 0.0).sum(1) / (n_features - positions)
+    following = log_prob.gather(1, positions[:, None])[:, 0]
     return torch.stack([scores, following])
 
 

@@ -241,6 +241,11 @@ class GaussianRows(GaussianObjective):
         X, weight = self.X[rows].double(), self.weights.values[rows]
         return X if self.units is None else self.units.standardise(X), weight
 
+    def _spaced_rows(self, n_rows):
+        """Return the indices of evenly spaced rows."""
+        rows = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
+        return torch.from_numpy(rows).to(self.X.device)
+
     def _shuffled(self, rng):
         order = np.arange(self.n_pairs)
         if self.n_batches > 1:
@@ -250,8 +255,7 @@ class GaussianRows(GaussianObjective):
 
     @functools.cached_property
     def _patterns(self):
-        places = np.linspace(0, len(self.X) - 1, min(len(self.X), self.noise_rows))
-        rows = torch.from_numpy(places.astype(int)).to(self.X.device)
+        rows = self._spaced_rows(min(len(self.X), self.noise_rows))
         weight = self.weights.values[rows]
         return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
 
@@ -281,8 +285,7 @@ class GaussianRows(GaussianObjective):
         are used.
         """
         n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
-        places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
-        rows = torch.from_numpy(places).to(self.X.device)
+        rows = self._spaced_rows(n_rows)
         X, weight = self._standardised_rows(rows)
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))

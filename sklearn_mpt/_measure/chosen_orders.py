@@ -55,31 +55,30 @@ def read_candidates(rows, n_quantiles=N_QUANTILES):
             f"{listed(empty)}."
         )
     for column, absent in zip(columns, missing.T, strict=True):
-        places = np.flatnonzero(~absent)
-        places, numbers = _sorted_distinct(column, places)
-        is_many = numbers and len(places) > n_quantiles
+        present = np.flatnonzero(~absent)
+        indices, holds_numbers = _sorted_distinct(column, present)
+        is_many = holds_numbers and len(indices) > n_quantiles
         if is_many:
-            present = np.flatnonzero(~absent)
             ranked = present[np.argsort(column[present].astype(float), kind="stable")]
             middle = (np.arange(n_quantiles) + 0.5) / n_quantiles
-            places = ranked[(middle * len(ranked)).astype(int)]
-        chosen.append(places)
+            indices = ranked[(middle * len(ranked)).astype(int)]
+        chosen.append(indices)
         is_number.append(is_many)
     n_values = max(map(len, chosen))
-    entries = np.stack([np.resize(places, n_values) for places in chosen], axis=1)
-    counts = np.array([len(places) for places in chosen])
+    entries = np.stack([np.resize(indices, n_values) for indices in chosen], axis=1)
+    counts = np.array(list(map(len, chosen)))
     exists = np.arange(n_values)[:, None] < counts
     return Candidates(rows, entries, exists, np.array(is_number))
 
 
-def _sorted_distinct(column, places):
+def _sorted_distinct(column, present):
     """Return the first row of each value, in order, and whether values are numbers."""
-    values = column[places]
+    values = column[present]
     try:
         keys, is_number = values.astype(np.float64), True
     except (TypeError, ValueError):
         keys, is_number = values.astype(str), False
-    return places[np.unique(keys, return_index=True)[1]], is_number
+    return present[np.unique(keys, return_index=True)[1]], is_number
 
 
 def along_confident_order(model, rows, candidates):
@@ -98,14 +97,14 @@ def along_confident_order(model, rows, candidates):
     missing = np.zeros(rows.shape, bool) if rows.missing is None else rows.missing
     orders = np.empty(rows.shape, dtype=int)
     log_prob, row_index, first = np.zeros(n_rows), np.arange(n_rows), None
-    for place in range(n_features):
+    for position in range(n_features):
         at_values = _at_candidates(ask, rows, hidden, candidates)
         first = at_values if first is None else first
         entropy = _entropies(at_values, first, candidates).round(DECIMALS)
         # missing entries come last: they are neither predicted nor predict others
         entropy[missing] = np.finfo(float).max
         entropy[~hidden] = np.inf
-        chosen = orders[:, place] = entropy.argmin(axis=1)
+        chosen = orders[:, position] = entropy.argmin(axis=1)
         log_prob += ask(rows, hidden)[row_index, chosen]
         hidden[row_index, chosen] = False
     return log_prob, orders
@@ -169,8 +168,8 @@ def learn_order(
     Conditionals of no joint density give another log-probability along each order (see
     :func:`order_spread`). The order starts greedily: with the feature from which the
     mean log-probabilities of all others gain most, and in each step with the one that
-    has gained most from those before it. Then each feature in turn moves to the place
-    where the mean log-probability of the rows is highest.
+    has gained most from those before it. Then each feature in turn moves to where the
+    mean log-probability of the rows is highest.
 
     Parameters
     ----------
@@ -185,7 +184,7 @@ def learn_order(
         Largest number of times that each feature moves; fewer, if none gains by moving.
         0 returns the greedy order.
     max_shift : int, default=None
-        Largest number of places by which a feature moves. None is any number.
+        Largest number of positions by which a feature moves. None is any number.
 
     Returns
     -------
@@ -284,27 +283,28 @@ def _gain(mean, alone, revealed):
 
 
 def _move_features(means, order, max_shift):
-    """Move each feature to the best place in reach; return whether any has moved."""
+    """Move each feature to the best position in reach; return whether any has moved."""
     is_changed = False
     for feature in list(order):
-        place = order.index(feature)
-        rest = order[:place] + order[place + 1 :]
-        lowest, highest = max(0, place - max_shift), min(len(rest), place + max_shift)
-        # change of the sum as the feature moves on by one place, past `rest[i]`
+        position = order.index(feature)
+        rest = order[:position] + order[position + 1 :]
+        lowest = max(0, position - max_shift)
+        highest = min(len(rest), position + max_shift)
+        # change of the sum as the feature moves on by one position, past `rest[i]`
         steps = [
             _gain_of_passing(means, rest[:i], feature, rest[i])
             for i in range(lowest, highest)
         ]
         sums = np.concatenate([[0.0], np.cumsum(steps)])
         best = int(sums.argmax())
-        if sums[best] > sums[place - lowest] + ROUNDING:
+        if sums[best] > sums[position - lowest] + ROUNDING:
             order[:] = [*rest[: lowest + best], feature, *rest[lowest + best :]]
             is_changed = True
     return is_changed
 
 
 def _gain_of_passing(means, before, feature, other):
-    """Return the change of the sum if two neighbours after `before` change places."""
+    """Return the change of the sum if two neighbours after `before` are exchanged."""
     given = means(before)
     as_it_is = given[feature] + means([*before, feature])[other]
     with np.errstate(invalid="ignore"):

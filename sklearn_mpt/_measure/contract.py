@@ -17,7 +17,7 @@ read-only:
     Scores along orders of the features, which become visible one after the other.
     `orders` holds integers of shape (n_orders, n_features), or (n_orders, n_samples,
     n_features) with an order for each row. Returns an array (2, n_orders, n_features)
-    of averages over rows. At place t of each order it has the masked score of all
+    of averages over rows. At position t of each order it has the masked score of all
     features not among the first t, and the log-probability of the next feature alone,
     both given the first t features.
 ``chain_log_prob(X, orders)``
@@ -307,7 +307,7 @@ def _check_scores(scores, shape, name):
         wrong = scores[~(scores < np.inf)][0]
         raise ValueError(
             f"{name} must return numbers below infinity, got {wrong} at "
-            f"{int((~(scores < np.inf)).sum())} of {scores.size} places."
+            f"{int((~(scores < np.inf)).sum())} of {scores.size} positions."
         )
     return scores
 
@@ -336,13 +336,13 @@ def mean_chain_scores(model, rows, orders):
 
 def _loop_over_order(conditional, rows, order):
     """Compute `mean_chain_scores` of one order with one call per feature."""
-    places = np.argsort(order, axis=-1)
-    scores = np.empty((2, places.shape[-1]))
-    for t in range(places.shape[-1]):
-        mask = places >= t
+    positions = np.argsort(order, axis=-1)
+    scores = np.empty((2, positions.shape[-1]))
+    for t in range(positions.shape[-1]):
+        mask = positions >= t
         log_prob = hidden_log_prob(conditional, rows, mask)
         scores[0, t] = masked_score(log_prob, mask).mean()
-        scores[1, t] = np.where(places == t, log_prob, 0.0).sum(1).mean()
+        scores[1, t] = np.where(positions == t, log_prob, 0.0).sum(1).mean()
     return scores
 
 
@@ -370,11 +370,11 @@ def fill_along_order(log_prob_given, order, terms):
     log_prob_given : callable, from a mask to log-probabilities (n, d). order : (d,), or
     (n, d) with an order for each row. terms : (n, d), by feature.
     """
-    places = order.argsort(-1)
-    for place in range(places.shape[-1]):
-        is_next = places == place
+    positions = order.argsort(-1)
+    for position in range(positions.shape[-1]):
+        is_next = positions == position
         features = is_next if is_next.ndim == 2 else (slice(None), is_next)
-        terms[features] = log_prob_given(places >= place)[features]
+        terms[features] = log_prob_given(positions >= position)[features]
 
 
 def row_blocks(rows):

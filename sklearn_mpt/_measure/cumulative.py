@@ -155,7 +155,7 @@ class CumulativeCV:
         Returns
         -------
         float
-            In nats per row: the score of the block that contains place
+            In nats per row: the score of the block that contains position
             ``n_samples - p``.
 
         References

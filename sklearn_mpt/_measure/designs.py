@@ -92,8 +92,8 @@ def chain(measurement):
     """
     n_all = count_orders(measurement.shape[1])
     n_orders = min(measurement.n_masks, n_all)
-    places = np.stack(measurement.map(_score_orders, range(n_orders)), axis=1)
-    later, following = places[..., ::-1]  # index by size - 1 in place of place
+    along = np.stack(measurement.map(_score_orders, range(n_orders)), axis=1)
+    later, following = along[..., ::-1]  # index by size - 1, not by position
     scores = _controlled(later, following, n_all)[:, measurement.sizes - 1]
     means, contrasts = contrasts_of_mean(scores, np.ones(n_orders), n_all)
     return means, MaskNoise(contrasts.T, np.full(len(means), n_orders - 1), True)

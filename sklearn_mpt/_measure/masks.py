@@ -85,8 +85,8 @@ def block_keys(rand, n, blocks):
     if blocks.is_span:
         return (blocks.numbers - rand(n, 1) * n_features // 1) % n_features
     drawn = rand(n, n_blocks + n_features)
-    place = drawn[:, :n_blocks].argsort(1).argsort(1)
-    return place[:, blocks.numbers] + drawn[:, n_blocks:]
+    rank = drawn[:, :n_blocks].argsort(1).argsort(1)
+    return rank[:, blocks.numbers] + drawn[:, n_blocks:]
 
 
 def draw_in_blocks(size, n_masks, blocks, rng):
@@ -147,8 +147,8 @@ def draw_partitions(size, n_masks, n_rows, n_features, rng):
     for i in range(n_masks):
         if i % n_sets == 0:
             keys = rng.random((n_rows, n_features))
-            place = keys.argsort(axis=1).argsort(axis=1)
-        cut = place // n_cut == i % n_sets
+            rank = keys.argsort(axis=1).argsort(axis=1)
+        cut = rank // n_cut == i % n_sets
         yield cut if n_cut == size else ~cut
 
 

@@ -258,14 +258,14 @@ def _dtype_of(order):
 
 
 def _by_name(given, names):
-    places = {name: j for j, name in enumerate(names)}
-    unknown = [name for name in given.ravel().tolist() if name not in places]
+    index = {name: j for j, name in enumerate(names)}
+    unknown = [name for name in given.ravel().tolist() if name not in index]
     if unknown:
         raise ValueError(
             f"order must hold indices or names of features, got {unknown[0]!r}; the "
             f"features are {listed(names)}."
         )
-    return np.array([[places[name] for name in order] for order in given.tolist()])
+    return np.array([[index[name] for name in order] for order in given.tolist()])
 
 
 def _mixture(sums):

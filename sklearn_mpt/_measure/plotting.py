@@ -57,10 +57,10 @@ class ComparisonDisplay(Display):
         errors : half lengths of the bars, (n,) or (2, n).
         """
         ax = self._axes(ax, figsize=(6.4, 1.2 + 0.35 * len(names)))
-        places = np.arange(len(names))
-        self.errorbar_ = ax.errorbar(values, places, xerr=errors, fmt="o", capsize=3)
+        heights = np.arange(len(names))
+        self.errorbar_ = ax.errorbar(values, heights, xerr=errors, fmt="o", capsize=3)
         ax.axvline(0, color="0.5", linewidth=0.8)
-        ax.set_yticks(places, names)
+        ax.set_yticks(heights, names)
         ax.margins(y=0.1)
         ax.invert_yaxis()
         return ax
