@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 RANGE, N_POINTS = 4.0, 201  # of abilities, in standard deviations, and points of curves
 
 
-def _abilities(estimator, theta):
+def _check_one_ability(estimator):
     if estimator._n_features_out > 1:
         raise ValueError(
             "Displays are for one ability, but the estimator has n_components="
             f"{estimator._n_features_out}."
         )
+
+
+def _abilities(estimator, theta):
+    """Return abilities as an array; None is a range of them."""
+    _check_one_ability(estimator)
     if theta is None:
         return np.linspace(-RANGE, RANGE, N_POINTS)
     return check_floats(theta, "theta").ravel()
@@ -378,7 +383,7 @@ class WrightMapDisplay(Display):
         display : WrightMapDisplay
             The display, with its axes and figure.
         """
-        _abilities(estimator, None)
+        _check_one_ability(estimator)
         abilities = np.asarray(estimator.abilities(X).theta)[:, 0]
         difficulty = estimator.difficulty_.reshape(estimator.n_features_in_, -1)
         return cls(abilities, difficulty, _names(estimator)).plot(ax=ax)

@@ -297,12 +297,10 @@ class TextScoresMixin(OpenedModelMixin):
         """
         self._check_is_fitted()
         check_bool(return_std, "return_std")
-        scores = self._score_texts(X, self._draw())
-        scores.warn_of_noise()
-        n_tokens = scores.n_tokens().sum()
+        total, error, n_tokens = self._sum_of_scores(X, return_std)
         with np.errstate(over="ignore", invalid="ignore"):
-            perplexity = np.exp(-scores.totals().sum() / n_tokens)
-            error = perplexity * self._error_of_sum(scores, return_std) / n_tokens
+            perplexity = np.exp(-total / n_tokens)
+            error = perplexity * error / n_tokens
         return (float(perplexity), float(error)) if return_std else float(perplexity)
 
     @overload
@@ -355,14 +353,11 @@ class TextScoresMixin(OpenedModelMixin):
         check_choice(unit, "unit", UNITS)
         check_bool(return_std, "return_std")
         texts = self._check_texts(X)
-        scores = self._score_texts(texts, self._draw())
-        scores.warn_of_noise()
-        n_tokens = scores.n_tokens().sum()
+        total, error, n_tokens = self._sum_of_scores(texts, return_std)
         n_units = n_tokens if unit == "token" else self._count(unit, texts, n_tokens)
         with np.errstate(invalid="ignore", divide="ignore"):
             per_nat = 1 / (np.log(2) * np.float64(n_units))
-            bits = -scores.totals().sum() * per_nat
-            error = self._error_of_sum(scores, return_std) * per_nat
+            bits, error = -total * per_nat, error * per_nat
         return (float(bits), float(error)) if return_std else float(bits)
 
     def _count(self, unit, texts, n_scored):
@@ -405,6 +400,14 @@ class TextScoresMixin(OpenedModelMixin):
             block_size=self.block_size,
             moderation=self._moderations.get(method),
         )
+
+    def _sum_of_scores(self, texts, return_std):
+        """Return the sum of the scores of texts, its error, and how many tokens."""
+        scores = self._score_texts(texts, self._draw())
+        scores.warn_of_noise()
+        with np.errstate(invalid="ignore"):  # from tokens of probability 0
+            error = self._error_of_sum(scores, return_std)
+        return scores.totals().sum(), error, scores.n_tokens().sum()
 
     def _error_of_sum(self, scores, is_wanted):
         """Return the standard error of the sum of the scores of texts.
