@@ -435,14 +435,12 @@ class IntegratedDensity(LatentDensity):
         parts = [part.T for part in inaccurate.split(len(X)) if len(part)]
         for row_index, i, feature in parts:
             position = positions[row_index, i]
-            is_target = position == position.gather(1, feature[:, None])
-            visible = (position < position.gather(1, feature[:, None])) & rows.present[
-                row_index
-            ]
+            target = position.gather(1, feature[:, None])
+            is_target = position == target
+            visible = (position < target) & rows.present[row_index]
             prefixes = ObservedRows(rows.X[row_index], visible | is_target, visible)
-            value[row_index, i, feature] = self._conditionals(prefixes, accuracy)[
-                is_target
-            ]
+            log_prob = self._conditionals(prefixes, accuracy)
+            value[row_index, i, feature] = log_prob[is_target]
         log_prob = value - self.units.log_scale
         return torch.where(rows.present[:, None], log_prob, 0.0)
 

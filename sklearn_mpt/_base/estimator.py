@@ -252,24 +252,18 @@ class BaseMPT(
                 fitted = vars(self) | fitted
             else:
                 fitted |= self._start(X, rng, weight, **groups)
-            device = check_device(self.device)
-            is_refit = was_fitted and not is_warm_start
-            self.__dict__.update(
-                self._train(
-                    TrainingData(
-                        X,
-                        fitted,
-                        is_all=True,
-                        is_new=not is_warm_start,
-                        device=device,
-                        rng=rng,
-                        weight=weight,
-                        is_refit=is_refit,
-                        **groups,
-                    ),
-                    context,
-                )
+            data = TrainingData(
+                X,
+                fitted,
+                is_all=True,
+                is_new=not is_warm_start,
+                device=check_device(self.device),
+                rng=rng,
+                weight=weight,
+                is_refit=was_fitted and not is_warm_start,
+                **groups,
             )
+            self.__dict__.update(self._train(data, context))
             context.call_on_fit_task_end(
                 estimator=self, X=X, reconstruction_attributes=dict
             )

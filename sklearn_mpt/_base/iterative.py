@@ -152,18 +152,16 @@ class IterativeMPT(BaseMPT):
                 fitted |= self._start(X, rng, weight)
                 fitted |= {"loss_curve_": [], "n_iter_": 0}
             rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
-            device = check_device(self.device)
-            solver = self._solver(
-                TrainingData(
-                    X,
-                    fitted,
-                    is_all=False,
-                    is_new=first,
-                    device=device,
-                    rng=rng,
-                    weight=weight,
-                )
+            data = TrainingData(
+                X,
+                fitted,
+                is_all=False,
+                is_new=first,
+                device=check_device(self.device),
+                rng=rng,
+                weight=weight,
             )
+            solver = self._solver(data)
             solver.load(fitted["_optimizer_state"])
             fit_part(solver)
             fitted |= self._trained_attributes(solver.result, fitted)

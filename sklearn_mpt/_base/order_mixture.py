@@ -104,9 +104,8 @@ class OrderMixture(Density):
             column, row = present[:, block].T.nonzero().T
             column = block[column]
             position = positions[row] if len(positions) > 1 else positions[:1]
-            position = position.expand(
-                len(row), -1, -1
-            )  # shape: (n_entries, n_orders, d)
+            # shape: (n_entries, n_orders, d)
+            position = position.expand(len(row), -1, -1)
             at = column[:, None, None].expand(-1, position.shape[1], 1)
             visible = (position < position.gather(-1, at)) & present[row][:, None]
             if not visible.numel():

@@ -221,9 +221,8 @@ def check_rows(model, X):
                 f"{np.shape(X)}."
             )
         owner = getattr(model, "__self__", None)
-        if not is_function or hasattr(owner, "feature_names_in_"):
-            return Rows.from_table(X)
-        if not holds_numbers(X):
+        takes_names = not is_function or hasattr(owner, "feature_names_in_")
+        if takes_names or not holds_numbers(X):
             return Rows.from_table(X)
         X = as_numbers(X)
     from sklearn.utils.validation import check_array  # models load without sklearn
