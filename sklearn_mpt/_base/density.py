@@ -304,6 +304,19 @@ def unit_attributes(likelihood, X, weight=None):
     return {"_shift": shift, "_scale": scale, "_constant": np.flatnonzero(constant)}
 
 
+def units_of_locations(likelihood, shift, scale):
+    """Return shift and scale of the locations, given those of the columns.
+
+    They are arrays, or one number for all.
+    """
+    return (
+        likelihood.to_locations(torch.from_numpy(array)).numpy()
+        if np.ndim(array)
+        else array
+        for array in (shift, scale)
+    )
+
+
 class Units(NamedTuple):
     """The shift of each column, and one scale or that of each, that standardise rows.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._base.density import IntegratedDensity, as_tensor
+from sklearn_mpt._base.density import IntegratedDensity, as_tensor, units_of_locations
 from sklearn_mpt._base.user_modules import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
@@ -178,9 +178,7 @@ def _decoder(fitted, likelihood, device, user_module):
         n_dims = len(fitted["encoder_precision_"])
         decoder = UserDecoder(user_module, n_dims, arrays["intercept"], "decoder")
         return load_arrays(decoder, arrays).to(device).double()
-    shift, scale = (
-        likelihood.units_of_locations(fitted[u]) for u in ("_shift", "_scale")
-    )
+    shift, scale = units_of_locations(likelihood, fitted["_shift"], fitted["_scale"])
     *coefs, last_coef = fitted["decoder_coefs_"]
     *intercepts, last = fitted["decoder_intercepts_"]
     coefs = [*coefs, last_coef / scale]
@@ -211,9 +209,9 @@ def attributes_of(module, shift, scale):
     if isinstance(module.decoder, UserDecoder):
         return fitted | {"_decoder": arrays_of(module.decoder)}
     coefs, intercepts = _arrays(module.decoder)
-    size = likelihood.units_of_locations(scale)
-    coefs[-1] *= size
-    intercepts[-1] = size * intercepts[-1] + likelihood.units_of_locations(shift)
+    shift, scale = units_of_locations(likelihood, shift, scale)
+    coefs[-1] *= scale
+    intercepts[-1] = scale * intercepts[-1] + shift
     return fitted | {"decoder_coefs_": coefs, "decoder_intercepts_": intercepts}
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._base.density import unit_attributes
+from sklearn_mpt._base.density import unit_attributes, units_of_locations
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows, slopes_at
 from sklearn_mpt._fitting.weights import relative_weights
@@ -109,8 +109,7 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     if kind.is_linear:
         fitted |= linear_part(likelihood, fitted, rows, location, layers, *hidden)
     (*coefs, last_coef), (*intercepts, last) = layers
-    shift = likelihood.units_of_locations(shift)
-    scale = likelihood.units_of_locations(scale)
+    shift, scale = units_of_locations(likelihood, shift, scale)
     return fitted | {
         "decoder_coefs_": [*coefs, scale * last_coef],
         "decoder_intercepts_": [*intercepts, scale * last + shift],

@@ -431,12 +431,6 @@ class Likelihood(torch.nn.Module, ABC):
         """Repeat the number of each feature for each of its expectations; (..., p)."""
         return entries.repeat_interleave(self.n_means, -1)
 
-    def units_of_locations(self, array: Scale) -> Scale:
-        """Return the shift or scale of each location from that of the columns."""
-        if np.ndim(array) == 0:
-            return array
-        return self.to_locations(torch.from_numpy(array)).numpy()
-
     def inputs(self, X: torch.Tensor) -> torch.Tensor:
         """Return the inputs of an encoder for these entries; (..., l).
 

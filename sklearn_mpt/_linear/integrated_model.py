@@ -13,6 +13,7 @@ from sklearn_mpt._base.density import (
     as_tensor,
     as_view,
     unit_attributes,
+    units_of_locations,
 )
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
@@ -233,7 +234,7 @@ class IntegratedModel(LinearModel):
         matrix = information_by_nodes(rows, weight, joint, density.scoring)
         coefs = point_of(joint.components, joint.intercept).coefs
         free = likelihood.centre(identity(len(coefs), coefs))
-        scale = likelihood.units_of_locations(fitted["_scale"])
+        _, scale = _units_of_locations(fitted, likelihood)
         return Information(
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),
@@ -300,9 +301,7 @@ def _attributes_in_units(components, intercept, fitted, likelihood):
 
 def _units_of_locations(fitted, likelihood):
     """Return shift and scale of the locations."""
-    return (
-        likelihood.units_of_locations(fitted[name]) for name in ("_shift", "_scale")
-    )
+    return units_of_locations(likelihood, fitted["_shift"], fitted["_scale"])
 
 
 def warn_separated(locations):
