@@ -15,6 +15,7 @@ import io
 import time
 import warnings
 from contextlib import ExitStack, redirect_stdout
+from dataclasses import replace
 from functools import lru_cache, partial
 from unittest.mock import patch
 
@@ -32,6 +33,7 @@ from sklearn_mpt import (
     MPTDependencyNetwork,
     MPTItemResponse,
     MPTLinearVAE,
+    MPTMaskedAutoencoder,
     MPTMixture,
     MPTProbabilisticPCA,
     MPTScorer,
@@ -44,6 +46,7 @@ from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._fitting import exact_steps, noisy_steps
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
+from sklearn_mpt._fitting.schedule_free import AdamSteps
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._items import abilities as item_abilities
 from sklearn_mpt._items import curves as item_curves
@@ -53,7 +56,8 @@ from sklearn_mpt._items import objective as item_objective
 from sklearn_mpt._items import sampling as item_sampling
 from sklearn_mpt._items import solver as item_solver
 from sklearn_mpt._items.spacing import SCORING
-from sklearn_mpt._linear import gaussian_model
+from sklearn_mpt._linear import gaussian_model, integrated_training
+from sklearn_mpt._masked import estimator as masked_estimator
 from sklearn_mpt._measure import contributions as contributions_module
 from sklearn_mpt._measure import designs
 from sklearn_mpt._mixture import estimator as mixture_estimator
@@ -167,23 +171,16 @@ def latent_fit(case, seed, n_rows=1000):
     return MPTLinearVAE(n_dims, likelihood=likelihood, random_state=seed), X
 
 
-def weights(case, seed, is_with):
-    """Whether the weight of means of hidden tokens is estimated; without, it is 0.
-
-    Minus the logarithm of the variance of the score of a text by four orders.
-    """
+def text_scores(case, seed):
+    """Minus the logarithm of the variance of the score of a text by four orders."""
     model, tokenizer, write = text_model(case)
     texts = [write(np.random.default_rng([seed, i])) for i in range(6)]
-    with ExitStack() as patches:
-        if not is_with:
-            none = patch.object(estimates, "weight_of_means", lambda *args: 0.0)
-            patches.enter_context(none)
-        scores = [
-            MPTScorer(model, tokenizer, design="chain", random_state=group)
-            .fit()
-            .score_samples(texts)
-            for group in range(6)
-        ]
+    scores = [
+        MPTScorer(model, tokenizer, design="chain", random_state=group)
+        .fit()
+        .score_samples(texts)
+        for group in range(6)
+    ]
     return {"minus log variance": -np.log(np.var(scores, axis=0, ddof=1)).mean()}
 
 
@@ -491,6 +488,16 @@ ITEM_TABLES = {
     "2pl, reversed": ("2pl", 600, 12, 1),
     "2pl, 3 abilities": ("2pl", 400, 12, 3),
 }
+MANY_TABLES = {
+    "2pl, 4": ("2pl", 200, 12, 4),
+    "2pl, 4, gaps": ("2pl", 200, 12, 4),
+    "2pl, 4, few rows": ("2pl", 80, 12, 4),
+    "2pl, 5": ("2pl", 200, 15, 5),
+    "graded, 4": ("graded", 150, 12, 4),
+    "gpcm, 4": ("gpcm", 150, 12, 4),
+    "nominal, 4": ("nominal", 150, 12, 4),
+    "3pl, 4": ("3pl", 200, 12, 4),
+}
 STREAMED_ITEMS = [
     "2pl",
     "2pl, gaps",
@@ -505,7 +512,7 @@ STREAMED_ITEMS = [
 
 def item_answers(case, seed):
     """Return the name of the model, the number of abilities, and answers drawn."""
-    name, n_rows, n_items, n_dims = ITEM_TABLES[case]
+    name, n_rows, n_items, n_dims = (ITEM_TABLES | MANY_TABLES)[case]
     rng = np.random.default_rng([seed, n_rows, n_items])
     slopes = rng.uniform(0.6, 2.0, (n_dims, n_items)) * (3 if "steep" in case else 1)
     if "reversed" in case or n_dims > 2:
@@ -654,15 +661,40 @@ def mixture_stream(case, seed):
     return {"LML": model.score(X)}
 
 
+factor_analysis = partial(MPTLinearVAE, noise="per_feature")
+
+
+def heavy_fit(case, seed):
+    """The same of rows with heavy tails, whose full steps may go too far."""
+    n_rows, model, params = case
+    rng = np.random.default_rng(seed)
+    location = rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, 6))
+    X = np.exp(2 * location)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    model = model(2, random_state=seed, max_iter=300, **dict(params))
+    start = time.process_time()
+    model.fit(X)
+    seconds = time.process_time() - start
+    return {"LML": model.score(X), "epochs": model.n_iter_, "seconds": seconds}
+
+
+HEAVY_FITS = [
+    (n_rows, model, params)
+    for n_rows in (12, 60)
+    for model in (MPTProbabilisticPCA, factor_analysis)
+    for params in ((("n_masks", 4),), (("mask_rate", 0.4),))
+]
 MIXED_TABLES = "wine cancer diabetes iris bfi Boston swiss USJudgeRatings".split()
 MASKED_MIXTURES = [(name, MPTMixture) for name in MIXED_TABLES]
 MASKED_FITS = MASKED_MIXTURES + [(n, MPTProbabilisticPCA) for n in MIXED_TABLES]
 NOISE_NUMBERS = {
-    "noise averages": number(noisy_fit, NoisySteps, "average_power", 1),
-    "noise of falls": number(noisy_fit, NoisySteps, "max_fall", np.inf),
     "noise delay": number(
         noisy_fit, noisy_steps, "falling_size", partial(falling_size, delay=3)
     ),
+}
+HEAVY_NUMBERS = {
+    "noise of falls": number(heavy_fit, NoisySteps, "max_fall", np.inf),
+    "noise of short steps": number(heavy_fit, NoisySteps, "min_size", 0.0),
 }
 MIXTURE_NUMBERS = {
     "mixture one pair": number(noisy_fit, mixture_estimator, "MIN_PAIRS", 1),
@@ -673,6 +705,75 @@ MIXTURE_NUMBERS = {
         "falling_size",
         lambda n_steps, delay: falling_size(n_steps, 10),
     ),
+}
+
+
+def integrated_fit(case, seed):
+    """LML of features that are not Gaussian, nats per row, epochs, and seconds."""
+    name, params = case
+    model, X = latent_fit(name, seed, n_rows=200)
+    if name == "amounts":
+        model, X = latent_fit("counts", seed, n_rows=200)
+        rng = np.random.default_rng(seed)
+        X = (1 + X) * rng.lognormal(size=X.shape)
+        model.set_params(likelihood="lognormal")
+    model.set_params(**dict(params))
+    start = time.process_time()
+    model.fit(X)
+    seconds = time.process_time() - start
+    return {"LML": model.score(X), "epochs": model.n_iter_, "seconds": seconds}
+
+
+KINDS = ("binary, 1 of 12", "binary, 2 of 30", "counts", "ordinal", "amounts")
+BY_MASKS = [
+    (name, params)
+    for name in KINDS
+    for params in ((("mask_rate", 0.5),), (("n_masks", 8),))
+]
+BY_LML = [
+    (name, (("objective", "lml"), ("n_components", k)))
+    for name in KINDS
+    for k in (1, 2)
+]
+
+
+def sizes(fit, name, other):
+    """Return a measure: whether one of `TrainingSizes` is its own, or another one."""
+    given = replace(integrated_training.SIZES, **{name: other})
+    measure = number(fit, integrated_training, "SIZES", given)
+    measure.__doc__ = f"TrainingSizes.{name}, or {other}"
+    return measure
+
+
+SIZE_NUMBERS = {
+    "copies": (sizes(integrated_fit, "copies", 1), BY_MASKS),
+    "slow steps": (sizes(integrated_fit, "step_if_slow", 2**21), BY_MASKS),
+    "values": (sizes(integrated_fit, "n_representative", 2), BY_LML),
+}
+
+
+def net_fit(case, seed):
+    """Log-likelihood of test rows by a masked autoencoder, epochs, and seconds."""
+    X = scale(numbers_of(case)[:, :8])
+    X = np.random.default_rng(seed).permutation(X)[:300]
+    half = len(X) // 2
+    model = MPTMaskedAutoencoder(random_state=seed, max_iter=200)
+    start = time.process_time()
+    model.fit(X[:half])
+    seconds = time.process_time() - start
+    return {"LML": model.score(X[half:]), "epochs": model.n_iter_, "seconds": seconds}
+
+
+def no_weight(*args):
+    return 0.0
+
+
+TEXT_NUMBERS = {
+    "weights": (
+        number(text_scores, estimates, "weight_of_means", no_weight),
+        list(TEXT_MODELS),
+    ),
+    "parabola": (number(text_scores, estimates, "N_OF_CURVE", 1), list(TEXT_MODELS)),
 }
 
 
@@ -793,6 +894,7 @@ MEASURES = (row_masks, listed, coefficients, reverse_orders)
 MECHANISMS = {
     **{measure.__name__: (measure, MIXED_TABLES) for measure in MEASURES},
     **{name: (measure, MASKED_FITS) for name, measure in NOISE_NUMBERS.items()},
+    **{name: (measure, HEAVY_FITS) for name, measure in HEAVY_NUMBERS.items()},
     **{name: (measure, MASKED_MIXTURES) for name, measure in MIXTURE_NUMBERS.items()},
     **{name: (measure, list(ITEM_TABLES)) for name, measure in ITEM_NUMBERS.items()},
     **{name: (measure, STREAMED_ITEMS) for name, measure in MASK_NUMBERS.items()},
@@ -807,8 +909,16 @@ MECHANISMS = {
     ),
     "promises": (promises, NOISY_FITS),
     "regressions": (regressions, FACTOR_FITS),
-    "weights": (weights, list(TEXT_MODELS)),
+    **TEXT_NUMBERS,
     "trends": (trends, list(TEXT_MODELS)),
+    "net steps": (
+        number(net_fit, masked_estimator, "STEPS", AdamSteps()),
+        MIXED_TABLES,
+    ),
+    "item moves": (
+        number(item_fit, item_solver.ItemSolver, "moves_without_gain", 1),
+        list(MANY_TABLES),
+    ),
     "codes": (codes, list(EDITS)),
     "masks": (masks, LATENT_FITS),
     "ratios": (ratios, [10.0**k for k in range(5, 13)]),
