@@ -15,7 +15,6 @@ import io
 import time
 import warnings
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import replace
 from functools import lru_cache, partial
 from unittest.mock import patch
 
@@ -56,7 +55,7 @@ from sklearn_mpt._items import objective as item_objective
 from sklearn_mpt._items import sampling as item_sampling
 from sklearn_mpt._items import solver as item_solver
 from sklearn_mpt._items.spacing import SCORING
-from sklearn_mpt._linear import gaussian_model, integrated_training
+from sklearn_mpt._linear import gaussian_model
 from sklearn_mpt._masked import estimator as masked_estimator
 from sklearn_mpt._measure import contributions as contributions_module
 from sklearn_mpt._measure import designs
@@ -705,50 +704,6 @@ MIXTURE_NUMBERS = {
         "falling_size",
         lambda n_steps, delay: falling_size(n_steps, 10),
     ),
-}
-
-
-def integrated_fit(case, seed):
-    """LML of features that are not Gaussian, nats per row, epochs, and seconds."""
-    name, params = case
-    model, X = latent_fit(name, seed, n_rows=200)
-    if name == "amounts":
-        model, X = latent_fit("counts", seed, n_rows=200)
-        rng = np.random.default_rng(seed)
-        X = (1 + X) * rng.lognormal(size=X.shape)
-        model.set_params(likelihood="lognormal")
-    model.set_params(**dict(params))
-    start = time.process_time()
-    model.fit(X)
-    seconds = time.process_time() - start
-    return {"LML": model.score(X), "epochs": model.n_iter_, "seconds": seconds}
-
-
-KINDS = ("binary, 1 of 12", "binary, 2 of 30", "counts", "ordinal", "amounts")
-BY_MASKS = [
-    (name, params)
-    for name in KINDS
-    for params in ((("mask_rate", 0.5),), (("n_masks", 8),))
-]
-BY_LML = [
-    (name, (("objective", "lml"), ("n_components", k)))
-    for name in KINDS
-    for k in (1, 2)
-]
-
-
-def sizes(fit, name, other):
-    """Return a measure: whether one of `TrainingSizes` is its own, or another one."""
-    given = replace(integrated_training.SIZES, **{name: other})
-    measure = number(fit, integrated_training, "SIZES", given)
-    measure.__doc__ = f"TrainingSizes.{name}, or {other}"
-    return measure
-
-
-SIZE_NUMBERS = {
-    "copies": (sizes(integrated_fit, "copies", 1), BY_MASKS),
-    "slow steps": (sizes(integrated_fit, "step_if_slow", 2**21), BY_MASKS),
-    "values": (sizes(integrated_fit, "n_representative", 2), BY_LML),
 }
 
 
