@@ -48,7 +48,8 @@ class InformationCriteriaMixin(FittedDensityMixin):
         -------
         aic : float
             -2 times the log-likelihood (nats), plus 2 for each free parameter.
-            Rotations of components are not free: they change nothing.
+            Rotations of components are not free: they change nothing. A covariance has
+            at most as many as it has different entries.
         """
         log_prob = self.score_samples(X)
         weight = check_sample_weight(sample_weight, log_prob)
@@ -69,7 +70,8 @@ class InformationCriteriaMixin(FittedDensityMixin):
         bic : float
             -2 times the log-likelihood (nats), plus for each free parameter the
             logarithm of the number of rows that have an entry, or of the sum of their
-            weights. Rotations of components are not free: they change nothing.
+            weights. Rotations of components are not free: they change nothing. A
+            covariance has at most as many as it has different entries.
 
         Raises
         ------

@@ -30,6 +30,18 @@ ROTATIONS = (*ORTHOGONAL, "oblimin", "promax")
 PROMAX_POWER = 4  # of the authors, and of R
 
 
+def count_free(n_features, n_factors, n_noises):
+    """Return the number of free parameters of a covariance of factors and noise.
+
+    Rotations of factors change nothing, and a covariance has no more than its own.
+
+    n_noises : number of noise variances, 1 or that of the features.
+    """
+    n_rotations = n_factors * (n_factors - 1) // 2
+    n_free = n_features * n_factors - n_rotations + n_noises
+    return min(n_free, n_features * (n_features + 1) // 2)
+
+
 def principal_axes(components):
     """Rotate components to orthogonal ones, longest first, and fix their signs."""
     U, lengths, axes = np.linalg.svd(components, full_matrices=False)

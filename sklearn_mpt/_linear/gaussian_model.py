@@ -7,7 +7,7 @@ from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
-from sklearn_mpt._factors.rotation import simple_axes
+from sklearn_mpt._factors.rotation import count_free, simple_axes
 from sklearn_mpt._factors.starts import (
     closed_form,
     principal_factors,
@@ -146,8 +146,8 @@ class GaussianModel(LinearModel):
 
     def n_parameters(self, fitted):
         n_dims, n_features = fitted["components_"].shape
-        n_weights = n_features * n_dims - n_dims * (n_dims - 1) // 2
-        return n_weights + n_features + np.size(fitted["noise_variance_"])
+        n_noises = np.size(fitted["noise_variance_"])
+        return n_features + count_free(n_features, n_dims, n_noises)
 
     def solver(self, data):
         is_whole = data.is_all and not np.isnan(data.X).any()

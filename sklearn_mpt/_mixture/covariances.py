@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._factors.em import em_step
+from sklearn_mpt._factors.rotation import count_free
 from sklearn_mpt._factors.starts import factors_of_covariances
 from sklearn_mpt._matrices import identity, inverse_of_lower
 from sklearn_mpt._mixture.gaussians import DenseGaussians, DiagonalGaussians
@@ -242,8 +243,8 @@ class LowRank(Full):
         return loadings @ loadings.mT + torch.diag_embed(noise)
 
     def n_parameters(self, n_components, n_features):
-        n_numbers = n_features * (min(self.n_factors, n_features) + 1)
-        return n_components * (n_numbers - self.n_rotations(n_features))
+        n_factors = min(self.n_factors, n_features)
+        return n_components * count_free(n_features, n_factors, n_features)
 
 
 class Diagonal(CovarianceForm):
