@@ -56,6 +56,16 @@ def by_columns_alone(settings, n_columns):
     return n_columns <= kinds_of_models.MAX_DENSE_COLUMNS
 
 
+def of_numbers(**params):
+    forest = kinds_of_models.REGRESSOR_FOREST | params
+    return (kinds_of_models,), "REGRESSOR_FOREST", forest
+
+
+def of_categories(**params):
+    forest = kinds_of_models.CLASSIFIER_FOREST | params
+    return (kinds_of_models,), "CLASSIFIER_FOREST", forest
+
+
 OTHER_VALUES = {
     "80 columns in any table": (
         (kinds_of_models.TableSettings,),
@@ -72,12 +82,17 @@ OTHER_VALUES = {
     "16 epochs of EM": ((kinds_of_models,), "EM_EPOCHS", 16),
     "gain 0.001": ((weights, search), "MIN_GAIN", 1e-3),
     "gain 0.01": ((weights, search), "MIN_GAIN", 1e-2),
-    "3 trees of numbers": ((kinds_of_models,), "N_TREES", 3),
-    "15 trees of numbers": ((kinds_of_models,), "N_TREES", 15),
-    "leaves of a row": ((kinds_of_models,), "LEAF_ROWS", 1),
-    "7 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 7),
-    "50 trees of categories": ((kinds_of_models,), "CLASSIFIER_TREES", 50),
-    "splits by a third": ((kinds_of_models,), "MAX_FEATURES", 1 / 3),
+    "3 trees of numbers": of_numbers(n_estimators=3),
+    "15 trees of numbers": of_numbers(n_estimators=15),
+    "leaves of a row, numbers": of_numbers(min_samples_leaf=1),
+    "splits by a third, numbers": of_numbers(max_features=1 / 3),
+    "5 trees of categories": of_categories(n_estimators=5),
+    "50 trees of categories": of_categories(n_estimators=50),
+    "leaves of a row, categories": of_categories(min_samples_leaf=1),
+    "leaves of 3 rows, categories": of_categories(min_samples_leaf=3),
+    "splits by all, categories": of_categories(max_features=None),
+    "splits by half, categories": of_categories(max_features=0.5),
+    "half and leaves of 3 rows": of_categories(max_features=0.5, min_samples_leaf=3),
     "60 epochs of factors": ((kinds_of_models,), "FACTOR_EPOCHS", 60),
     "50 dense columns": ((kinds_of_models,), "MAX_DENSE_COLUMNS", 50),
     "200 dense columns": ((kinds_of_models,), "MAX_DENSE_COLUMNS", 200),

@@ -50,9 +50,12 @@ MIXTURE_SIZES = 2, 4, 8, 16
 EM_EPOCHS, FACTOR_EPOCHS = 8, 30
 TOL = 5e-4
 # Forests are not calibrated: that takes time, and means of numbers stay as they are.
-# What other numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of the choice
-# of models".
-CLASSIFIER_TREES, N_TREES, LEAF_ROWS, MAX_FEATURES = 10, 7, 3, 0.5
+# Splits for numbers choose from half of the inputs, those for categories from more,
+# because one input may determine a category of many levels, some of which have two rows
+# in a tree. What other numbers gain is in benchmarks/RESULTS.rst, "Imputation: rules of
+# the choice of models".
+CLASSIFIER_FOREST = {"n_estimators": 10, "min_samples_leaf": 2, "max_features": 0.75}
+REGRESSOR_FOREST = {"n_estimators": 7, "min_samples_leaf": 3, "max_features": 0.5}
 
 
 class Candidate(NamedTuple):
@@ -200,10 +203,9 @@ def forests(settings):
     # here, as the import takes half as long as that of all else
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    trees = {"min_samples_leaf": LEAF_ROWS, "max_features": MAX_FEATURES}
     model = MPTDependencyNetwork(
-        RandomForestClassifier(CLASSIFIER_TREES, **trees),
-        RandomForestRegressor(N_TREES, **trees),
+        RandomForestClassifier(**CLASSIFIER_FOREST),
+        RandomForestRegressor(**REGRESSOR_FOREST),
         likelihood=settings.layout.likelihood,
         n_masks=1,
         n_orders=1,

@@ -121,6 +121,27 @@ def test_forests_find_the_column_of_many_levels_that_determines_another():
     assert (predicted != maker[is_hidden]).mean() < 0.12
 
 
+def test_forests_find_the_intervals_of_a_number_that_are_categories():
+    """Such as counties by the first digits of the number of a school."""
+    rng = np.random.default_rng(0)
+    place = rng.random(400)
+    county = rng.permutation(40)[(40 * place).astype(int)]
+    numbers = np.column_stack([county, place, rng.normal(size=(400, 11))])
+    is_hidden = np.arange(400) < 100
+    gaps = np.where(is_hidden[:, None] & (np.arange(13) == 0), np.nan, numbers)
+    counts = np.append(40, np.zeros(12, dtype=int))
+    layout = ColumnLayout(["categorical", *["gaussian"] * 12], counts)
+    rows, weight = with_levels(gaps, None, TableCoding(layout, gaps))
+    [candidate] = forests(TableSettings(rows.coding, len(gaps), seed=0))
+    fitted = candidate.start(None).fit(rows, sample_weight=weight)
+    predicted = expectations(fitted, rows)[1][0][:100].argmax(axis=1)
+    wrong = (predicted != county[is_hidden]).mean()
+    known, hidden = place[~is_hidden], place[is_hidden]
+    nearest = np.abs(known - hidden[:, None]).argmin(axis=1)
+    wrong_of_nearest = (county[~is_hidden][nearest] != county[is_hidden]).mean()
+    assert wrong < wrong_of_nearest + 0.2
+
+
 @pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
 def test_collinear_columns_are_filled_in_without_error():
     _, X, rng = of_factors(60, 101, n_factors=4, noise=0.0)
