@@ -235,9 +235,6 @@ class Likelihood(torch.nn.Module, ABC):
     shape_param_features, has_blocks : sequence of int, bool
         The information of shape parameters: the feature to which each belongs, and
         whether they have cross information with its location; see `shape_blocks`.
-    has_fixed_information : bool
-        Whether the information of an entry on its location does not depend on its
-        value.
     """
 
     bounds: tuple[float, float] = (-math.inf, math.inf)
@@ -247,7 +244,6 @@ class Likelihood(torch.nn.Module, ABC):
     n_means = 1
     shape_param_features: Sequence[int] = ()
     has_blocks = False
-    has_fixed_information = False
 
     @classmethod
     def of_columns(cls, n_categories: int, n_features: int) -> Self:

@@ -12,7 +12,6 @@ class Bernoulli(Likelihood):
     """Features that are 0 or 1, given their logits."""
 
     bounds = (0.0, 1.0)
-    has_fixed_information = True
     measure = "probability"
 
     def values_of_each(self, n_features):

@@ -27,7 +27,6 @@ class Categorical(Likelihood):
         are neighbours.
     """
 
-    has_fixed_information = True
     measure = "probability"
 
     def __init__(self, n_categories):

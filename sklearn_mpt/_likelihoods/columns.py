@@ -108,10 +108,6 @@ class Columns(Likelihood):
         self._store_places(np.array(part_of))
 
     @property
-    def has_fixed_information(self):
-        return all(part.has_fixed_information for part in self.parts)
-
-    @property
     def n_shape_params(self):
         return max(part.n_shape_params for part in self.parts)
 

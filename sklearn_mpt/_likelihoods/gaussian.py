@@ -162,7 +162,6 @@ class Gaussian(DispersionLikelihood):
         above SINGLE_NOISE_FLOOR.
     """
 
-    has_fixed_information = True
     measure = "density"
     floor = SINGLE_NOISE_FLOOR
     attribute = "noise_variance_"

@@ -21,7 +21,6 @@ class Lognormal(Amounts):
     """
 
     kind = "lognormal"
-    has_fixed_information = True
     attribute = "noise_variance_"
 
     @staticmethod

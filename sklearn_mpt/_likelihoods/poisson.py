@@ -25,7 +25,6 @@ class Poisson(Likelihood):
     """Counts, given the logarithms of their rates."""
 
     bounds = (0.0, np.inf)
-    has_fixed_information = True
     measure = "probability"
 
     @staticmethod

@@ -227,10 +227,7 @@ def _shared_part(
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
     gradients = _gradients(log_prob, r, (location, shape_params))
-    if indicators.shape[1] == 1 and rows.observed.all():
-        known = r.sum(0)[:, None, None].expand(-1, *indicators.shape[1:])
-    else:
-        known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
+    known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
     kept = ~unresolved
     return (value[kept], weight[kept]), (*gradients, known.movedim(1, 0)), unresolved
 

@@ -61,8 +61,6 @@ class TrainingSizes:
     row_node_cost, shared_cost : float
         Cost of a node of a single row, in nodes that rows share, with masks and
         without.
-    n_representative : int
-        Number of values that stand for the entries of a feature.
     spacing : float
         Spacing of shared grids, in standard deviations of the narrowest posterior, of
         which there is a bound.
@@ -76,7 +74,6 @@ class TrainingSizes:
     n_masks: int = 32
     row_node_cost: float = 12
     shared_cost: float = 40
-    n_representative: int = 8
     spacing: float = 1.5
     block: int = CACHE_ENTRIES
     row_node_block: int = CACHE_ENTRIES // 2
@@ -350,8 +347,8 @@ class LikelihoodRows(IntegratedRows):
             self.rules = replace(self.rules, stop_gain=STOP_GAIN_IF_SAMPLED)
         self.targets, self.representative = None, None
         if n_dims <= MAX_GRID_DIMS and not self.bounds:
-            number = max(SIZES.n_representative, likelihood.n_shape_params + 2)
-            number = 1 if likelihood.has_fixed_information else number
+            # with fewer values the information of shape parameters would be singular
+            number = likelihood.n_shape_params + 2
             entries = context.standardise(X).cpu().numpy()
             self.representative = RepresentativeValues.from_rows(entries, number).to(
                 X.device
