@@ -10,7 +10,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
+from sklearn_mpt._checks import (
+    check_choice,
+    check_mask,
+    rows_that_count,
+    rows_with_entries,
+)
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
@@ -140,11 +145,14 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         The order of rows and of columns is of no effect.
         """
         X, weight = rows_that_count(X, weight)
-        if weight is not None:  # beside prior entries and levels of weight 1
-            weight = relative_weights(weight, len(weight))
         self._names = labels_of(X, 1)
         self._columns = _in_order(self.reader.modelled, column_names(X))
-        return _sorted(self._numbers(X), weight)
+        numbers = self._numbers(X)
+        if not np.isnan(numbers).all():
+            numbers, weight = rows_with_entries(numbers, weight)
+        if weight is not None:  # beside prior entries and levels of weight 1
+            weight = relative_weights(weight, len(weight))
+        return _sorted(numbers, weight)
 
     def _learn_columns(self, numbers, weight):
         """Learn units and transforms of the numbers, levels, limits and categories."""

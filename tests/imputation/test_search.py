@@ -143,6 +143,28 @@ def test_forests_find_the_intervals_of_a_number_that_are_categories():
 
 
 @pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
+def test_rows_with_entries_of_columns_without_a_model_alone_do_not_count():
+    """As names of rows: of a long table, a sample would have few entries to hide."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=400)
+    frame = pd.DataFrame(
+        {
+            "name": [f"row {i}" for i in range(400)],
+            "a": z + 0.3 * rng.normal(size=400),
+            "b": z + 0.3 * rng.normal(size=400),
+        }
+    )
+    numbers = ["a", "b"]
+    frame[numbers] = frame[numbers].mask(rng.random((400, 2)) < 0.6)
+    counts = frame[numbers].notna().any(axis=1)
+    imputer = MPTImputer(max_models=3, random_state=0)
+    with pytest.warns(UserWarning, match="does not model"):
+        filled = imputer.fit(frame).transform(frame)
+    with pytest.warns(UserWarning, match="does not model"):
+        expected = imputer.fit(frame[counts]).transform(frame)
+    pd.testing.assert_frame_equal(filled, expected)
+
+
 def test_collinear_columns_are_filled_in_without_error():
     _, X, rng = of_factors(60, 101, n_factors=4, noise=0.0)
     assert rmse_of_hidden(X, rng.random(X.shape) < 0.1, max_models=5) < 0.05
