@@ -28,8 +28,8 @@ def log_determinant(root):
     return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
-def explained_shares(lengths):
-    """Return the shares s for which the inverse of I + U U' is I - Q diag(s) Q'.
+def explained_fractions(lengths):
+    """Return the fractions s for which the inverse of I + U U' is I - Q diag(s) Q'.
 
     lengths : singular values of U, (k,), whose left singular vectors are Q.
     """
@@ -41,4 +41,4 @@ def inverse_product(axes, lengths, V):
 
     axes, lengths : left singular vectors of U, (d, k), and singular values.
     """
-    return V - axes @ (explained_shares(lengths)[:, None] * (axes.T @ V))
+    return V - axes @ (explained_fractions(lengths)[:, None] * (axes.T @ V))

@@ -22,7 +22,7 @@ from sklearn_mpt._fitting.masks import MaskedBatch
 from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._matrices import explained_shares, identity, inverse_product
+from sklearn_mpt._matrices import explained_fractions, identity, inverse_product
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 from sklearn_mpt._seeds import N_TORCH_SEEDS
 
@@ -115,7 +115,7 @@ class GaussianObjective(Objective):
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
         axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
-        product = (axes * explained_shares(lengths)) @ axes.T
+        product = (axes * explained_fractions(lengths)) @ axes.T
         precision = identity(len(axes), axes) - product
         return 0.5 * self._present_pairs * precision**2
 

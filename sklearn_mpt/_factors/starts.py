@@ -89,13 +89,13 @@ def _leading_axes(moments, n_axes):
     return values[: len(axes)], axes, values[n_axes:].sum()
 
 
-def closed_form_of_rows(X, n_components, noise_share=1e-3, noise_floor=1e-6):
+def closed_form_of_rows(X, n_components, noise_fraction=1e-3, noise_floor=1e-6):
     """Return components (k, d) and the noise variance of rows with mean 0.
 
     The leading singular vectors are computed from random projections, at a cost
     proportional to n_components. Components beyond the rank are 0.
 
-    noise_share, noise_floor : least noise variance, relative to that of the first
+    noise_fraction, noise_floor : least noise variance, relative to that of the first
     component, and absolute.
     """
     n_samples, n_features = X.shape
@@ -103,7 +103,7 @@ def closed_form_of_rows(X, n_components, noise_share=1e-3, noise_floor=1e-6):
     values, directions = _leading(X, n_kept)
     remaining = (X**2).sum() / n_samples - values.sum()
     remaining /= max(1, n_features - n_kept)
-    noise = max(remaining, noise_share * values.max(), noise_floor)
+    noise = max(remaining, noise_fraction * values.max(), noise_floor)
     components = np.zeros((n_components, n_features))
     components[:n_kept] = _lengths(values, noise)[:, None] * directions
     return components, noise
