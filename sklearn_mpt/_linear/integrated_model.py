@@ -16,7 +16,7 @@ from sklearn_mpt._base.density import (
     units_of_locations,
 )
 from sklearn_mpt._checks import warn_caller, warn_constant
-from sklearn_mpt._factors.rotation import simple_axes
+from sklearn_mpt._factors.rotation import count_free, simple_axes
 from sklearn_mpt._factors.starts import closed_form, slopes_at
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_points
@@ -207,6 +207,10 @@ class IntegratedModel(LinearModel):
     def n_parameters(self, fitted):
         likelihood = self.likelihood.from_attributes(fitted, fitted["_scale"])
         n_dims, n_locations = fitted["components_"].shape
+        noise = np.asarray(fitted.get("noise_variance_", np.nan))
+        if noise.shape == (n_locations,) and not np.isnan(noise).any():
+            # entries, or their logarithms, have a covariance
+            return n_locations + count_free(n_locations, n_dims, n_locations)
         eye = torch.eye(n_locations, dtype=torch.float64)
         n_free = int(torch.linalg.matrix_rank(likelihood.centre(eye)))
         n_coefs = n_free * (n_dims + 1) - n_dims * (n_dims - 1) // 2

@@ -27,7 +27,7 @@ def count(model, X):
 @pytest.mark.filterwarnings("ignore:n_components=|The variance|Maximum")
 @pytest.mark.parametrize("n_factors", [1, 2, 3, 4])
 def test_no_more_parameters_count_than_a_covariance_has(n_factors):
-    X = np.random.default_rng(1).normal(size=(60, N_FEATURES)) + 3
+    X = np.exp(0.3 * np.random.default_rng(1).normal(size=(60, N_FEATURES)))
     fits = {
         True: [MPTProbabilisticPCA(n_factors), MPTLinearVAE(n_factors)],
         False: [MPTLinearVAE(n_factors, noise="per_feature")],
@@ -37,6 +37,9 @@ def test_no_more_parameters_count_than_a_covariance_has(n_factors):
         for model in models:
             found = count(model.set_params(max_iter=3, random_state=0).fit(X), X)
             assert found == pytest.approx(expected)
+    for kind in ("lognormal", "interval"):
+        model = MPTLinearVAE(n_factors, likelihood=kind, max_iter=3, random_state=0)
+        assert count(model.fit(X), X) == pytest.approx(expected)
     how = {"covariance_type": "low_rank", "n_factors": n_factors, "max_iter": 3}
     mixture = MPTMixture(2, random_state=0, **how).fit(X)
     expected = 1 + 2 * (N_FEATURES + directions(n_factors, False))
