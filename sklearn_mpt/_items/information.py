@@ -127,7 +127,7 @@ def _by_row_nodes(objective, point):
     """Compute the information from nodes that are placed around each row."""
     p, blocks = len(point), objective.layout.items.blocks
     total = torch.zeros(p, p, dtype=point.dtype, device=point.device)
-    for rows in objective.blocks(point, n_numbers=p):
+    for rows in objective.blocks(point):
         for i, block in enumerate(blocks):
             part = complete_information(block, point, rows.counts(i), rows.z)
             _diagonal_blocks(total, block)[:] += part

@@ -25,7 +25,7 @@ from sklearn_mpt._items.answers import MISSING, at_answers
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.objective import ItemObjective, block_sums
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 # Points of averages over a population of many abilities. Averages of probabilities of
 # items have errors below 1e-3.
@@ -248,15 +248,15 @@ class SampledObjective(ItemObjective):
         self._set_row_nodes(is_fine=True)
         return True
 
-    def blocks(self, point, n_numbers=1):
+    def blocks(self, point):
         """Yield the log-likelihood and the nodes of rows, block by block.
 
-        n_numbers : numbers that are computed for each row and node, at most.
+        The derivatives of all answers at the nodes of a block fit the caches.
         """
         items, nodes = self.layout.items, self._nodes
         n_nodes, n_dims = nodes.z.shape[1:]
-        width = max(n_numbers, len(items) * items.max_categories)
-        for rows in chunk_slices(len(self.answers), width * n_nodes, CHUNK_ENTRIES):
+        n_entries = n_nodes * items.n_parameters * items.max_categories
+        for rows in chunk_slices(len(self.answers), n_entries, CACHE_ENTRIES):
             z = nodes.z[rows].reshape(-1, n_dims)
             curves, codes = items.curves(point, z), self.answers.codes[rows].long()
             total, answered = nodes.log_weight[rows].clone(), []
