@@ -7,11 +7,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
-from sklearn_mpt._fitting.schedules import (
-    falling_size,
-    square_of_weights,
-    weight_of_last,
-)
+from sklearn_mpt._fitting.schedules import falling_size, weight_of_last
 from sklearn_mpt._fitting.stopping import Trend
 
 
@@ -43,6 +39,9 @@ class NoisySteps(Solver):
     loss_curve : list of float
     log_scale : float
         Added to the losses: as in `Objective`.
+    average_power : int
+        Points are averaged with this power of the number of their step as weight, so
+        that the first ones count little.
     max_fall : float
         A step is halved if the value after it is so many standard errors lower.
     min_size : float
@@ -56,6 +55,7 @@ class NoisySteps(Solver):
     """
 
     log_scale = 0.0
+    average_power = 3
     max_fall = 4.0
     min_size = 1e-3
 
@@ -153,7 +153,7 @@ class NoisySteps(Solver):
         return not (move.is_finite and move.value >= before.value - noise)
 
     def _add_to_average(self, move):
-        weight = weight_of_last(max(1, self._n_falling))
+        weight = weight_of_last(max(1, self._n_falling), self.average_power)
         self._average = self.mixed(self._average, self.point, weight)
         self._gain += weight * (move.gain - self._gain)
         gradient_and_step = torch.stack(self.flat(move))
@@ -170,10 +170,10 @@ class NoisySteps(Solver):
     def terminate(self):
         if self.is_followed or not self._n_falling:
             return self.is_followed and self._is_noise
-        n = self._n_falling
+        n, power = self._n_falling, self.average_power
         n_more = self.n_iter_no_change * self._n_steps / len(self.loss_curve)
         # noise alone causes the gain that full steps promise at the maximum
-        loss = self._gain * square_of_weights(n)
+        loss = self._gain * (power + 1) ** 2 / (2 * power + 1) / n
         promise = self._promise(loss)
         if n >= n_more and promise > max(loss, self.tol):
             self._n_falling, self._is_noise = 0, False  # averages begin again, too

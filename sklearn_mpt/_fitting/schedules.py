@@ -17,17 +17,10 @@ def falling_size(n_steps, delay=10):
     return (1 + n_steps / delay) ** -0.6
 
 
-def weight_of_last(n_points):
+def weight_of_last(n_points, power):
     """Return the weight of the last of some points in their average, in (0, 1].
 
-    Each point has its number as weight, so that the first ones count little.
+    Each point has about its number to this power as weight, so that the first ones
+    count little.
     """
-    return 2 / (n_points + 1)
-
-
-def square_of_weights(n_points):
-    """Return the sum of the squared weights of many points in this average.
-
-    So many times the variance of a point is that of the average.
-    """
-    return 4 / (3 * n_points)
+    return (power + 1) / (n_points + power)
