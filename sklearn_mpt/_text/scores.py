@@ -300,7 +300,8 @@ class TextScoresMixin(OpenedModelMixin):
         total, error, n_tokens = self._sum_of_scores(X, return_std)
         with np.errstate(over="ignore", invalid="ignore"):
             perplexity = np.exp(-total / n_tokens)
-            error = perplexity * error / n_tokens
+            of_log = error / n_tokens
+            error = 0.0 if of_log == 0 else perplexity * of_log  # may be 0 times inf
         return (float(perplexity), float(error)) if return_std else float(perplexity)
 
     @overload
