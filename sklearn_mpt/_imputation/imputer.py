@@ -214,9 +214,11 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     Numbers with at most 20 values, each in five rows or more on average, are levels:
     models give each of them a probability, their expectation is the weighted mean of
     the levels, and draws are levels. Draws of other numbers are on the grid of what was
-    seen: whole numbers are whole. Log-probabilities of levels are those of the interval
-    around a level, over the step between levels; those of other rounded numbers are at
-    most one over the rounding, so that nothing is gained below it.
+    seen: whole numbers are whole. But they are drawn from a density: if many rows share
+    one of more than 20 numbers, such as an amount of 0, draws have it too rarely.
+    Log-probabilities of levels are those of the interval around a level, over the step
+    between levels; those of other rounded numbers are at most one over the rounding, so
+    that nothing is gained below it.
 
     A power transform is taken only if it implies about the mean and the spread of the
     column.
