@@ -83,7 +83,11 @@ def _precision_diagonal(moments, ridge):
 def _leading_axes(moments, n_axes):
     """Return variances along the leading principal axes, the axes, and what is left."""
     if len(moments.mean) > max(DENSE_FEATURES, 4 * n_axes):
-        values, axes = _leading_of_moments(moments, n_axes)
+        # random projections, which cost O(d^2 q) where all axes cost O(d^3)
+        factors = moments.covariance_factors
+        matrix = factors[-1].cpu().numpy()
+        _, size, axes = randomized_svd(matrix, n_axes, random_state=0)
+        values = size ** len(factors)
         return values, axes, float(moments.variance.sum()) - values.sum()
     values, axes = _axes_of_moments(moments, n_axes)
     return values[: len(axes)], axes, values[n_axes:].sum()
@@ -100,7 +104,8 @@ def closed_form_of_rows(X, n_components, noise_fraction=1e-3, noise_floor=1e-6):
     """
     n_samples, n_features = X.shape
     n_kept = min(n_components, n_samples, n_features)
-    values, directions = _leading(X, n_kept)
+    _, size, directions = randomized_svd(X, n_kept, random_state=0)
+    values = size**2 / n_samples
     remaining = (X**2).sum() / n_samples - values.sum()
     remaining /= max(1, n_features - n_kept)
     noise = max(remaining, noise_fraction * values.max(), noise_floor)
@@ -180,23 +185,6 @@ def _axes_of_moments(moments, n_axes):
         size = np.sqrt(np.where(has_length, values[: len(axes), None], 1.0))
         axes = np.where(has_length, axes @ factors[0].T / size, 0.0)
     return values, axes
-
-
-def _leading_of_moments(moments, n_axes):
-    """Return variances along the leading principal axes (q,), and the axes (q, d).
-
-    They come from random projections, which cost O(d^2 q) where all axes cost O(d^3).
-    """
-    factors = moments.covariance_factors
-    matrix = factors[-1].cpu().numpy()
-    _, size, axes = randomized_svd(matrix, n_axes, random_state=0)
-    return size ** len(factors), axes
-
-
-def _leading(X, n_axes):
-    """Return variances (q,) along the leading principal axes, and the axes (q, d)."""
-    _, size, directions = randomized_svd(X, n_axes, random_state=0)
-    return size**2 / len(X), directions
 
 
 def _lengths(values, noise):
