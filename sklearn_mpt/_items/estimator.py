@@ -523,8 +523,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             of_groups = "" if groups is None else f" of {listed(groups.labels[is_far])}"
             warn_caller(
                 f"All answers{of_groups} are those of people with the highest z, or "
-                "the lowest: the mean of z has no finite maximum likelihood, and "
-                "latent_mean_ is where training ended. Leave these people out.",
+                "the lowest, or missing: the mean of z has no finite estimate by "
+                "maximum likelihood, and latent_mean_ is where training ended. Leave "
+                "these people out.",
                 ConvergenceWarning,
             )
 
