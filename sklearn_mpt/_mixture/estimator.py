@@ -691,9 +691,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             check_intervals(X[:, np.array(self._kinds) == INTERVAL])
         check_sizes(self._numbers(X))
         layout = self._layout(X.shape[1])
-        starts = self._starts(X, weight, layout)
-        components = starts.components(self._kind_of_start(0), rng)
-        components = self._with_initial_arrays(components, layout)
+        components = self._started(self._starts(X, weight, layout), 0, rng)
         constants = {"lml_method_": "exact"}
         return constants | self._attributes(components, X.shape[1])
 
@@ -701,6 +699,11 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         return Starts(
             self._numbers(X), weight, self.n_components, self._step_params(layout)
         )
+
+    def _started(self, starts, i, rng):
+        """Return the components of the i-th start, with the arrays of the user."""
+        components = starts.components(self._kind_of_start(i), rng)
+        return self._with_initial_arrays(components, starts.layout)
 
     def _numbers(self, X):
         """Return rows with numbers in place of intervals, for starts."""
@@ -772,15 +775,10 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         starts = [self._components(data.fitted, data.device)]
         if data.is_new and data.is_all and self.n_components > 1:
-            cpu_layout = self._layout(data.X.shape[1])
-            others = self._starts(data.X, data.weight, cpu_layout)
-            more = (
-                self._with_initial_arrays(
-                    others.components(self._kind_of_start(i), data.rng), cpu_layout
-                )
-                for i in range(1, self.n_init)
-            )
-            starts += [Components(*(p.to(data.device) for p in m)) for m in more]
+            others = self._starts(data.X, data.weight, self._layout(data.X.shape[1]))
+            for i in range(1, self.n_init):
+                components = self._started(others, i, data.rng)
+                starts.append(Components(*(p.to(data.device) for p in components)))
         weight = as_tensor(weight, data.device)
         training_rows = MixtureRows(rows, weight, self._step_params(layout))
         params = {"tol": self.tol, "learning_rate": self.learning_rate}
