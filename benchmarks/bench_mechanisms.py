@@ -532,7 +532,7 @@ MANY_TABLES = {
     "2pl, 5": ("2pl", 200, 15, 5),
     "graded, 4": ("graded", 150, 12, 4),
     "gpcm, 4": ("gpcm", 150, 12, 4),
-    "nominal, 4": ("nominal", 150, 12, 4),
+    "graded, 4, gaps": ("graded", 150, 12, 4),
     "3pl, 4": ("3pl", 200, 12, 4),
 }
 STREAMED_ITEMS = [
