@@ -909,7 +909,7 @@ MECHANISMS = {
         MIXED_TABLES,
     ),
     "item moves": (
-        number(item_fit, item_solver.ItemSolver, "moves_without_gain", 1),
+        number(item_fit, item_solver.ItemSolver, "gain_of_move", 1e-5),
         list(MANY_TABLES),
     ),
     "codes": (codes, list(EDITS)),

@@ -36,15 +36,13 @@ class ItemSolver(ExactSteps):
     ----------
     max_tries : int
         Number of sizes of a step on a part that are tried until the value is finite.
-    moves_without_gain : int
-        Number of moves of the nodes of rows whose gain is compared with the next.
-    gain_over_moves : float
-        Gain over these moves, in nats per row, below which training ends: the noise of
-        nodes hides smaller ones.
+    gain_of_move : float
+        Gain after a move of the nodes of rows, in nats per row, below which training
+        ends: the noise of nodes hides smaller ones.
     """
 
     max_tries = 20
-    moves_without_gain, gain_over_moves = 3, 1e-4
+    gain_of_move = 1e-4
 
     def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
@@ -95,14 +93,13 @@ class ItemSolver(ExactSteps):
         return super()._is_at_maximum(last_gain)
 
     def _is_at_noise(self):
-        """Return whether values at nodes that moved have not risen for some moves."""
+        """Return whether the value at nodes that moved has not risen."""
         losses = self._losses_at_new_nodes
         losses.append(-self._now.value)
         if losses[-1] <= min(losses):
             self._best = self.point
-        n = self.moves_without_gain
-        min_gain = max(self.min_gain, self.gain_over_moves)
-        return len(losses) > n and fall_of_lowest(losses, n) <= min_gain
+        min_gain = max(self.min_gain, self.gain_of_move)
+        return len(losses) > 1 and fall_of_lowest(losses, 1) <= min_gain
 
     def step_on_part(self):
         """Take one step of EM on a part of a stream; step sizes fall."""
