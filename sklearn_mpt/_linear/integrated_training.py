@@ -67,8 +67,13 @@ class TrainingSizes:
     block, row_node_block : int
         Entries of a tensor over rows, nodes and features, where rows share nodes and
         where they do not.
+    step, step_if_slow : int
+        Such entries in a step, where the values of features are few and where they are
+        not. A few rows are repeated.
     batch : int
         Largest number of rows in a step, if `batch_size` is "auto".
+    copies : int
+        Largest number of repetitions of rows.
     """
 
     n_masks: int = 32
@@ -77,7 +82,10 @@ class TrainingSizes:
     spacing: float = 1.5
     block: int = CACHE_ENTRIES
     row_node_block: int = CACHE_ENTRIES // 2
+    step: int = 2**21
+    step_if_slow: int = 2**19
     batch: int = 2**16
+    copies: int = 32
 
 
 SIZES = TrainingSizes()
@@ -165,13 +173,21 @@ class IntegratedRows(Objective):
         Masks of odd iterations are the complements of those before.
         """
         if self._iteration % 2 == 0:
-            self._order = np.array_split(rng.permutation(self.n_rows), self.n_batches)
+            order = [rng.permutation(self.n_rows) for _ in range(self._n_copies)]
+            self._order = np.array_split(np.concatenate(order), self.n_batches)
             self._masks = [self._draw(rng) for _ in self._order]
         iteration = self._iteration
         self._iteration += 1
         for index, masks in zip(self._order, self._masks, strict=True):
             flip = iteration % 2 and self.mask_rate == "uniform"
             yield RowBatch(index, ~masks if flip else masks, iteration)
+
+    @property
+    def _n_copies(self):
+        numbers = self.n_rows * len(self.varies) * self.row_nodes.n_nodes
+        largest = SIZES.step if self.values else SIZES.step_if_slow
+        fitting = max(1, min(SIZES.copies, largest // numbers))
+        return fitting if self.n_batches == 1 else 1
 
     @property
     def _nothing_hidden(self):
@@ -325,6 +341,8 @@ class InitialMaskedRows(IntegratedRows):
     objective of the epochs that follow.
     """
 
+    _n_copies = 1
+
     def exact_objective(self):
         """Return the sum over all sizes, without masks."""
         args = self.X, self.likelihood, self.params, self.n_dims, self.context
@@ -333,6 +351,8 @@ class InitialMaskedRows(IntegratedRows):
 
 class LikelihoodRows(IntegratedRows):
     """Log marginal likelihood of rows, or its evidence lower bound, as objective."""
+
+    _n_copies = 1
 
     def __init__(
         self, X, likelihood, params, n_dims, context=NO_CONTEXT, is_fine=False
