@@ -8,6 +8,7 @@ model, and the frequency :math:`\pi_c` of the category,
 so that columns alone have the frequencies that there are.
 """
 
+import copy
 from abc import abstractmethod
 from typing import NamedTuple, Self
 
@@ -331,9 +332,8 @@ class FactorIndicators(IndicatorModel):
         super().__init__(model, with_powers)
         self.n_factors, self.max_iter, self.tol = n_factors, max_iter, tol
 
-    def set_warm_start(self, **params) -> Self:
-        self.set_params(**params)
-        return self
+    def warm_started(self, **params) -> Self:
+        return copy.deepcopy(self).set_params(**params)
 
     def _fit_model(self, X, sample_weight):
         params = {"max_iter": self.max_iter, "tol": self.tol, "start": self._point()}

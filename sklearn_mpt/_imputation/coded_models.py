@@ -1,10 +1,11 @@
 """Models of the rows of a table that keep their density between calls."""
 
+import copy
 from typing import Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._base.estimator import BaseMPT
@@ -34,14 +35,16 @@ class CodedModel(BaseEstimator):
         self.with_powers = with_powers
         self._kept: Density | None = None
 
-    def set_warm_start(self, **params) -> Self:
-        """Set parameters of the model, and let `fit` start from the last fit.
+    def warm_started(self, **params) -> Self:
+        """Return a model with other parameters, whose `fit` starts from this fit.
 
-        Networks, whose fits have no start, stay as they are.
+        Networks, whose fits have no start, come back unfitted.
         """
-        if "warm_start" in self.model.get_params(deep=False):
-            self.model.set_params(warm_start=True, **params)
-        return self
+        if "warm_start" not in self.model.get_params(deep=False):
+            return clone(self)
+        model = copy.deepcopy(self)
+        model.model.set_params(warm_start=True, **params)
+        return model
 
     def fit(self, rows: CodedRows, sample_weight=None) -> Self:
         self._fit_model(self._coded(rows), sample_weight)

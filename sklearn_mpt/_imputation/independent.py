@@ -4,7 +4,7 @@ from typing import Self
 
 import numpy as np
 from scipy import stats
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows
 from sklearn_mpt._likelihoods.base import column_moments
@@ -28,9 +28,9 @@ class IndependentColumns(BaseEstimator):
         self.outlier_weight = outlier_weight
         self.min_variance = min_variance
 
-    def set_warm_start(self, **params) -> Self:
-        """Return self, because `fit` has no starting values."""
-        return self
+    def warm_started(self, **params) -> Self:
+        """Return an unfitted copy, because `fit` has no starting values."""
+        return clone(self)
 
     def fit(self, rows: CodedRows, sample_weight=None) -> Self:
         X, layout = rows.coded(CODES), rows.coding.layout

@@ -5,7 +5,6 @@ affordable by its design: a model of many columns has few factors, forests read 
 inputs, and no kind needs a price.
 """
 
-import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -157,7 +156,7 @@ def gaussians(settings, with_powers=True):
 
     def start(before, shrinkage):
         if before is not None:
-            return warm_started(before, reg_covar=shrinkage)
+            return before.warm_started(reg_covar=shrinkage)
         model = settings.mixture(1, wide, reg_covar=shrinkage)
         return GaussianIndicators(model, with_powers)
 
@@ -226,8 +225,3 @@ def nets(settings):
     return [
         [Candidate(name, lambda _, net=net: start(net))] for name, net in kinds.items()
     ]
-
-
-def warm_started(model, **params):
-    """Return a copy of a fitted model whose `fit` starts from its parameters."""
-    return copy.deepcopy(model).set_warm_start(**params)

@@ -22,7 +22,6 @@ from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.expectations import expected
 from sklearn_mpt._imputation.hidden_table import sampled, with_levels
-from sklearn_mpt._imputation.kinds_of_models import warm_started
 from sklearn_mpt._imputation.limits import Limits
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.search import SearchLimits, search
@@ -134,7 +133,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [
-                warm_started(model, **params).fit(rows, sample_weight=weight)
+                model.warm_started(**params).fit(rows, sample_weight=weight)
                 for model in self.estimators_
             ]
         return self
