@@ -118,7 +118,10 @@ def test_many_rows_and_few_masks(engine, large):
     assert_allclose(found.scores, expected.scores, rtol=1e-9)
 
 
-def test_workers_refuse_a_folder_that_has_changed(engine, tmp_path):
+def test_workers_refuse_a_folder_that_has_changed(engine, tmp_path, request):
+    if engine["backend"] == "spark":
+        reason = "joblibspark 0.6 gives joblib the errors of workers as results"
+        request.applymarker(pytest.mark.xfail(raises=TypeError, reason=reason))
     make_model().save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     scorer = MPTScorer(tmp_path, n_jobs=N_WORKERS, batch_tokens=32).fit()
