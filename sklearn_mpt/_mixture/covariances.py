@@ -14,6 +14,7 @@ from sklearn_mpt._factors.rotation import count_free
 from sklearn_mpt._factors.starts import factors_of_covariances
 from sklearn_mpt._matrices import identity, inverse_of_lower
 from sklearn_mpt._mixture.gaussians import DenseGaussians, DiagonalGaussians
+from sklearn_mpt._numbers import TINY
 
 
 class CovarianceForm(ABC):
@@ -69,7 +70,7 @@ class CovarianceForm(ABC):
 
     @abstractmethod
     def correlations(self, covariances):
-        """Return arrays of covariances of columns whose variances are 1."""
+        """Return arrays of covariances of columns whose variances are 1, or stay 0."""
 
     @abstractmethod
     def index(self, n_components, n_features):
@@ -161,7 +162,8 @@ class Full(CovarianceForm):
         return np.linalg.eigvalsh(covariances)[:, 0]
 
     def correlations(self, covariances):
-        scale = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+        variances = np.diagonal(covariances, axis1=1, axis2=2)
+        scale = np.sqrt(np.where(variances > TINY, variances, np.inf))
         return covariances / scale[:, :, None] / scale[:, None]
 
     def index(self, n_components, n_features):
@@ -284,7 +286,7 @@ class Diagonal(CovarianceForm):
         return covariances.min(axis=1)
 
     def correlations(self, covariances):
-        return np.ones_like(covariances)
+        return np.where(covariances > TINY, 1.0, 0.0)
 
     def index(self, n_components, n_features):
         numbers = torch.arange(n_components * n_features, device="cpu")

@@ -915,14 +915,15 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     def _components_at_floor(self, fitted):
         """Return the components with a variance at the floor, `reg_covar` of fit.
 
-        A variance is there, too, if it is a rounding error beside those of the columns.
+        A variance is there, too, if it is 0, or a rounding error beside those of the
+        columns.
         """
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
         if not means.size:
             return np.arange(0)
-        covariances = layout.form.expand(fitted["covariances_"], *means.shape)
         form = layout.form
+        covariances = form.expand(fitted["covariances_"], *means.shape)
         relative = form.min_variances(form.correlations(covariances))
         is_at_floor = form.min_variances(covariances) < 2 * fitted["_floor"]
         return np.flatnonzero(is_at_floor | (relative < ROUNDING))

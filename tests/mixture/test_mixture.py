@@ -373,6 +373,15 @@ def test_collapsed_components_warn():
 
 
 @pytest.mark.filterwarnings("ignore:All 2|Training diverged")
+@pytest.mark.parametrize("form", ["full", "tied", "diag", "low_rank"])
+def test_constant_columns_warn_without_a_floor(form):
+    X = np.random.default_rng(0).normal(size=(60, 3)) * [1, 0, 1] + [0, 2, 0]
+    model = MPTMixture(2, covariance_type=form, reg_covar=0.0, random_state=0)
+    with pytest.warns(UserWarning, match=r"component\(s\) \[0, 1\] fell to"):
+        model.fit(X)
+
+
+@pytest.mark.filterwarnings("ignore:All 2|Training diverged")
 @pytest.mark.parametrize("form", ["full", "tied"])
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e4])
 def test_sums_of_columns_warn_in_every_unit(form, unit):
