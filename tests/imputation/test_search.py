@@ -142,7 +142,6 @@ def test_forests_find_the_intervals_of_a_number_that_are_categories():
     assert wrong < wrong_of_nearest + 0.2
 
 
-@pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
 def test_rows_with_entries_of_columns_without_a_model_alone_do_not_count():
     """As names of rows: of a long table, a sample would have few entries to hide."""
     rng = np.random.default_rng(0)
@@ -165,6 +164,7 @@ def test_rows_with_entries_of_columns_without_a_model_alone_do_not_count():
     pd.testing.assert_frame_equal(filled, expected)
 
 
+@pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
 def test_collinear_columns_are_filled_in_without_error():
     _, X, rng = of_factors(60, 101, n_factors=4, noise=0.0)
     assert rmse_of_hidden(X, rng.random(X.shape) < 0.1, max_models=5) < 0.05
