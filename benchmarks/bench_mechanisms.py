@@ -725,6 +725,7 @@ MIXED_TABLES = "wine cancer diabetes iris bfi Boston swiss USJudgeRatings".split
 MASKED_MIXTURES = [(name, MPTMixture) for name in MIXED_TABLES]
 MASKED_FITS = MASKED_MIXTURES + [(n, MPTProbabilisticPCA) for n in MIXED_TABLES]
 NOISE_NUMBERS = {
+    "noise averages": number(noisy_fit, NoisySteps, "average_power", 1),
     "noise delay": number(
         noisy_fit, noisy_steps, "falling_size", partial(falling_size, delay=3)
     ),
