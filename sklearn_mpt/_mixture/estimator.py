@@ -67,9 +67,8 @@ LATER_STARTS = ("kmeans", "random_from_data", "whitened_kmeans")
 # nearly the same. 72 fits to noise told 1.4% and more (benchmarks/RESULTS.rst,
 # "Mixtures of noise").
 MIN_INFORMATION_FRACTION = 0.01
-N_INFORMATION_ROWS = (
-    2000  # rows from which this is estimated, so that it costs no epoch
-)
+# Rows from which this is estimated, so that it costs no epoch.
+N_INFORMATION_ROWS = 2000
 
 
 class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
@@ -902,7 +901,10 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             )
 
     def _mutual_information(self, fitted, data):
-        """Return that of rows and their components, and the entropy of these; nats."""
+        """Return the mutual information of rows and their components, in nats.
+
+        The entropy of the components, which it cannot exceed, comes with it.
+        """
         rows = slice(None, None, math.ceil(len(data.X) / N_INFORMATION_ROWS))
         density = self._density_of(fitted, data.device)
         X = as_tensor(data.X[rows], data.device)
