@@ -51,7 +51,9 @@ def predictive_score(estimator, y):
             return OF_CLASSES
         needed = "a classifier with predict_log_proba"
     else:
-        if is_joint or _predicts_std(estimator):
+        if is_joint:
+            return OF_NUMBERS
+        if _predicts_std(estimator):
             _check_noise(last_step(estimator))
             return OF_NUMBERS
         needed = "a regressor with predict(X, return_std=True)"
