@@ -62,7 +62,9 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
     if constraints is not None and constraints.any():
         basis = null_space(constraints * unit, rcond=ROUNDING)
     if expected is not None:
-        basis, unidentified = _identified(unit[:, None] * expected * unit, basis)
+        expected = unit[:, None] * expected * unit
+        basis, unidentified = _identified(expected, basis, n_rotations)
+        n_rotations = 0  # these are no longer in the basis
     values, vectors = eigh(basis.T @ (unit[:, None] * information * unit) @ basis)
     values, vectors = values[n_rotations:], basis @ vectors[:, n_rotations:]
     known = values > SINGULAR
@@ -80,15 +82,18 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
     return covariance
 
 
-def _identified(expected, basis):
+def _identified(expected, basis, n_rotations):
     """Return the subspace of `basis` that rows of the model can determine.
+
+    Rotations, the directions of least information, are left out without a warning.
 
     The result is an orthonormal basis of the subspace, the columns of a (p, q) matrix;
     and bool, (p,), True for parameters with coefficients in the other directions. A
     warning gives their number.
     """
     values, vectors = eigh(basis.T @ expected @ basis)
-    vectors, identified = basis @ vectors, values > UNIDENTIFIED * values.max(initial=0)
+    values, vectors = values[n_rotations:], basis @ vectors[:, n_rotations:]
+    identified = values > UNIDENTIFIED * values.max(initial=0)
     unidentified = _parameters_in(vectors[:, ~identified])
     if unidentified.any():
         warn_caller(

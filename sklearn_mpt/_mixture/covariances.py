@@ -235,8 +235,8 @@ class LowRank(Full):
         return self.covariances_of(loadings, noise, None), loadings, noise
 
     def n_rotations(self, n_features):
-        n_factors = min(self.n_factors, n_features)
-        return n_factors * (n_factors - 1) // 2
+        n_numbers = n_features * (min(self.n_factors, n_features) + 1)
+        return n_numbers - self.n_parameters(1, n_features)
 
     def free(self, components):
         return components.loadings, components.noise

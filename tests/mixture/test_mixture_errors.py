@@ -31,6 +31,32 @@ def test_one_gaussian_has_the_errors_of_textbooks(form):
     assert_allclose(errors.covariance[1:, 1:], S / len(X), rtol=2e-3)
 
 
+@pytest.mark.parametrize("n_columns", [4, 6])
+def test_factors_that_rotate_have_the_errors_of_their_covariance(n_columns):
+    """Of rows with the moments of the model: its information is the expected one.
+
+    Two factors of four columns have more numbers than their covariance.
+    """
+    rng = np.random.default_rng(0)
+    W, noise = rng.normal(size=(n_columns, 2)), rng.uniform(0.5, 1, n_columns)
+    Z = rng.normal(size=(300, n_columns))
+    Z = np.linalg.qr(Z - Z.mean(0))[0] * np.sqrt(len(Z))
+    S = W @ W.T + np.diag(noise)
+    X = Z @ np.linalg.cholesky(S).T
+    how = {"covariance_type": "low_rank", "n_factors": 2, "reg_covar": 0.0}
+    model = MPTMixture(1, **how, **LML).fit(X)
+    assert_allclose(model.covariances_[0], S, atol=1e-3)
+    units = np.eye(W.size).reshape(-1, *W.shape)
+    slopes = [unit @ W.T + W @ unit.T for unit in units]
+    slopes += [np.diag(unit) for unit in np.eye(n_columns)]
+    J = np.reshape(slopes, (-1, n_columns**2)).T
+    P = np.linalg.inv(S)
+    information = 0.5 * len(X) * J.T @ np.kron(P, P) @ J
+    variance = (J @ np.linalg.pinv(information, rcond=1e-8) @ J.T).diagonal()
+    found = model.standard_errors(X).covariances.ravel()
+    assert_allclose(found, np.sqrt(variance), rtol=1e-2)
+
+
 def test_probabilities_of_one_class_have_binomial_errors():
     X = (rows() > 2).astype(float)
     model = MPTMixture(1, likelihood="bernoulli", **LML).fit(X)
