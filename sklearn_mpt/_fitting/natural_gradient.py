@@ -267,10 +267,14 @@ def _rescaling_of(gradient, point):
 
 
 def divide(gradient, information):
-    """Solve for the step of each feature, and of the shape parameters."""
+    """Solve for the step of each feature, and of the shape parameters.
+
+    Parameters of which no entry tells anything have neither gradient nor information,
+    and stay where they are.
+    """
     matrices = information.coefs.clone()
     diagonal = matrices.diagonal(dim1=1, dim2=2)
-    diagonal += RIDGE * diagonal.sum(1, keepdim=True)
+    diagonal += (RIDGE * diagonal.sum(1, keepdim=True)).clamp(min=TINY)
     if information.sizes is None:
         solved = torch.linalg.solve_ex(matrices, gradient.coefs[..., None]).result
         solved = solved[..., 0]
@@ -285,7 +289,7 @@ def divide(gradient, information):
         matrix.diagonal().add_(RIDGE * matrix.trace())
         shape_params = torch.linalg.solve_ex(matrix, shape_params).result
     else:
-        shape_params = shape_params / information.shape_params
+        shape_params = shape_params / information.shape_params.clamp(min=TINY)
     return Point(solved, shape_params)
 
 
