@@ -10,7 +10,7 @@ from sklearn_mpt._likelihoods.base import (
     DispersionLikelihood,
     totals,
 )
-from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 LOG_2PI = math.log(2 * math.pi)
 # Smallest noise variance of standardised rows in single precision, of which differences
@@ -27,7 +27,7 @@ def row_blocks(X, weight=None):
     So all rows are never copied at once.
     """
     weight = np.ones(len(X)) if weight is None else weight
-    for part in chunk_slices(len(X), X.shape[1], CHUNK_ENTRIES):
+    for part in chunk_slices(len(X), X.shape[1], CACHE_ENTRIES):
         yield X[part].astype(np.float64, copy=False), weight[part]
 
 
@@ -52,13 +52,21 @@ def _largest(X):
 
 
 def check_sizes(X):
-    """Raise ValueError if double precision cannot hold the squares of values of X."""
-    largest = np.nanmax(_largest(X))
+    """Return the largest absolute value of each column, ignoring NaN; (d,).
+
+    Raises
+    ------
+    ValueError
+        If double precision cannot hold the squares of values of X.
+    """
+    sizes = _largest(X)
+    largest = np.nanmax(sizes)
     if largest > MAX_SIZE:
         raise ValueError(
             f"X holds values of size {largest:.3g}, whose squares double precision "
             "cannot hold: rescale X, for instance with StandardScaler."
         )
+    return sizes
 
 
 def _check_scales(scale):
@@ -92,8 +100,7 @@ def common_units(X, weight=None):
 
     The standard deviation is 1 if all columns are constant.
     """
-    check_sizes(X)
-    largest, constant = np.nanmax(_largest(X)), _constant_columns(X)
+    largest, constant = np.nanmax(check_sizes(X)), _constant_columns(X)
     shift, scale = _shift(X, constant, weight), 1.0
     if not constant.all():
         squares, n_present = _squares(X, shift, largest, weight)
@@ -108,10 +115,9 @@ def column_units(X, weight=None):
     The standard deviation of a constant column is the geometric mean of those of the
     others, or 1.
     """
-    check_sizes(X)
-    constant = _constant_columns(X)
+    largest, constant = check_sizes(X), _constant_columns(X)
     shift = _shift(X, constant, weight)
-    largest = np.where(constant, 1.0, _largest(X))
+    largest[constant] = 1.0
     squares, n_present = _squares(X, shift, largest, weight)
     scale = largest * np.sqrt(squares / n_present)
     scale[constant] = 1.0

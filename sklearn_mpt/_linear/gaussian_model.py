@@ -22,7 +22,7 @@ from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import Information, information_by_hessian
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
@@ -80,8 +80,7 @@ class GaussianModel(LinearModel):
             return fitted | initial_arrays(init, shapes)
         noise = rng.normal(size=shape)
         if init == "random" and self.noise == "shared":
-            rows = np.nan_to_num((X - units["_shift"]) / scale)
-            components = _components_along(noise, rows, weight)
+            components = _components_along(noise, X, weight, units)
             return fitted | _attributes(components, START_NOISE, units)
         mean = torch.from_numpy(units["_shift"])
         moments = _moments(X, "cpu", weight, units, mean)
@@ -278,19 +277,22 @@ def _attributes(components, noise_variance, units, mean=0.0):
     }
 
 
-def _components_along(directions, rows, weight):
+def _components_along(directions, X, weight, units):
     """Return components that span some directions, (k, d), and z of variance 1.
 
     So the length of the components, which masks of few features hardly determine, is
     right from the start.
 
-    rows : standardised, 0 where missing.
+    X : rows whose gaps count as the means of their columns.
     """
     axes = np.linalg.qr(directions.T)[0]
-    projected = rows @ axes
-    weight = np.ones(len(rows)) if weight is None else weight
-    covariance = (weight * projected.T) @ projected / weight.sum()
-    values, vectors = np.linalg.eigh(covariance)
+    total, n_rows = 0.0, 0.0
+    for block, block_weight in row_blocks(X, weight):
+        rows = (block - units["_shift"]) / units["_scale"]
+        projected = np.where(np.isnan(rows), 0.0, rows) @ axes
+        total += (block_weight * projected.T) @ projected
+        n_rows += block_weight.sum()
+    values, vectors = np.linalg.eigh(total / n_rows)
     lengths = np.sqrt(np.maximum(values, START_DEVIATION**2))
     return (axes @ (vectors * lengths) @ vectors.T).T
 
