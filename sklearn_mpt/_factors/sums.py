@@ -74,9 +74,9 @@ def moments_of(X, weight=None, mean=None):
     weight : weights of mean 1. mean : that of the present entries of each column, which
     replaces gaps; None if rows are complete.
     """
-    if weight is None:
+    has_weights, has_gaps = weight is not None, mean is not None
+    if not has_weights:
         weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
-    has_gaps = mean is not None
     if not has_gaps:
         total = sum(weight[part] @ X[part].double() for part in double_slices(X))
         mean = total / len(X)
@@ -85,14 +85,15 @@ def moments_of(X, weight=None, mean=None):
         block = block - mean
         return block.nan_to_num_() if has_gaps else block
 
-    fraction = weight[:, None] / len(X)
     if 2 * len(X) < X.shape[1]:
-        factor = fraction.sqrt() * centred(X)
+        factor = (weight[:, None] / len(X)).sqrt() * centred(X)
         return Moments(mean, (factor**2).sum(0), (factor.T, factor))
     covariance = 0.0
     for part in chunk_slices(*X.shape, CACHE_ENTRIES):
         block = centred(X[part])
-        covariance = covariance + block.T @ (fraction[part] * block)
+        weighted = weight[part, None] * block if has_weights else block
+        covariance = covariance + block.T @ weighted
+    covariance = covariance / len(X)
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 
