@@ -52,21 +52,24 @@ def _largest(X):
 
 
 def check_sizes(X):
-    """Return the largest absolute value of each column, ignoring NaN; (d,).
+    """Return the largest absolute value of X, ignoring NaN.
 
     Raises
     ------
     ValueError
-        If double precision cannot hold the squares of values of X.
+        If double precision cannot hold its square.
     """
-    sizes = _largest(X)
-    largest = np.nanmax(sizes)
+    ends = [
+        (np.fmin.reduce(block, axis=None), np.fmax.reduce(block, axis=None))
+        for block, _ in row_blocks(X)
+    ]
+    largest = np.fmax.reduce(np.abs(ends), axis=None)
     if largest > MAX_SIZE:
         raise ValueError(
             f"X holds values of size {largest:.3g}, whose squares double precision "
             "cannot hold: rescale X, for instance with StandardScaler."
         )
-    return sizes
+    return largest
 
 
 def _check_scales(scale):
@@ -100,7 +103,7 @@ def common_units(X, weight=None):
 
     The standard deviation is 1 if all columns are constant.
     """
-    largest, constant = np.nanmax(check_sizes(X)), _constant_columns(X)
+    largest, constant = check_sizes(X), _constant_columns(X)
     shift, scale = _shift(X, constant, weight), 1.0
     if not constant.all():
         squares, n_present = _squares(X, shift, largest, weight)
@@ -115,9 +118,10 @@ def column_units(X, weight=None):
     The standard deviation of a constant column is the geometric mean of those of the
     others, or 1.
     """
-    largest, constant = check_sizes(X), _constant_columns(X)
+    check_sizes(X)
+    constant = _constant_columns(X)
     shift = _shift(X, constant, weight)
-    largest[constant] = 1.0
+    largest = np.where(constant, 1.0, _largest(X))
     squares, n_present = _squares(X, shift, largest, weight)
     scale = largest * np.sqrt(squares / n_present)
     scale[constant] = 1.0
