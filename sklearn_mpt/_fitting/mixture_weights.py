@@ -3,14 +3,17 @@
 import numpy as np
 
 
-def stacking_weights(log_probs, entry_weight=1.0, end_shares=None, prior_entries=1.0):
+def stacking_weights(
+    log_probs, entry_weight=1.0, end_shares=None, prior_entries=1.0, *, tol=1e-4
+):
     """Return the weights whose mixture has the largest mean log-probability.
 
     log_probs : of entries under each model, (n_models, n_entries). entry_weight : what
     each entry counts. end_shares : if weights differ between entries, those of an entry
     are sums of weights at several ends times these shares, (n_ends, n_entries).
     prior_entries : number of entries that only this model explains, which are added to
-    each model, so that none has the weight 0.
+    each model, so that none has the weight 0. tol : the last step of EM changes no
+    weight by more.
 
     Returns (n_models,), or (n_ends, n_models) if there are ends. Weights of each end
     add up to 1.
@@ -25,7 +28,7 @@ def stacking_weights(log_probs, entry_weight=1.0, end_shares=None, prior_entries
         return weights * ((shares * entry_weight / mixture) @ likelihood.T)
 
     start = np.full((len(shares), n_models), 1 / n_models)
-    weights = weights_by_em(start, expected_counts, prior_entries, axis=1)
+    weights = weights_by_em(start, expected_counts, prior_entries, axis=1, tol=tol)
     return weights[0] if end_shares is None else weights
 
 

@@ -33,6 +33,8 @@ PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 200.0
 # Gain, in nats per hidden entry, that is worth the time of a model: below it, no larger
 # one of its kind is tried, and none is added to the mixture.
 MIN_GAIN = 3e-3
+# EM of weights of log-probabilities ends when a step changes none by more.
+WEIGHT_TOL = 1e-3
 
 
 class ModelWeights(NamedTuple):
@@ -126,7 +128,7 @@ class HiddenEntries(NamedTuple):
 
 def log_prob_weights(hidden):
     """Return weights of log-probabilities for each column; (n_models, d)."""
-    common = stacking_weights(hidden.log_prob, hidden.weight)[:, None]
+    common = stacking_weights(hidden.log_prob, hidden.weight, tol=WEIGHT_TOL)[:, None]
     likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
 
     def expected_counts(weights):
@@ -135,7 +137,7 @@ def log_prob_weights(hidden):
 
     start = np.repeat(common, len(hidden.is_number), axis=1)
     prior = PSEUDO_ENTRIES * common
-    return weights_by_em(start, expected_counts, prior, axis=0, tol=1e-3)
+    return weights_by_em(start, expected_counts, prior, axis=0, tol=WEIGHT_TOL)
 
 
 def mean_weights(hidden):
