@@ -102,6 +102,7 @@ OTHER_VALUES = {
     "500 rows in the search": ((hidden_table,), "MAX_ROWS", 500),
     "2,000 rows in the search": ((hidden_table,), "MAX_ROWS", 2000),
     "3,000 rows in fits": ((stacking,), "MAX_FIT_ROWS", 3000),
+    "weights to 1e-4": ((weights,), "WEIGHT_TOL", 1e-4),
     "no pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 1e-3),
     "100 pseudo-entries": ((weights,), "PSEUDO_ENTRIES", 100.0),
     "50 pseudo-errors": ((weights,), "PSEUDO_ERRORS", 50.0),
