@@ -1,10 +1,10 @@
 """Observed information of item parameters, by Louis' identity."""
 
-import numpy as np
 import torch
 
 from sklearn_mpt._information.louis import SINGULAR, missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
+from sklearn_mpt._items.objective import are_free, population_scores
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 # With more parameters, whose matrix has 72 MB, the information is that of each item
@@ -160,29 +160,6 @@ def _diagonal_blocks(matrix, block):
     return part.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
 
 
-def population_scores(layout, point, z):
-    """Return derivatives of the log density of z in free means and log deviations.
-
-    Shape (g, f, s): for each group, parameter and node.
-    """
-    population = layout.population(point)
-    difference = z[:, 0] - population.mean[:, :1]
-    variance = population.deviation[:, :1] ** 2
-    mean_scores, deviation_scores = difference / variance, difference**2 / variance - 1
-    both = torch.cat([_each_alone(mean_scores), _each_alone(deviation_scores)], 1)
-    return both[:, _are_free(layout)]
-
-
-def _each_alone(scores):
-    """Return what each group has in a row of its own, 0 elsewhere; (g, g, s)."""
-    return torch.diag_embed(scores.mT).movedim(0, 2)
-
-
-def _are_free(layout):
-    """Return which of all means and of all log deviations are free; bool (2 g,)."""
-    return torch.from_numpy(np.concatenate([layout.free_mean, layout.free_variance]))
-
-
 def _complete(objective, point, expected):
     """Return minus the second derivatives of complete data, for each block of items."""
     blocks = []
@@ -221,7 +198,7 @@ def _add_population(total, objective, point, expected):
     of_means, cross = (n / deviation**2).diag(), (2 * total_z / deviation).diag()
     rows = [of_means, cross], [cross, (2 * squares).diag()]
     whole = torch.cat([torch.cat(row, 1) for row in rows])
-    is_free = _are_free(layout)
+    is_free = are_free(layout)
     total[first:, first:] += whole[is_free][:, is_free]
 
 

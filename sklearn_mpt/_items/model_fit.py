@@ -10,8 +10,8 @@ from scipy.stats import chi2
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._items import limited_information as limited
-from sklearn_mpt._items.information import population_scores
 from sklearn_mpt._items.item_statistics import ranks_of
+from sklearn_mpt._items.objective import population_scores
 
 
 class LikelihoodRatio(NamedTuple):

@@ -246,7 +246,8 @@ class ItemObjective:
         if not math.isfinite(value):
             return None
         first = self.layout.items.n_parameters
-        gradient[first:] = self._population_gradient(point, groups)
+        scores = population_scores(self.layout, point, self.grid.z)
+        gradient[first:] = torch.einsum("gfs,gs->f", scores, groups)
         population_metric = self._population_metric(point, n_rows)
         return Evaluation(value, gradient, metric, population_metric)
 
@@ -291,18 +292,6 @@ class ItemObjective:
             penalty += 0.5 * float((standardised**2).sum())
         return gradient, curvature, penalty
 
-    def _population_gradient(self, point, groups):
-        """Return the gradient in the free means and log deviations; (f,).
-
-        groups : derivatives in the log weights of nodes, (g, s).
-        """
-        population = self.layout.population(point)
-        mean, deviation = population.mean[:, 0], population.deviation[:, 0]
-        difference = self.grid.z[:, 0] - mean[:, None]
-        means = (groups * difference).sum(1) / deviation**2
-        squares = (groups * difference**2).sum(1) / deviation**2
-        return self.layout.free(means, squares - groups.sum(1))
-
     def _population_metric(self, point, n_rows):
         """Return the metric of the free means and log deviations; (f,).
 
@@ -310,6 +299,29 @@ class ItemObjective:
         """
         deviation = self.layout.population(point).deviation[:, 0]
         return self.layout.free(n_rows / deviation**2, 2 * n_rows)
+
+
+def population_scores(layout, point, z):
+    """Return derivatives of the log density of z in free means and log deviations.
+
+    Shape (g, f, s): for each group, parameter and node.
+    """
+    population = layout.population(point)
+    difference = z[:, 0] - population.mean[:, :1]
+    variance = population.deviation[:, :1] ** 2
+    mean_scores, deviation_scores = difference / variance, difference**2 / variance - 1
+    both = torch.cat([_each_alone(mean_scores), _each_alone(deviation_scores)], 1)
+    return both[:, are_free(layout)]
+
+
+def _each_alone(scores):
+    """Return what each group has in a row of its own, 0 elsewhere; (g, g, s)."""
+    return torch.diag_embed(scores.mT).movedim(0, 2)
+
+
+def are_free(layout):
+    """Return which of all means and of all log deviations are free; bool (2 g,)."""
+    return torch.from_numpy(np.concatenate([layout.free_mean, layout.free_variance]))
 
 
 def _without(information, is_fixed):
