@@ -8,7 +8,7 @@ import torch
 
 from sklearn_mpt._base.density import unit_attributes, units_of_locations
 from sklearn_mpt._deep.nets import initial_layers, propagate
-from sklearn_mpt._factors.starts import closed_form_of_rows, slopes_at
+from sklearn_mpt._factors.starts import closed_form_of_rows, gradients_at
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._numbers import ROUNDING, TINY
 
@@ -176,7 +176,7 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     coefs, intercepts = layers
     at_noise = likelihood.from_attributes(fitted, fitted["_scale"])
     inputs, observed = _encoder_inputs(likelihood, rows.X)
-    gradient, root, _ = slopes_at(at_noise, rows.X, location, rows.weight)
+    gradient, root, _ = gradients_at(at_noise, rows.X, location, rows.weight)
     size = np.sqrt(rows.weight)[:, None]
     W, noise = closed_form_of_rows(size * (gradient / root), z.shape[1])
     basis = np.column_stack([last, np.ones(len(last))])

@@ -12,8 +12,8 @@ from sklearn_mpt._factors.saddles import with_missing_components
 from sklearn_mpt._factors.sums import (
     LinearGaussianParts,
     likelihood_sums,
+    location_gradients,
     masked_sums,
-    mean_slopes,
     moment_likelihood_sums,
     moment_sums,
     packing_of,
@@ -151,15 +151,15 @@ class GaussianObjective(Objective):
         can each be part of a local maximum: a direction that may explain less is tried
         for some epochs.
         """
-        slopes = self.slopes(point)
+        moments = self.gradient_moments(point)
         trials = ((1.0, 0), self.trial) if self.has_gaps else ((1.0, 0),)
         for fraction, n_epochs in trials:
-            candidate = with_missing_components(point, *slopes, min_gain, fraction)
+            candidate = with_missing_components(point, *moments, min_gain, fraction)
             if candidate is not None:
                 yield candidate, n_epochs
 
     @abstractmethod
-    def slopes(self, point):
+    def gradient_moments(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
 
         s : posterior means of the gradient of a row in its locations; see `saddles`.
@@ -277,7 +277,7 @@ class GaussianRows(GaussianObjective):
                 *args, with_information=batch.iteration % 2 == 0, weight=weight
             )
 
-    def slopes(self, point):
+    def gradient_moments(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
 
         s : posterior means of the gradient of a row in its locations; see `saddles`.
@@ -289,10 +289,11 @@ class GaussianRows(GaussianObjective):
         X, weight = self._standardised_rows(rows)
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
-        slopes = mean_slopes(torch.nan_to_num(X), present, rotated, self.symmetric)
+        X = torch.nan_to_num(X)
+        gradients = location_gradients(X, present, rotated, self.symmetric)
         fraction = weight[:, None] / weight.sum()
         information = (fraction * present).sum(0) / point.shape_params.exp()
-        return (lambda V: slopes.T @ (fraction * (slopes @ V))), information
+        return (lambda V: gradients.T @ (fraction * (gradients @ V))), information
 
 
 class GaussianMoments(GaussianObjective):
@@ -329,8 +330,8 @@ class GaussianMoments(GaussianObjective):
         args = self.moments, 1, self.n_dims, None, self.floor
         return GaussianMoments(*args, log_scale=self.log_scale)
 
-    def slopes(self, point):
-        """Return the result of `GaussianRows.slopes`, computed from the moments."""
+    def gradient_moments(self, point):
+        """Return what `GaussianRows.gradient_moments` does, from the moments."""
         model = LinearGaussianParts(point)
         size = model.noise.sqrt()[:, None]
         axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)

@@ -114,8 +114,8 @@ def closed_form_of_rows(X, n_components, noise_fraction=1e-3, noise_floor=1e-6):
     return components, noise
 
 
-def slopes_at(likelihood, X, location, weight=None):
-    """Return slopes of the log-probabilities of entries in their locations.
+def gradients_at(likelihood, X, location, weight=None):
+    """Return gradients of the log-probabilities of entries in their locations.
 
     Divided by the roots of the information, they are to any likelihood what
     standardised residuals are to a Gaussian one.
@@ -126,13 +126,13 @@ def slopes_at(likelihood, X, location, weight=None):
     X : ndarray of shape (n, d)
         NaN where missing.
     location : ndarray of shape (l,)
-        Where slopes are taken.
+        Where gradients are taken.
     weight : ndarray of shape (n,), default=None
         Weights of the rows in means of the information; None is 1.
 
     Returns
     -------
-    slopes : ndarray of shape (n, l)
+    gradients : ndarray of shape (n, l)
         0 where missing.
     roots : ndarray of shape (l,)
         Square roots of the mean Fisher information of present entries.
@@ -141,13 +141,14 @@ def slopes_at(likelihood, X, location, weight=None):
     present = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
     entries = torch.from_numpy(np.nan_to_num(X))
     with torch.no_grad():
-        slope, information = likelihood.derivatives(
+        gradient, information = likelihood.derivatives(
             entries, torch.from_numpy(location).expand(present.shape)
         )
     counts = present if weight is None else weight[:, None] * present
     total = (counts * information.numpy()).sum(0)
     mean = total / np.maximum(counts.sum(0), TINY)
-    return present * slope.numpy(), np.sqrt(np.maximum(mean, MIN_INFORMATION)), present
+    roots = np.sqrt(np.maximum(mean, MIN_INFORMATION))
+    return present * gradient.numpy(), roots, present
 
 
 def factors_of_covariances(covariances, n_factors, noise_floor):

@@ -313,7 +313,7 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
-def mean_slopes(X, present, point, symmetric):
+def location_gradients(X, present, point, symmetric):
     """Return gradients of the log-density of rows in their locations; (n, d)."""
     m = LinearGaussianParts(point)
     residual = (X - m.mean) * present

@@ -42,13 +42,13 @@ def draw_sizes(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=Fa
     smallest..n_features, so every step has small and large masks. The sizes are
     returned in random order, so any part of them is unbiased too.
 
-    is_systematic : whether all slices share one random place, and sizes increase. Only
-    all sizes together are unbiased.
+    is_systematic : whether all slices share one random position, and sizes increase.
+    Only all sizes together are unbiased.
     """
     if mask_rate != "uniform":
         return np.full(n_masks, fixed_size(mask_rate, n_features))
-    place = rng.random() if is_systematic else rng.random(n_masks)
-    quantiles = (np.arange(n_masks) + place) / n_masks
+    position = rng.random() if is_systematic else rng.random(n_masks)
+    quantiles = (np.arange(n_masks) + position) / n_masks
     if not is_systematic:
         quantiles = rng.permutation(quantiles)
     n_sizes = n_features + 1 - smallest
@@ -107,11 +107,11 @@ class RowMasks:
         keys = torch.where(present, keys, math.inf)
         count = present.sum(1).clamp(min=1)
         n_in_batch = n // n_batches
-        places = [
+        positions = [
             torch.randperm(n_in_batch, generator=generator, device=present.device)
             for _ in range(n_batches)
         ]
-        level = (torch.cat(places) + torch.rand(n, **where)) / n_in_batch
+        level = (torch.cat(positions) + torch.rand(n, **where)) / n_in_batch
         size = torch.minimum((level * count).long() + 1, count)
         highest = _sorted(keys).gather(1, size[:, None] - 1)
         return keys <= highest, count.to(torch.float32) / size
@@ -142,8 +142,8 @@ class MaskedBatch(NamedTuple):
     """Rows of a step, and what their masks are drawn from.
 
     rows : their indices, (b,). iteration : number of masks that each row had before.
-    seed : of the random numbers of entries. shift : where the sequences of the shares
-    of visible entries start, in [0, 1).
+    seed : of the random numbers of entries. shift : where the sequences of the
+    probabilities of visible entries start, in [0, 1).
     """
 
     rows: torch.Tensor
@@ -165,8 +165,8 @@ class ComplementaryMasks:
 
     def __call__(self, present, batch, first):
         uniform = _uniform(batch, first, present)
-        place = torch.arange(first, first + len(present), device=present.device)
-        start = batch.shift + SILVER * place[:, None].to(present.dtype)
+        position = torch.arange(first, first + len(present), device=present.device)
+        start = batch.shift + SILVER * position[:, None].to(present.dtype)
         visible = uniform < (start + GOLDEN * (batch.iteration // 2)) % 1
         visible = ~visible if batch.iteration % 2 else visible
         return present * visible, present
@@ -192,7 +192,7 @@ class DisjointMasks:
 def _uniform(batch, first, like):
     """Draw uniform numbers for a block of the rows of a batch.
 
-    first : place of the first row of the block in the batch.
+    first : position of the first row of the block in the batch.
     """
     state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
     generator = torch.Generator(like.device).manual_seed(int(state[0] >> np.uint64(1)))

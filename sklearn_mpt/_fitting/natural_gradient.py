@@ -298,25 +298,25 @@ def _divide_blocks(gradient, information, solved):
 
     solved : steps of the coefficients of all locations, without shape parameters.
     """
-    slots, places, *_ = information.blocks
+    slots, locations, *_ = information.blocks
     n_slots, width = slots.shape[1], gradient.coefs.shape[1]
     is_used = slots >= 0
     index = slots.clamp(min=0)
     rows = torch.where(is_used[..., None], information.shape_params[index], 0.0)
     blocks, cross = rows[..., :n_slots], rows[..., n_slots:]
     blocks = blocks + torch.diag_embed((~is_used).to(blocks.dtype))
-    coef_information = information.coefs[places]
+    coef_information = information.coefs[locations]
     matrices = torch.cat(
         [torch.cat([coef_information, cross.mT], 2), torch.cat([cross, blocks], 2)], 1
     )
     shape_params = torch.where(is_used, gradient.shape_params[index], 0.0)
-    slope = torch.cat([gradient.coefs[places], shape_params], 1)
+    gradients = torch.cat([gradient.coefs[locations], shape_params], 1)
     size = matrices.diagonal(dim1=1, dim2=2).clamp(min=TINY).rsqrt()
     matrices = size[:, None] * matrices * size[..., None]
     matrices.diagonal(dim1=1, dim2=2).add_(RIDGE * matrices.shape[1])
-    step = torch.linalg.solve_ex(matrices, (size * slope)[..., None]).result[..., 0]
-    step = size * step
-    solved = solved.index_copy(0, places, step[:, :width])
+    step = torch.linalg.solve_ex(matrices, (size * gradients)[..., None]).result
+    step = size * step[..., 0]
+    solved = solved.index_copy(0, locations, step[:, :width])
     shape_step = torch.zeros_like(gradient.shape_params)
     shape_step[slots[is_used]] = step[:, width:][is_used]
     return Point(solved, shape_step)
@@ -332,7 +332,7 @@ def _with_bounded_step(step, max_step, blocks):
     shape_params = step.shape_params
     if blocks is not None:
         index = blocks.slots[blocks.slots >= 0]
-        own = factor[blocks.places].expand(blocks.slots.shape)[blocks.slots >= 0]
+        own = factor[blocks.locations].expand(blocks.slots.shape)[blocks.slots >= 0]
         shape_params = shape_params.index_put((index,), shape_params[index] * own)
     return Point(step.coefs * factor, shape_params)
 

@@ -354,14 +354,14 @@ def conditionals_by_difference(rows, entries, integrate):
     log p(observed) of rows and its error.
     """
     row_index, feature = entries
-    unique_rows, place = row_index.unique(return_inverse=True)
+    unique_rows, number = row_index.unique(return_inverse=True)
     observed = rows.observed[row_index]
     observed[torch.arange(len(row_index), device=row_index.device), feature] = True
     joint, joint_error, *_ = integrate(rows.take(row_index).with_observed(observed))
     before, error, *_ = integrate(
         rows.take(unique_rows).with_observed(rows.observed[unique_rows])
     )
-    return joint - before[place], torch.hypot(joint_error, error[place])
+    return joint - before[number], torch.hypot(joint_error, error[number])
 
 
 def refine(estimate, rules, tolerance, random_error_fraction=0.75):

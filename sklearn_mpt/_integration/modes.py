@@ -120,12 +120,12 @@ def gaussians_at_modes(rows, joint, start, **search):
         observed = selected.observed.to(z.dtype)
         location, jacobian = joint.location_and_jacobian(z)
         entries = likelihood.entry_log_prob(selected.X, location)
-        slope, information = likelihood.derivatives(selected.X, location)
-        slope = likelihood.to_locations(observed) * slope
+        derivative, information = likelihood.derivatives(selected.X, location)
+        derivative = likelihood.to_locations(observed) * derivative
         if jacobian.ndim == 2:
-            gradient = slope @ jacobian.T
+            gradient = derivative @ jacobian.T
         else:
-            gradient = (jacobian @ slope[..., None])[..., 0]
+            gradient = (jacobian @ derivative[..., None])[..., 0]
         return LogJoint(
             (observed * entries).sum(1) + standard_normal_log_prob(z),
             gradient - z,

@@ -149,14 +149,14 @@ def lattice(steps, centre, radii, shift=0.0):
     Returns the nodes, (s, k), and which of them belong to a grid that is coarser by
     leaving out every other node, bool (s,).
     """
-    places = [
+    numbers = [
         np.arange(-math.ceil(r / h) - 1, math.ceil(r / h) + 1)
         for h, r in zip(steps, radii, strict=True)
     ]
-    places = np.stack(np.meshgrid(*places, indexing="ij"), -1).reshape(-1, len(steps))
-    coordinates = np.asarray(steps) * (np.asarray(shift) + places)
+    numbers = np.stack(np.meshgrid(*numbers, indexing="ij"), -1).reshape(-1, len(steps))
+    coordinates = np.asarray(steps) * (np.asarray(shift) + numbers)
     inside = ((coordinates / np.asarray(radii)) ** 2).sum(1) <= 1
-    is_even = places.sum(1) % 2 == 0
+    is_even = numbers.sum(1) % 2 == 0
     return (np.asarray(centre) + coordinates)[inside], is_even[inside]
 
 

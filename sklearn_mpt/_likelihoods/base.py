@@ -138,13 +138,13 @@ class ColumnUnits(NamedTuple):
 class ShapeBlocks(NamedTuple):
     """Shape parameters that belong to one feature, solved for with its location.
 
-    slots : shape parameters of each feature that has any, (f, q); -1 for none. places :
-    first location of each of these features, (f,). is_log : whether a parameter is a
-    logarithm, (g,).
+    slots : shape parameters of each feature that has any, (f, q); -1 for none.
+    locations : first location of each of these features, (f,). is_log : whether a
+    parameter is a logarithm, (g,).
     """
 
     slots: torch.Tensor
-    places: torch.Tensor
+    locations: torch.Tensor
     is_log: torch.Tensor
 
 
@@ -201,8 +201,8 @@ def shape_blocks(likelihood, n_locations):
     slots = number.new_full((len(features), likelihood.n_shape_params), -1)
     slots[number, rank_among_equals(number)] = torch.arange(len(number), device=device)
     of_locations = features_of_locations(likelihood, n_locations, device)
-    places = torch.searchsorted(of_locations, features)
-    return ShapeBlocks(slots, places, likelihood.shape_floor.isfinite())
+    locations = torch.searchsorted(of_locations, features)
+    return ShapeBlocks(slots, locations, likelihood.shape_floor.isfinite())
 
 
 class Likelihood(torch.nn.Module, ABC):

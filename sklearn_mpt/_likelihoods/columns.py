@@ -105,7 +105,7 @@ class Columns(Likelihood):
         self.n_locations = max(self.n_locations_each)
         if noise_variance is not None and "gaussian" in self.kinds:
             self.parts[groups.index(("gaussian", 1))] = Gaussian(noise_variance)
-        self._store_places(np.array(part_of))
+        self._store_indices(np.array(part_of))
 
     @property
     def n_shape_params(self):
@@ -115,7 +115,7 @@ class Columns(Likelihood):
     def has_blocks(self):
         return any(part.has_blocks for part in self.parts)
 
-    def _store_places(self, part_of):
+    def _store_indices(self, part_of):
         """Store the features and locations of each part, and the inverse order.
 
         part_of : the index of the part of each feature.
@@ -124,10 +124,10 @@ class Columns(Likelihood):
         self.register_buffer("feature_of", torch.from_numpy(features))
         self._slices, self._runs = {}, {}
         for axis, owner in (("d", part_of), ("l", part_of[features])):
-            places = [np.flatnonzero(owner == i) for i in range(len(self.parts))]
-            for i, index in enumerate(places):
-                self.register_buffer(f"places_{axis}{i}", torch.from_numpy(index))
-            self._slices[axis] = list(map(_slice_of, places))
+            indices = [np.flatnonzero(owner == i) for i in range(len(self.parts))]
+            for i, index in enumerate(indices):
+                self.register_buffer(f"index_{axis}{i}", torch.from_numpy(index))
+            self._slices[axis] = list(map(_slice_of, indices))
             self._runs[axis] = _runs(owner)
         counts = np.bincount(part_of)
         for axis, numbers in (
@@ -141,17 +141,17 @@ class Columns(Likelihood):
     def _iter_parts(self):
         """Yield each part with the indices of its features."""
         for i, part in enumerate(self.parts):
-            yield part, getattr(self, f"places_d{i}")
+            yield part, getattr(self, f"index_d{i}")
 
     def _taken(self, argument, axis, i):
         """Return what part i takes of an argument; see `_by_part`."""
         if argument is None or axis == "-":
             return argument
         if isinstance(argument, np.ndarray):
-            return argument[..., getattr(self, f"places_{axis}{i}").cpu().numpy()]
+            return argument[..., getattr(self, f"index_{axis}{i}").cpu().numpy()]
         index = self._slices[axis][i]  # a slice, which copies nothing, if it is one
         if index is None:
-            index = getattr(self, f"places_{axis}{i}")
+            index = getattr(self, f"index_{axis}{i}")
         return argument[..., index]
 
     def _joined(self, results, axis):
@@ -332,7 +332,7 @@ class Columns(Likelihood):
 def _runs(owner):
     """Return slices of the parts that follow each other in the order of the table.
 
-    owner : the index of the part of each place. Each run is such an index and a slice
+    owner : the index of the part of each entry. Each run is such an index and a slice
     of the part.
     """
     ends = np.flatnonzero(np.diff(owner, append=-1)) + 1

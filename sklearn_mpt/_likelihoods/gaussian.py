@@ -233,8 +233,8 @@ class Gaussian(DispersionLikelihood):
         else:
             product = hidden @ coef
             # Allocating memory would cost more than the squares.
-            place = None if product.requires_grad else product
-            square = is_observed @ torch.square(product, out=place).T
+            out = None if product.requires_grad else product
+            square = is_observed @ torch.square(product, out=out).T
         constant = (X**2 + is_observed * (LOG_2PI + variance.log())).sum(
             1, keepdim=True
         )

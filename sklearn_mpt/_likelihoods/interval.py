@@ -90,10 +90,10 @@ class _Ends(NamedTuple):
         derivative = -at_near * torch.expm1(far_to_near)
         return torch.where(self.is_mirrored, derivative, -derivative)
 
-    def spread(self):
-        """Return minus twice the derivative of `log_prob` in the log variance."""
+    def variance_derivative(self):
+        """Return the derivative of `log_prob` in the log variance."""
         at_near, at_far, _ = self.ratios()
-        return self.near * at_near - self.far * at_far
+        return 0.5 * (self.far * at_far - self.near * at_near)
 
 
 class Interval(DispersionLikelihood):
@@ -165,23 +165,24 @@ class Interval(DispersionLikelihood):
         pairs = normal_pairs(numbers, known, location, self.scatter)
         for j in is_code.any(0).nonzero()[:, 0].tolist():
             rows = is_code[:, j].nonzero()[:, 0]
-            code, place = X[rows, j].unique(return_inverse=True)
+            code, number = X[rows, j].unique(return_inverse=True)
             _, lower, upper = ends_of(code[:, None])
             ends = _Ends.around(lower, upper, location[:, j], self.scatter[..., j])
             log_prob = ends.log_prob + self.log_scale[j]
-            pairs = pairs.index_add(0, rows, log_prob[place])
+            pairs = pairs.index_add(0, rows, log_prob[number])
         return pairs
 
     def derivatives(self, X, location):
         """Return the first derivative, and minus the second."""
-        derivative, spread, is_code = _derivatives(X, location, self.scatter)
-        information = torch.where(is_code, (spread + derivative**2).clamp(0, 1), 1.0)
+        derivative, in_variance, is_code = _derivatives(X, location, self.scatter)
+        curvature = (derivative**2 - 2 * in_variance).clamp(0, 1)
+        information = torch.where(is_code, curvature, 1.0)
         return derivative / self.scatter.sqrt(), information / self.scatter
 
     def shape_derivatives(self, X, location):
         """Return the derivative, and the information of a number."""
-        _, spread, _ = _derivatives(X, location, self.scatter)
-        return -0.5 * spread, torch.full_like(spread, 0.5)
+        _, derivative, _ = _derivatives(X, location, self.scatter)
+        return derivative, torch.full_like(derivative, 0.5)
 
     def is_open(self, X):
         return is_open(X)
@@ -223,7 +224,8 @@ def moments_of(X, mean, variance):
     if not is_code.any():
         return residual, residual**2
     ends = _Ends.of(X, mean, variance)
-    first, second = variance.sqrt() * ends.derivative(), variance * (1 - ends.spread())
+    first = variance.sqrt() * ends.derivative()
+    second = variance * (1 + 2 * ends.variance_derivative())
     return (
         torch.where(is_code, first, residual),
         torch.where(is_code, second, residual**2),
@@ -248,17 +250,17 @@ def drawn_within(X, mean, variance, uniform):
 def _derivatives(X, mean, variance):
     """Return derivatives in standard deviations, and which entries are intervals.
 
-    They are the derivative of `log_prob_of` in the mean, and minus twice that in the
-    log variance.
+    They are those of `log_prob_of` in the mean and in the log variance.
     """
     is_code = has_codes(X)
     residual = (torch.where(is_code, 0.0, X) - mean) / variance.sqrt()
-    derivative, spread = residual, 1 - residual**2
+    derivative, in_variance = residual, 0.5 * (residual**2 - 1)
     if is_code.any():
         ends = _Ends.of(X, mean, variance)
         derivative = torch.where(is_code, ends.derivative(), derivative)
-        spread = torch.where(is_code, ends.spread(), spread)
-    return derivative, spread, is_code
+        of_ends = ends.variance_derivative()
+        in_variance = torch.where(is_code, of_ends, in_variance)
+    return derivative, in_variance, is_code
 
 
 def check_intervals(X):

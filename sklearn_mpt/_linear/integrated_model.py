@@ -17,7 +17,7 @@ from sklearn_mpt._base.density import (
 )
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import count_free, simple_axes
-from sklearn_mpt._factors.starts import closed_form, slopes_at
+from sklearn_mpt._factors.starts import closed_form, gradients_at
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.priors import LONG_SLOPE
@@ -309,7 +309,7 @@ def _units_of_locations(fitted, likelihood):
 
 
 def warn_separated(locations):
-    """Warn of locations, by their places, whose slopes a prior had to bound."""
+    """Warn of locations, by their indices, whose slopes a prior had to bound."""
     if len(locations):
         warn_caller(
             "The likelihood has no finite maximum, or one at very steep slopes: those "
@@ -375,12 +375,12 @@ def _shared_first(joint, accuracy, precision, is_fine):
 def start_components(X, intercept, n_components, likelihood, weight=None):
     """Return components that give features their observed correlations, approximately.
 
-    With small weights w_j, the slopes of entries at the intercepts, divided by the
+    With small weights w_j, the gradients of entries at the intercepts, divided by the
     square roots s_j of their information, have the correlations s_i w_i' w_j s_j. The
     weights of a feature are cut at length 3.
     """
-    slopes, size, present = slopes_at(likelihood, X, intercept, weight)
-    rows = torch.from_numpy(np.where(present, slopes / size, np.nan))
+    gradients, size, present = gradients_at(likelihood, X, intercept, weight)
+    rows = torch.from_numpy(np.where(present, gradients / size, np.nan))
     mean = rows.new_zeros(rows.shape[1])
     moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
     components = closed_form(moments, n_components, 0)[0] / size

@@ -48,7 +48,7 @@ class Uniform:
 
 
 def found_at(point, by_moments, min_gain=1e-6):
-    product, information = objective(by_moments).slopes(point)
+    product, information = objective(by_moments).gradient_moments(point)
     return with_missing_components(point, product, information, min_gain)
 
 
