@@ -19,6 +19,7 @@ from sklearn_mpt._deep.posterior_modes import (
 )
 from sklearn_mpt._integration.integrals import IMPORTANCE_TOLERANCE, importance
 from sklearn_mpt._integration.quadrature import gaussian_around, wide_component_scale
+from sklearn_mpt._likelihoods.base import encoder_inputs, fitted_attributes
 
 # Nats. It is smaller than that of scores, because curves add the errors of many
 # conditionals up.
@@ -110,7 +111,7 @@ class DeepModule(torch.nn.Module):
 
     def posterior(self, X, observed):
         """Return the encoder's posteriors of rows, given what is observed."""
-        return self.encoder(*self.likelihood.observed_inputs(X, observed))
+        return self.encoder(*encoder_inputs(self.likelihood, X, observed))
 
     def propose(self, rows):
         """Return Gaussians around modes, and the encoder's in many dimensions.
@@ -200,7 +201,7 @@ def attributes_of(module, shift, scale):
     """Return the fitted arrays of a module."""
     likelihood, encoder = module.likelihood, module.encoder
     encoder_coefs, encoder_intercepts = _arrays(encoder.net)
-    fitted = likelihood.attributes(scale) | {
+    fitted = fitted_attributes(likelihood, scale) | {
         "encoder_coefs_": encoder_coefs,
         "encoder_intercepts_": encoder_intercepts,
         "encoder_information_": _array(encoder.information),

@@ -10,6 +10,7 @@ from sklearn_mpt._base.density import unit_attributes, units_of_locations
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows, gradients_at
 from sklearn_mpt._fitting.weights import relative_weights
+from sklearn_mpt._likelihoods.base import encoder_inputs
 from sklearn_mpt._numbers import ROUNDING, TINY
 
 
@@ -158,7 +159,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
 def _encoder_inputs(likelihood, X):
     """Return the inputs of the encoder, 0.0 where missing, and where they are seen."""
     entries, is_present = torch.from_numpy(np.nan_to_num(X)), ~np.isnan(X)
-    read = likelihood.observed_inputs(entries, torch.from_numpy(is_present))
+    read = encoder_inputs(likelihood, entries, torch.from_numpy(is_present))
     inputs, observed = (part.numpy() for part in read)
     return inputs * observed, observed
 

@@ -38,6 +38,7 @@ from scipy.special import expit, logit
 from sklearn_mpt._factors.rotation import SCALE
 from sklearn_mpt._information.differences import STEP, central_differences
 from sklearn_mpt._items.guessing import GUESSING_START, Guessing
+from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.ordinal import Ordinal
@@ -209,7 +210,7 @@ class LevelItems(ItemKind):
         if self.n_categories == 2:
             return shape_params
         given = self.likelihood.at(torch.from_numpy(shape_params[:, 1:].ravel()))
-        return shape_params[:, :1] + given.attributes(1.0)["thresholds_"]
+        return shape_params[:, :1] + fitted_attributes(given, 1.0)["thresholds_"]
 
     def describe(self, slopes, shape_params):
         logits = self._logits(shape_params)

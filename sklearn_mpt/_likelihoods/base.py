@@ -176,6 +176,23 @@ def noises_of(likelihood):
     return [kind.raw for kind in kinds if isinstance(kind, DispersionLikelihood)]
 
 
+def encoder_inputs(likelihood, X, observed):
+    """Return the inputs of an encoder, 0.0 for NaN, and which are observed; (n, l).
+
+    observed : of the entries, (n, d); bool, or 1.0 and 0.0.
+    """
+    inputs = likelihood.inputs(X)
+    has_input = likelihood.to_locations(observed) * ~inputs.isnan()
+    return inputs.nan_to_num(0.0), has_input
+
+
+def fitted_attributes(likelihood, scale):
+    """Return `shape_attributes` as arrays, or as floats if features share them."""
+    tensors = likelihood.shape_attributes(scale)
+    arrays = {k: v.detach().double().cpu().numpy() for k, v in tensors.items()}
+    return {k: v if v.ndim else float(v) for k, v in arrays.items()}
+
+
 def common_values(likelihood, n_features):
     """Return the few values that all features take, if one location determines each.
 
@@ -334,12 +351,6 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return {}
 
-    def attributes(self, scale: Scale) -> dict:
-        """Return `shape_attributes` as arrays, or as floats if features share them."""
-        tensors = self.shape_attributes(scale)
-        arrays = {k: v.detach().double().cpu().numpy() for k, v in tensors.items()}
-        return {k: v if v.ndim else float(v) for k, v in arrays.items()}
-
     @abstractmethod
     def entry_log_prob(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
         """Return the log-probability of each entry; (..., d)."""
@@ -434,17 +445,6 @@ class Likelihood(torch.nn.Module, ABC):
         input, as zero has no logarithm; the derivative is then 0.
         """
         return X
-
-    def observed_inputs(
-        self, X: torch.Tensor, observed: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the inputs of an encoder, 0.0 for NaN, and which are observed; (n, l).
-
-        observed : of the entries, (n, d); bool, or 1.0 and 0.0.
-        """
-        inputs = self.inputs(X)
-        has_input = self.to_locations(observed) * ~inputs.isnan()
-        return inputs.nan_to_num(0.0), has_input
 
     standardises_net_inputs = False  # whether `net_inputs` are standardised before use
 
@@ -630,7 +630,7 @@ class DispersionLikelihood(ShapeLikelihood):
 
     Parameters
     ----------
-    scatter : Tensor of shape (d,)
+    dispersion : Tensor of shape (d,)
         Noise variances or dispersions at which training starts.
     """
 
@@ -639,9 +639,9 @@ class DispersionLikelihood(ShapeLikelihood):
     floor: float  # smallest noise variance or dispersion
     attribute: str  # name of the fitted attribute that has them
 
-    def __init__(self, scatter):
+    def __init__(self, dispersion):
         # from the floor itself no gradient leads away
-        excess = torch.clamp(scatter - self.floor, min=0.1 * self.floor)
+        excess = torch.clamp(dispersion - self.floor, min=0.1 * self.floor)
         super().__init__(excess.log() / LOG_NOISE_STEP)
 
     @classmethod
@@ -651,19 +651,19 @@ class DispersionLikelihood(ShapeLikelihood):
     def _empty(self):
         return self.of_columns(1, 0)
 
-    def attributes_at_start(self, scatter):
-        """Return the fitted attributes at the start: scatter above the floor."""
-        return {self.attribute: np.maximum(scatter, 2 * self.floor)}
+    def attributes_at_start(self, dispersion):
+        """Return the fitted attributes at the start: dispersion above the floor."""
+        return {self.attribute: np.maximum(dispersion, 2 * self.floor)}
 
     def from_attributes(self, fitted, scale):
-        scatter = np.array(fitted[self.attribute], dtype=float)
-        return type(self)(torch.from_numpy(scatter))
+        dispersion = np.array(fitted[self.attribute], dtype=float)
+        return type(self)(torch.from_numpy(dispersion))
 
     def shape_attributes(self, scale):
-        return {self.attribute: self.scatter}
+        return {self.attribute: self.dispersion}
 
     @property
-    def scatter(self):
+    def dispersion(self):
         """Noise variances or dispersions, (d,)."""
         if self.given is not None:
             return self.given.exp()
@@ -671,7 +671,7 @@ class DispersionLikelihood(ShapeLikelihood):
 
     @property
     def shape_params(self):
-        return self.scatter.log() if self.given is None else self.given
+        return self.dispersion.log() if self.given is None else self.given
 
     @property
     def shape_floor(self):

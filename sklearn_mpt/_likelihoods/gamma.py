@@ -57,7 +57,7 @@ class Gamma(Amounts):
 
     @property
     def _shape(self):
-        return 1 / self.scatter
+        return 1 / self.dispersion
 
     def _constant(self, like):
         """Return c(alpha) of each feature, computed in double precision.

@@ -205,14 +205,16 @@ class Gaussian(DispersionLikelihood):
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def shape_attributes(self, scale):
-        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.scatter.device)
-        return {self.attribute: self.scatter * unit**2}
+        unit = torch.as_tensor(
+            scale, dtype=torch.float64, device=self.dispersion.device
+        )
+        return {self.attribute: self.dispersion * unit**2}
 
     def entry_log_prob(self, X, location):
-        return normal_log_prob((X - location) ** 2, self.scatter)
+        return normal_log_prob((X - location) ** 2, self.dispersion)
 
     def pair_log_prob(self, X, observed, location):
-        return normal_pairs(X, observed, location, self.scatter)
+        return normal_pairs(X, observed, location, self.dispersion)
 
     def shared_log_prob(self, X, observed, locations):
         """Return `pair_log_prob`, from the factors of the locations if that is cheaper.
@@ -222,7 +224,7 @@ class Gaussian(DispersionLikelihood):
         coef = locations.coef
         if coef.shape[1] <= len(coef):
             return super().shared_log_prob(X, observed, locations)
-        variance, is_observed = self.scatter, observed.to(X.dtype)
+        variance, is_observed = self.dispersion, observed.to(X.dtype)
         size, hidden = variance.sqrt(), locations.hidden
         X, coef = (X - is_observed * locations.intercept) / size, coef / size
         if len(observed) < len(X):  # all entries are observed
@@ -242,18 +244,18 @@ class Gaussian(DispersionLikelihood):
         return fit - 0.5 * constant
 
     def derivatives(self, X, location):
-        precision = 1 / self.scatter
+        precision = 1 / self.dispersion
         return (X - location) * precision, precision.expand_as(location)
 
     def shape_derivatives(self, X, location):
-        square = (X - location) ** 2 / self.scatter
+        square = (X - location) ** 2 / self.dispersion
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 
     def mean(self, location):
         return location
 
     def draw(self, location, uniform):
-        return location + self.scatter.sqrt() * torch.special.ndtri(uniform)
+        return location + self.dispersion.sqrt() * torch.special.ndtri(uniform)
 
 
 def normal_pairs(X, observed, location, variance):

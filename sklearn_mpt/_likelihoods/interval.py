@@ -55,15 +55,15 @@ class _Ends(NamedTuple):
     log_prob: torch.Tensor
 
     @classmethod
-    def of(cls, X, location, scatter):
+    def of(cls, X, location, variance):
         """Return those of entries; numbers get a wide interval, which nothing uses."""
         is_code, lower, upper = ends_of(X)
         lower = torch.where(is_code, lower, -INFINITE)
-        return cls.around(lower, upper, location, scatter)
+        return cls.around(lower, upper, location, variance)
 
     @classmethod
-    def around(cls, lower, upper, location, scatter):
-        size = scatter.sqrt()
+    def around(cls, lower, upper, location, variance):
+        size = variance.sqrt()
         a, b = (lower - location) / size, (upper - location) / size
         is_mirrored = a + b > 0
         far, near = torch.where(is_mirrored, -b, a), torch.where(is_mirrored, -a, b)
@@ -154,7 +154,7 @@ class Interval(DispersionLikelihood):
         return type(self)(variance, torch.from_numpy(np.log(scale)))
 
     def entry_log_prob(self, X, location):
-        log_prob = log_prob_of(X, location, self.scatter)
+        log_prob = log_prob_of(X, location, self.dispersion)
         return torch.where(has_codes(X), log_prob + self.log_scale, log_prob)
 
     def pair_log_prob(self, X, observed, location):
@@ -162,26 +162,26 @@ class Interval(DispersionLikelihood):
         is_code = has_codes(X)
         numbers = torch.where(is_code, 0.0, X)
         known = observed * ~is_code
-        pairs = normal_pairs(numbers, known, location, self.scatter)
+        pairs = normal_pairs(numbers, known, location, self.dispersion)
         for j in is_code.any(0).nonzero()[:, 0].tolist():
             rows = is_code[:, j].nonzero()[:, 0]
             code, number = X[rows, j].unique(return_inverse=True)
             _, lower, upper = ends_of(code[:, None])
-            ends = _Ends.around(lower, upper, location[:, j], self.scatter[..., j])
+            ends = _Ends.around(lower, upper, location[:, j], self.dispersion[..., j])
             log_prob = ends.log_prob + self.log_scale[j]
             pairs = pairs.index_add(0, rows, log_prob[number])
         return pairs
 
     def derivatives(self, X, location):
         """Return the first derivative, and minus the second."""
-        derivative, in_variance, is_code = _derivatives(X, location, self.scatter)
+        derivative, in_variance, is_code = _derivatives(X, location, self.dispersion)
         curvature = (derivative**2 - 2 * in_variance).clamp(0, 1)
         information = torch.where(is_code, curvature, 1.0)
-        return derivative / self.scatter.sqrt(), information / self.scatter
+        return derivative / self.dispersion.sqrt(), information / self.dispersion
 
     def shape_derivatives(self, X, location):
         """Return the derivative, and the information of a number."""
-        _, derivative, _ = _derivatives(X, location, self.scatter)
+        _, derivative, _ = _derivatives(X, location, self.dispersion)
         return derivative, torch.full_like(derivative, 0.5)
 
     def is_open(self, X):
@@ -189,9 +189,9 @@ class Interval(DispersionLikelihood):
 
     def within(self, X, location, uniform=None):
         if uniform is None:
-            derivative, _, _ = _derivatives(X, location, self.scatter)
-            return location + self.scatter.sqrt() * derivative
-        drawn = drawn_within(X, location, self.scatter, uniform)
+            derivative, _, _ = _derivatives(X, location, self.dispersion)
+            return location + self.dispersion.sqrt() * derivative
+        drawn = drawn_within(X, location, self.dispersion, uniform)
         return torch.where(has_codes(X), drawn, self.draw(location, uniform))
 
 

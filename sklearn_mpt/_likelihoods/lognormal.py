@@ -33,19 +33,19 @@ class Lognormal(Amounts):
 
     def entry_log_prob(self, X, location):
         logs = log_of(X)
-        return normal_log_prob((logs - location) ** 2, self.scatter) - logs
+        return normal_log_prob((logs - location) ** 2, self.dispersion) - logs
 
     def pair_log_prob(self, X, observed, location):
         logs = log_of(X)
-        pairs = centred_pairs(logs, observed, location, self.scatter)
+        pairs = centred_pairs(logs, observed, location, self.dispersion)
         return pairs - (observed * logs).sum(1, keepdim=True)
 
     def derivatives(self, X, location):
-        precision = 1 / self.scatter
+        precision = 1 / self.dispersion
         return (log_of(X) - location) * precision, precision.expand_as(location)
 
     def shape_derivatives(self, X, location):
-        square = (log_of(X) - location) ** 2 / self.scatter
+        square = (log_of(X) - location) ** 2 / self.dispersion
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 
     standardises_net_inputs = True
@@ -55,10 +55,10 @@ class Lognormal(Amounts):
         return log_of(X)
 
     def mean(self, location):
-        return amounts_of(location + self.scatter / 2)
+        return amounts_of(location + self.dispersion / 2)
 
     def draw(self, location, uniform):
-        noise = self.scatter.sqrt() * torch.special.ndtri(uniform)
+        noise = self.dispersion.sqrt() * torch.special.ndtri(uniform)
         return amounts_of(location + noise)
 
 

@@ -54,7 +54,7 @@ class NegativeBinomial(DispersionLikelihood):
     @property
     def _size(self):
         """The parameter r of each feature."""
-        return 1 / self.scatter
+        return 1 / self.dispersion
 
     def _constant(self, X, size):
         return torch.lgamma(X + size) - torch.lgamma(size) - torch.lgamma(X + 1)

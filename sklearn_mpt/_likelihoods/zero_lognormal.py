@@ -60,7 +60,7 @@ class ZeroLognormal(Amounts):
     def entry_log_prob(self, X, location):
         chance, mean = _split_locations(location)
         logs, is_positive = log_of(X), X > 0
-        normal = normal_log_prob((logs - mean) ** 2, self.scatter)
+        normal = normal_log_prob((logs - mean) ** 2, self.dispersion)
         density = logsigmoid(chance) + normal - logs
         return torch.where(is_positive, density, logsigmoid(-chance))
 
@@ -69,14 +69,14 @@ class ZeroLognormal(Amounts):
         positive, logs = (X > 0).to(X.dtype) * observed, log_of(X)
         signs = positive @ logsigmoid(chance).T
         signs = signs + (observed - positive) @ logsigmoid(-chance).T
-        pairs = centred_pairs(logs, positive, mean, self.scatter)
+        pairs = centred_pairs(logs, positive, mean, self.dispersion)
         return signs + pairs - (positive * logs).sum(1, keepdim=True)
 
     def derivatives(self, X, location):
         """Return first derivatives, and minus the second derivatives."""
         chance, mean = _split_locations(location)
         prob, is_positive = torch.sigmoid(chance), (X > 0).to(location.dtype)
-        mean_information = is_positive / self.scatter
+        mean_information = is_positive / self.dispersion
         derivatives = is_positive - prob, mean_information * (log_of(X) - mean)
         curvatures = prob * (1 - prob), mean_information
         shape = derivatives[0].shape
@@ -87,7 +87,7 @@ class ZeroLognormal(Amounts):
     def shape_derivatives(self, X, location):
         _, mean = _split_locations(location)
         is_positive = (X > 0).to(location.dtype)
-        square = (log_of(X) - mean) ** 2 / self.scatter
+        square = (log_of(X) - mean) ** 2 / self.dispersion
         return 0.5 * is_positive * (square - 1), 0.5 * is_positive.expand_as(square)
 
     standardises_net_inputs = True
@@ -101,7 +101,7 @@ class ZeroLognormal(Amounts):
     def mean(self, location):
         """Return the expected amount."""
         chance, mean = _split_locations(location)
-        return torch.sigmoid(chance) * amounts_of(mean + self.scatter / 2)
+        return torch.sigmoid(chance) * amounts_of(mean + self.dispersion / 2)
 
     def draw(self, location, uniform):
         chance, mean = _split_locations(location)
@@ -109,7 +109,7 @@ class ZeroLognormal(Amounts):
         level = (uniform - zero) / (1 - zero)
         eps = torch.finfo(level.dtype).eps
         level = level.clamp(eps, 1 - eps)  # so that quantiles are finite
-        noise = self.scatter.sqrt() * torch.special.ndtri(level)
+        noise = self.dispersion.sqrt() * torch.special.ndtri(level)
         return torch.where(uniform < zero, 0.0, amounts_of(mean + noise))
 
 

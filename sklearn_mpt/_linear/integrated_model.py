@@ -44,6 +44,7 @@ from sklearn_mpt._integration.prior_grid import (
     spacings,
 )
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
+from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.integrated_sums import RowContext, point_of, varies_in_rows
 from sklearn_mpt._linear.integrated_training import (
@@ -280,7 +281,7 @@ class IntegratedModel(LinearModel):
         likelihood = self.likelihood
         coefs = likelihood.centre(result.coefs.cpu().T).numpy()
         likelihood_at_result = likelihood.at(result.shape_params.cpu())
-        shape_attributes = likelihood_at_result.attributes(fitted["_scale"])
+        shape_attributes = fitted_attributes(likelihood_at_result, fitted["_scale"])
         components = simple_axes(coefs[:-1], self.params.rotation)
         return shape_attributes | _attributes_in_units(
             components, coefs[-1], fitted, likelihood

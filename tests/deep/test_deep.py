@@ -129,7 +129,7 @@ def test_encoder_can_be_the_posterior_of_a_linear_decoder():
 
 def test_noise_variance_has_a_floor():
     noise = Gaussian(torch.tensor(0.0, dtype=torch.float64))
-    assert 1e-6 < noise.scatter < 1e-4
+    assert 1e-6 < noise.dispersion < 1e-4
 
 
 def test_bounds_are_exact_where_the_encoder_is():

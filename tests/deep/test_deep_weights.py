@@ -164,7 +164,7 @@ def test_noise_is_that_of_held_out_rows():
     losses, noises = [], []
     for _ in range(3):
         losses.append(held_out.losses(module).mean().item())
-        noises.append(module.likelihood.scatter.item())
+        noises.append(module.likelihood.dispersion.item())
         held_out.set_noise(module, shrunk_minimum)
     assert losses[1] < losses[0] - 0.01
     assert noises[2] == pytest.approx(noises[1], rel=0.01)
@@ -176,12 +176,12 @@ def test_an_interrupt_leaves_noise_as_it_was():
         raise KeyboardInterrupt
 
     module = module_of(copy.deepcopy(vars(trained())), Gaussian(), "cpu")
-    X, before = torch.tensor(rows()), module.likelihood.scatter.item()
+    X, before = torch.tensor(rows()), module.likelihood.dispersion.item()
     held_out = TrainingRows.from_arrays(X.float())
     held_out = ValidationRows(held_out, 25, SampleCounts(4, 8, 1), 0)
     with pytest.raises(KeyboardInterrupt):
         held_out.set_noise(module.float(), interrupted)
-    assert module.likelihood.scatter.item() == pytest.approx(before, rel=1e-5)
+    assert module.likelihood.dispersion.item() == pytest.approx(before, rel=1e-5)
 
 
 def test_a_number_is_drawn_to_zero_by_its_error():

@@ -22,7 +22,10 @@ from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
 from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
 from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
 from sklearn_mpt._likelihoods import Columns, Likelihood  # noqa: E402
-from sklearn_mpt._likelihoods.base import shape_blocks  # noqa: E402
+from sklearn_mpt._likelihoods.base import (  # noqa: E402
+    fitted_attributes,
+    shape_blocks,
+)
 from sklearn_mpt._linear.integrated_sums import row_node_sums  # noqa: E402
 from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
 
@@ -95,7 +98,7 @@ def test_log_probabilities_are_those_of_scipy():
     location = np.random.default_rng(3).normal(size=6)
     X = np.array([[0, 0.3, 0, 2.0, 0.0], [3, 4.0, 7, 0.1, 2.5], [1, 1, 1, 1, 1.0]])
     found = likelihood.entry_log_prob(torch.from_numpy(X), torch.from_numpy(location))
-    attributes = likelihood.attributes(np.ones(5))
+    attributes = fitted_attributes(likelihood, np.ones(5))
     shape = 1 / attributes["dispersion_"][1]
     size = 1 / attributes["dispersion_"][2]
     mean = np.exp(location)
@@ -255,7 +258,9 @@ def test_draws_of_large_counts_have_mean_and_spread_of_their_kind(kind, log_mean
     location = torch.full((1, 1), log_mean).double()
     drawn, mean = draws(kind, 2000, location, likelihood).numpy(), np.exp(log_mean)
     dispersion = (
-        0.0 if kind == "poisson" else likelihood.attributes(np.ones(1))["dispersion_"]
+        0.0
+        if kind == "poisson"
+        else fitted_attributes(likelihood, np.ones(1))["dispersion_"]
     )
     spread = np.sqrt(mean + dispersion * mean**2)
     assert np.isfinite(drawn).all()
@@ -275,7 +280,7 @@ def test_draws_of_large_counts_have_the_quantiles_of_scipy(kind):
     if kind == "poisson":
         law = stats.poisson(mean)
     else:
-        size = 1 / likelihood.attributes(np.ones(1))["dispersion_"].item()
+        size = 1 / fitted_attributes(likelihood, np.ones(1))["dispersion_"].item()
         law = stats.nbinom(size, size / (size + mean))
     expected = law.ppf(level[:, 0].numpy())
     assert_allclose(drawn, expected, rtol=1e-5, atol=0.01 * law.std())

@@ -280,7 +280,7 @@ def test_gaussian_features_agree_with_their_closed_form():
     """Quadrature of row_node_sums against masked_sums, but for the noise."""
     rng = np.random.default_rng(0)
     likelihood = Gaussian(torch.tensor(0.7, dtype=torch.float64))
-    log_noise = likelihood.scatter.detach().log()
+    log_noise = likelihood.dispersion.detach().log()
     coefs = torch.tensor(rng.normal(size=(4, 2)))
     X = torch.tensor(rng.normal(size=(6, 4)))
     X[0, 1] = torch.nan

@@ -376,7 +376,7 @@ def test_derivatives_in_the_tails_are_those_of_scipy():
     location = torch.full((5, 1), 0.4, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         log_prob = likelihood.entry_log_prob(codes, location)
-    log_noise = np.log(likelihood.scatter.item())
+    log_noise = np.log(likelihood.dispersion.item())
     assert_allclose(log_prob.detach(), expected(0.4, log_noise), rtol=1e-9)
     slope, information = (d.detach() for d in likelihood.derivatives(codes, location))
     step = 1e-4
