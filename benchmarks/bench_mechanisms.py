@@ -48,7 +48,6 @@ from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._fitting import exact_steps, noisy_steps
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
-from sklearn_mpt._fitting.schedule_free import AdamSteps
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._items import abilities as item_abilities
 from sklearn_mpt._items import curves as item_curves
@@ -59,7 +58,6 @@ from sklearn_mpt._items import sampling as item_sampling
 from sklearn_mpt._items import solver as item_solver
 from sklearn_mpt._items.spacing import SCORING
 from sklearn_mpt._linear import gaussian_model
-from sklearn_mpt._masked import estimator as masked_estimator
 from sklearn_mpt._masked.columns import MixtureHead
 from sklearn_mpt._measure import contributions as contributions_module
 from sklearn_mpt._measure import designs
@@ -746,18 +744,6 @@ MIXTURE_NUMBERS = {
 }
 
 
-def net_fit(case, seed):
-    """Log-likelihood of test rows by a masked autoencoder, epochs, and seconds."""
-    X = scale(numbers_of(case)[:, :8])
-    X = np.random.default_rng(seed).permutation(X)[:300]
-    half = len(X) // 2
-    model = MPTMaskedAutoencoder(random_state=seed, max_iter=200)
-    start = time.process_time()
-    model.fit(X[:half])
-    seconds = time.process_time() - start
-    return {"LML": model.score(X[half:]), "epochs": model.n_iter_, "seconds": seconds}
-
-
 def no_weight(*args):
     return 0.0
 
@@ -905,10 +891,6 @@ MECHANISMS = {
     "regressions": (regressions, FACTOR_FITS),
     **TEXT_NUMBERS,
     "trends": (trends, list(TEXT_MODELS)),
-    "net steps": (
-        number(net_fit, masked_estimator, "STEPS", AdamSteps()),
-        MIXED_TABLES,
-    ),
     "item moves": (
         number(item_fit, item_solver.ItemSolver, "gain_of_move", 1e-5),
         list(MANY_TABLES),

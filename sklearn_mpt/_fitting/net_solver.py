@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
-from sklearn_mpt._fitting.schedule_free import STEPS, ScheduleFreeAdam
+from sklearn_mpt._fitting.schedule_free import ScheduleFreeAdam
 from sklearn_mpt._fitting.stopping import fall_of_lowest, trend, trend_of_rows
 
 
@@ -40,7 +40,6 @@ class NetSolver(Solver):
         ``after_training(module)``. Mean losses decide which start is best, when to
         stop, and the parameters of which epoch are kept. None: the training loss
         decides.
-    steps : AdamSteps
     other_starts : sequence of dict
         States of the module, to start from instead of its own.
     log_scale : float
@@ -74,7 +73,6 @@ class NetSolver(Solver):
         learning_rate,
         *,
         validation=None,
-        steps=STEPS,
         other_starts=(),
         log_scale=0.0,
         tol=0.0,
@@ -88,7 +86,6 @@ class NetSolver(Solver):
         self.objective = objective
         self.learning_rate = learning_rate
         self.validation = validation
-        self.steps = steps
         self.other_starts = other_starts
         self.log_scale = log_scale
         self.tol = tol
@@ -113,7 +110,7 @@ class NetSolver(Solver):
         parameters = {
             k: p for k, p in self.module.named_parameters() if p.requires_grad
         }
-        return ScheduleFreeAdam(parameters, self.learning_rate, self.steps)
+        return ScheduleFreeAdam(parameters, self.learning_rate)
 
     def _state(self):
         """Return copies of the parameters and buffers of the module."""

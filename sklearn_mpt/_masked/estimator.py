@@ -34,12 +34,7 @@ from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
 from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
-from sklearn_mpt._masked.training import (
-    STEPS,
-    MaskedLoss,
-    MaskedSolver,
-    ValidationLosses,
-)
+from sklearn_mpt._masked.training import MaskedLoss, MaskedSolver, ValidationLosses
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
@@ -380,7 +375,6 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
             loss if data.is_all else loss.as_part(),
             fitted["_learning_rate"] if rate == "auto" else float(rate),
             validation=validation,
-            steps=STEPS,
             log_scale=log_scale,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,

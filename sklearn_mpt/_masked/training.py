@@ -6,10 +6,7 @@ import torch
 
 from sklearn_mpt._fitting.minibatches import MinibatchLoss
 from sklearn_mpt._fitting.net_solver import NetSolver
-from sklearn_mpt._fitting.schedule_free import AdamSteps
 
-# Half as many steps as those of deep models, on twice the rows.
-STEPS = AdamSteps(squares_decay=0.98, warm_up=75)
 CHUNK = 1024  # number of pairs of a row and a mask that are computed at a time
 
 

@@ -160,7 +160,8 @@ def test_units_of_amounts_shift_their_density_alone(kind):
     if kind == "zero_lognormal":
         X[rng.random(X.shape) < 0.3] = 0
     scale = np.array([1e-6, 1e6, 1e3])
-    make = MPTMaskedAutoencoder(likelihood=kind, **SMALL)
+    # which epoch validation rows keep may be decided by rounding
+    make = MPTMaskedAutoencoder(likelihood=kind, early_stopping=False, **SMALL)
     given, other = clone(make).fit(X), clone(make).fit(X * scale)
     log_prob = other.score_samples(X * scale) + (X > 0) @ np.log(scale)
     assert_allclose(log_prob, given.score_samples(X), atol=1e-3)
@@ -388,7 +389,7 @@ def test_ten_distinct_values_are_ten_spikes():
         hidden_layer_sizes=(16,),
         n_mixtures=10,
         dropout=0.0,
-        max_iter=8,
+        max_iter=30,
         early_stopping=False,
         random_state=0,
     )
@@ -576,7 +577,7 @@ def test_columns_of_every_kind_have_conditionals_that_sum_to_one():
     columns["zero_lognormal"][level < -0.5] = 0
     X, kinds = np.column_stack(list(columns.values())).astype(float), list(ANY_KIND)
     model = MPTMaskedAutoencoder(
-        likelihood=kinds, **SMALL | {"max_iter": 2, "learning_rate": 0.02}
+        likelihood=kinds, **SMALL | {"max_iter": 4, "learning_rate": 0.02}
     )
     model.fit(with_gaps(X))
     assert np.isfinite(model.impute(with_gaps(X), "sample", random_state=0)).all()
