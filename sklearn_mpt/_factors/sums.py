@@ -25,10 +25,8 @@ from sklearn_mpt._fitting.natural_gradient import (
     Curvature,
     Point,
     Sums,
-    latent_rescaling,
 )
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 # Least ratio of a conditional variance to the noise. It is computed as a difference,
@@ -234,9 +232,7 @@ def masked_sums(
     information = (
         _information(C, z, entry_weight, m, symmetric) if with_information else None
     )
-    v_z = v.T @ z
-    rescaling = latent_rescaling(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
-    return Sums.from_rows(value, weight, gradient, information, rescaling)
+    return Sums.from_rows(value, weight, gradient, information)
 
 
 def resolved_targets(target, visible, ratio, max_ratio=MAX_RATIO):
@@ -306,11 +302,7 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     coef_gradient = torch.cat([loading_gradient, (weight @ error)[:, None]], 1)
     gradient = Point(coef_gradient / m.noise[:, None], noise_gradient)
     information = _information(C, z, entry_weight, m, symmetric)
-    second = symmetric.unpack((weight @ packed)[None])[0] + weighted_z.T @ z
-    eye = identity(len(second), second)
-    scale = 0.5 * (second - weight.sum() * eye)
-    rescaling = latent_rescaling(scale, weighted_z.sum(0))
-    return Sums.from_rows(value, weight, gradient, information, rescaling)
+    return Sums.from_rows(value, weight, gradient, information)
 
 
 def location_gradients(X, present, point, symmetric):
@@ -372,11 +364,8 @@ def moment_sums(product, variance, visible, target, point, symmetric):
     )
     gradient = Point(torch.nn.functional.pad(loading_gradient, (0, 1)), noise_gradient)
     information = _moment_information(C + z_z, len(variance), m)
-    total, square = v_z.sum(0), (value**2).sum()
-    rescaling = latent_rescaling(
-        0.5 * (total + total.mT) - G.sum(0), torch.zeros_like(total[0])
-    )
-    return Sums(value.sum(), square, gradient, information, len(visible), rescaling)
+    square = (value**2).sum()
+    return Sums(value.sum(), square, gradient, information, len(visible))
 
 
 def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
@@ -397,9 +386,7 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     loading_gradient = torch.nn.functional.pad(loading_gradient, (0, 1))
     gradient = Point(n_rows * loading_gradient, n_rows * noise_gradient)
     information = _moment_information(second[None], d, m).times(n_rows)
-    eye = identity(len(C), C)
-    rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
-    return Sums(value, value**2 / n_rows, gradient, information, n_rows, rescaling)
+    return Sums(value, value**2 / n_rows, gradient, information, n_rows)
 
 
 def _moment_information(second, n_features, m):
