@@ -12,13 +12,13 @@ from sklearn_mpt._fitting.natural_gradient import (
     full_step,
     with_rescaling,
 )
-from sklearn_mpt._fitting.phases import best_of_short_runs
+from sklearn_mpt._fitting.phases import best_of_runs
 
 
 def best_of_points(objective, points, n_epochs):
     """Return the end of the best of several short runs, from points."""
     runs = [Ascent(objective, point, escapes=False) for point in points]
-    return best_of_short_runs(runs, n_epochs).point
+    return best_of_runs(runs, n_epochs).point
 
 
 class Ascent(ExactSteps):

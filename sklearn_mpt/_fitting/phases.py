@@ -6,7 +6,7 @@ of a row. So a few steps with masks, which cost less or escape from a poor start
 followed by steps on that sum, which has no noise of masks.
 """
 
-from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
+from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver, run
 
 
 def ends_without_masks(mask_rate, n_masks):
@@ -18,29 +18,16 @@ def ends_without_masks(mask_rate, n_masks):
     return n_masks == "auto" and mask_rate == "uniform"
 
 
-def best_of_short_runs(solvers, n_epochs):
-    """Train each of several solvers; return the one with the least loss.
+def best_of_runs(solvers, max_iter):
+    """Run each of several solvers, and return the one with the least loss.
 
-    A run that has converged ends. The losses are those of the last epochs. They have no
-    noise, or all the same. Runs that diverge are left out; if all do, that of the last
-    one is raised.
+    The losses are those of the last epochs. They have no noise, or all the same. Runs
+    that diverge are left out; if all do, that of the last one is raised.
     """
-
-    def train(solver):
-        for _ in range(n_epochs):
-            solver.step()
-            if solver.terminate():
-                break
-
-    return best_of_runs(solvers, train)
-
-
-def best_of_runs(solvers, train):
-    """Call `train` for each of several solvers; see `best_of_short_runs`."""
     finished, divergence = [], None
     for solver in solvers:
         try:
-            train(solver)
+            run(solver, max_iter)
         except DIVERGENCE as error:
             divergence = error
         else:

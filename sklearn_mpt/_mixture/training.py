@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._fitting.fit_loop import Solver, run
+from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.natural_gradient import error_of_groups
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
@@ -156,7 +156,7 @@ def best_of_starts(rows, starts, tol, max_iter):
     if len(starts) == 1:
         return starts[0]
     runs = [EM(rows, [start], tol=tol) for start in starts]
-    return best_of_runs(runs, lambda solver: run(solver, max_iter)).components
+    return best_of_runs(runs, max_iter).components
 
 
 class EM(Solver):

@@ -3,7 +3,7 @@
 import pytest
 
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.phases import best_of_short_runs
+from sklearn_mpt._fitting.phases import best_of_runs
 
 
 class Run(Solver):
@@ -25,6 +25,6 @@ class Run(Solver):
 
 def test_runs_that_diverge_are_left_out():
     runs = [Run(3.0), Run(None), Run(1.0), Run(2.0)]
-    assert best_of_short_runs(runs, 2) is runs[2]
+    assert best_of_runs(runs, 2) is runs[2]
     with pytest.raises(FloatingPointError):
-        best_of_short_runs([Run(None), Run(None)], 1)
+        best_of_runs([Run(None), Run(None)], 1)
