@@ -446,10 +446,11 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return X
 
-    standardises_net_inputs = False  # whether `net_inputs` are standardised before use
-
     def net_inputs(self, X: torch.Tensor) -> torch.Tensor:
-        """Return the inputs, for these entries, of a net without latent variables."""
+        """Return the inputs, for these entries, of a net without latent variables.
+
+        They are standardised, if features take any number.
+        """
         return self.inputs(X)
 
     def precision(

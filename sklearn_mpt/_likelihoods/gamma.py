@@ -98,8 +98,6 @@ class Gamma(Amounts):
         information = shape**2 * torch.polygamma(1, shape) - shape
         return -shape * derivative, information.expand_as(derivative)
 
-    standardises_net_inputs = True
-
     def inputs(self, X):
         """Return logarithms."""
         return log_of(X)

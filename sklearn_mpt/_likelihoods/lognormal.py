@@ -48,8 +48,6 @@ class Lognormal(Amounts):
         square = (log_of(X) - location) ** 2 / self.dispersion
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 
-    standardises_net_inputs = True
-
     def inputs(self, X):
         """Return logarithms."""
         return log_of(X)

@@ -90,8 +90,6 @@ class NegativeBinomial(DispersionLikelihood):
         derivative = location_derivative - size * (digammas + logsigmoid(-t))
         return derivative, derivative**2
 
-    standardises_net_inputs = True
-
     def inputs(self, X):
         """Return log(1 + count)."""
         return torch.log1p(X)

@@ -90,8 +90,6 @@ class ZeroLognormal(Amounts):
         square = (log_of(X) - mean) ** 2 / self.dispersion
         return 0.5 * is_positive * (square - 1), 0.5 * is_positive.expand_as(square)
 
-    standardises_net_inputs = True
-
     def inputs(self, X):
         """Return 1.0 for positive amounts, and their logarithms; zero has none."""
         is_positive = X > 0

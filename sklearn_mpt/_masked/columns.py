@@ -125,7 +125,7 @@ class LikelihoodHead(ColumnHead):
         return np.concatenate(arrays, 1).ravel()
 
     def units_of_inputs(self, X, weight):
-        if not self.likelihood.standardises_net_inputs:
+        if self.likelihood.values_of_each(X.shape[1]) is not None:
             return super().units_of_inputs(X, weight)
         present = np.repeat(~np.isnan(X), self.n_inputs, axis=1)
         read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()
