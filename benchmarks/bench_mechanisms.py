@@ -748,15 +748,6 @@ def no_weight(*args):
     return 0.0
 
 
-TEXT_NUMBERS = {
-    "weights": (
-        number(text_scores, estimates, "weight_of_means", no_weight),
-        list(TEXT_MODELS),
-    ),
-    "parabola": (number(text_scores, estimates, "N_OF_CURVE", 1), list(TEXT_MODELS)),
-}
-
-
 class RidgeConditionals:
     """Normal conditionals by a ridge regression on masked columns: of no joint density.
 
@@ -889,7 +880,10 @@ MECHANISMS = {
     ),
     "promises": (promises, NOISY_FITS),
     "regressions": (regressions, FACTOR_FITS),
-    **TEXT_NUMBERS,
+    "weights": (
+        number(text_scores, estimates, "weight_of_means", no_weight),
+        list(TEXT_MODELS),
+    ),
     "trends": (trends, list(TEXT_MODELS)),
     "item moves": (
         number(item_fit, item_solver.ItemSolver, "gain_of_move", 1e-5),

@@ -8,12 +8,11 @@ from scipy.special import factorial
 
 from sklearn_mpt._measure.standard_errors import contrast_scale
 
-# Constants of the weight w of C - A, see `weight_of_means`. benchmarks/RESULTS.rst,
-# "Texts: constants of the estimate along orders", has variances with half and twice of
-# each; the expectation is the same for every fixed w.
-N_OF_CURVE = 3  # parameters of a parabola
-# Standard deviation of the prior of w, in ratios of two variances. Where the standard
-# error of an estimate of w is as large as the ratio, w shrinks by 1 / 26.
+# Standard deviation of the prior of the weight w of C - A, see `weight_of_means`, in
+# ratios of two variances. Where the standard error of an estimate of w is as large as
+# the ratio, w shrinks by 1 / 26. benchmarks/RESULTS.rst, "Texts: constants of the
+# estimate along orders", has variances with half and twice of it; the expectation is
+# the same for every fixed w.
 PRIOR_SCALE = 5
 
 
@@ -276,11 +275,12 @@ def weight_of_means(next_ones, means, forecasts, variance):
 
     because a token that is drawn does not affect the steps before. V is the variance of
     C - A. Each row gives an estimate of it, as :math:`b_t` is drawn from the hidden
-    tokens. The covariances are estimated from few orders, with a parabola in t as the
-    mean of :math:`l_t`. A forecast :math:`f_t` of :math:`l_t` serves as a control
-    variate, because the sum over t of :math:`\mathrm{Cov}(b_t - a_t, f_t)` is known: it
-    is -V. So :math:`l_t - k f_t` is put in the place of :math:`l_t`, and :math:`1 - k`
-    in that of 1. The factor k is the slope of a regression.
+    tokens. So :math:`b_t - a_t` has the expectation 0, and the covariances are
+    estimated by means over orders of products. A forecast :math:`f_t` of :math:`l_t`
+    serves as a control variate, because the sum over t of
+    :math:`\mathrm{Cov}(b_t - a_t, f_t)` is known: it is -V. So :math:`l_t - k f_t` is
+    put in the place of :math:`l_t`, and :math:`1 - k` in that of 1. The factor k is the
+    slope of a regression.
 
     If the conditionals belong to one joint distribution, C has no variance, and w is 0.
     If A and C are uncorrelated, :math:`w = \mathrm{Var}(C) / V`. So the estimate is the
@@ -308,24 +308,15 @@ def weight_of_means(next_ones, means, forecasts, variance):
     if ratio == 0:
         return 0.0
     control = next_ones - means
-    later = _without_curve(means[:, ::-1].cumsum(axis=1)[:, ::-1] - means)
-    forecasts = _without_curve(forecasts)
+    later = means[:, ::-1].cumsum(axis=1)[:, ::-1] - means
     squares = (forecasts**2).sum()
     k = np.clip((later * forecasts).sum() / squares, 0, 1) if squares > 0 else 0.0
     later -= k * forecasts
-    n_free = len(means) - min(1, N_OF_CURVE / means.shape[1])
-    min_noise = 1 - k + (control * later).sum() / n_free / variance
+    min_noise = 1 - k + (control * later).sum() / len(means) / variance
     residuals = later + (1 - k - min_noise) * control
     of_estimate = ((control * residuals) ** 2).sum() / (control**2).sum() ** 2
     of_prior = (PRIOR_SCALE * ratio) ** 2
     return float(np.clip(min_noise * of_prior / (of_prior + of_estimate), 0, 1))
-
-
-def _without_curve(values):
-    """Subtract a parabola in the step, fitted to all orders, (n_orders, n_places)."""
-    steps = np.linspace(-1, 1, values.shape[1])
-    degree = min(N_OF_CURVE, len(steps)) - 1
-    return values - np.polyval(np.polyfit(steps, values.mean(axis=0), degree), steps)
 
 
 def _between_pairs(estimates, n_all):
