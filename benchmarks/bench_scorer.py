@@ -687,7 +687,7 @@ def combine_parts(draw, windows, parts, rng):
             np.take_along_axis(array, groups, axis=0).sum(axis=1)
             for array in (values, variances)
         )
-        scale = draw.layout(len(window.places)).usual_variance
+        scale = draw.layout(len(window.positions)).usual_variance
         table.append([totals, of_totals, np.full(len(totals), scale)])
     return DrawGroups(draw, *np.moveaxis(table, 1, 0))
 

@@ -154,25 +154,25 @@ class JointModel(PreTrainedModel):
         for pattern in hidden.unique(dim=0):
             rows = (hidden == pattern).all(dim=1).nonzero()[:, 0]
             letters, are_hidden = ids[rows].T - 1, pattern.tolist()
-            for place in range(len(are_hidden)):
-                marginal = self.log_marginal(letters, are_hidden, place)
-                logits[rows, place, 1:] = marginal
+            for position in range(len(are_hidden)):
+                marginal = self.log_marginal(letters, are_hidden, position)
+                logits[rows, position, 1:] = marginal
         return MaskedLMOutput(logits=logits.to(input_ids.device))
 
-    def log_marginal(self, letters, are_hidden, place):
-        """Log-probabilities of the letters at a place, unnormalised.
+    def log_marginal(self, letters, are_hidden, position):
+        """Log-probabilities of the letters at a position, unnormalised.
 
-        For texts that hide the same places, with one row of `letters` for each place:
-        (n_texts, 3), or (3,) if every other place is hidden.
+        For texts that hide the same positions, with one row of `letters` for each
+        position: (n_texts, 3), or (3,) if every other position is hidden.
         """
         n_more = self.log_joint.ndim - len(are_hidden)  # letters that would follow
         unseen = [*are_hidden, *[True] * n_more]
-        others = [i for i in range(len(unseen)) if i != place]
+        others = [i for i in range(len(unseen)) if i != position]
         table, summed = self.log_joint, [i for i in others if unseen[i]]
         if summed:
             table = table.logsumexp(summed, keepdim=True)
         seen = tuple(0 if unseen[i] else letters[i] for i in others)
-        return table.movedim(place, -1)[seen]
+        return table.movedim(position, -1)[seen]
 
 
 class ModelWithoutOneLetter(JointModel):

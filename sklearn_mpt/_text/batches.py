@@ -80,7 +80,7 @@ def _blocks(windows, draw, batch_tokens):
     """
     block, n_tokens = [], 0
     for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
-        if len(windows[i].places):
+        if len(windows[i].positions):
             block.append(i)
             n_tokens += draw.n_rows(windows[i]) * len(windows[i])
         if n_tokens >= BLOCK_BATCHES * batch_tokens:
@@ -115,8 +115,8 @@ def _score_block(language_model, windows, draw):
     first_targets = np.cumsum([0, *map(len, targets)])[first_rows]
     bounds = zip(windows, pairwise(first_targets), pairwise(first_rows), strict=True)
     return [
-        draw.estimate(window, log_prob[slice(*places)], targets[slice(*own_rows)])
-        for window, places, own_rows in bounds
+        draw.estimate(window, log_prob[slice(*own_targets)], targets[slice(*own_rows)])
+        for window, own_targets, own_rows in bounds
     ]
 
 
@@ -125,7 +125,7 @@ def _score_in_confident_order(language_model, windows, draw):
 
     The choice depends on the visible tokens only.
     """
-    hidden = [window.at(window.places) for window in windows]
+    hidden = [window.at(window.positions) for window in windows]
     log_probs = [np.zeros(len(window)) for window in windows]
     while any(mask.any() for mask in hidden):
         rows = [
@@ -135,11 +135,11 @@ def _score_in_confident_order(language_model, windows, draw):
         for row, prediction in zip(rows, predictions, strict=True):
             log_prob, largest = prediction.T
             best = np.argmax(largest)
-            place = np.flatnonzero(row.target)[best]
-            log_probs[row.window][place] = log_prob[best]
-            hidden[row.window] = row.hidden & ~windows[row.window].at(place)
+            position = np.flatnonzero(row.target)[best]
+            log_probs[row.window][position] = log_prob[best]
+            hidden[row.window] = row.hidden & ~windows[row.window].at(position)
     return [
-        exact_scores(tokens[window.places])
+        exact_scores(tokens[window.positions])
         for window, tokens in zip(windows, log_probs, strict=True)
     ]
 
@@ -172,7 +172,9 @@ def predict_by_row(language_model, windows, rows, pick=None):
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i].hidden))
     longest_first = [rows[i] for i in order]
     log_prob, targets, _ = predict(language_model, windows, longest_first, pick)
-    parts = np.split(log_prob, np.cumsum([len(places) for places in targets])[:-1])
+    parts = np.split(
+        log_prob, np.cumsum([len(positions) for positions in targets])[:-1]
+    )
     part_of = dict(zip(order, parts, strict=True))
     return [part_of[i] for i in range(len(rows))]
 
@@ -180,7 +182,7 @@ def predict_by_row(language_model, windows, rows, pick=None):
 def _check_numbers(log_prob, targets, owners, windows):
     """Refuse predictions that are NaN; the message names the text."""
     if np.isnan(log_prob).any():
-        rows = np.repeat(owners, [len(places) for places in targets])
+        rows = np.repeat(owners, [len(positions) for positions in targets])
         is_nan = np.isnan(log_prob).reshape(len(rows), -1).any(axis=1)
         first = windows[rows[is_nan.argmax()]]
         raise NotFiniteError(

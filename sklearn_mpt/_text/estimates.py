@@ -30,8 +30,10 @@ class WindowScores(NamedTuple):
     cautious: np.ndarray  # contrasts of the terms, shape (n_terms, n_more_draws)
     sizes: np.ndarray  # mean score at each mask size, shape (n_sizes,)
     size_contrasts: np.ndarray  # shape (n_sizes, n_draws)
-    tokens: np.ndarray  # contributions of the tokens; the sum is the score, (n_places,)
-    token_contrasts: np.ndarray  # shape (n_draws, n_places)
+    tokens: (
+        np.ndarray
+    )  # contributions of the tokens; the sum is the score, (n_positions,)
+    token_contrasts: np.ndarray  # shape (n_draws, n_positions)
 
 
 _NOTHING, _NO_NOISE = np.zeros(0), np.zeros((0, 0))
@@ -68,7 +70,7 @@ class WindowLayout:
         return np.repeat(of_terms, self.counts * self.n_steps)
 
     @property
-    def places(self):
+    def indices(self):
         """Term of each draw, and its index in that term; two int arrays (n_draws,)."""
         terms = np.repeat(np.arange(len(self.counts)), self.counts)
         return terms, np.arange(len(terms)) - (np.cumsum(self.counts) - self.counts)[
@@ -93,12 +95,12 @@ class WindowLayout:
         has fewer draws than others, NaN if the variance is unknown.
         """
         draws = scores.reshape(-1, self.n_steps).sum(axis=1)
-        terms, places = self.places
+        terms, indices = self.indices
         means = np.bincount(terms, draws) / self.counts
         contrasts = np.zeros((len(means), self.counts.max()))
         with np.errstate(invalid="ignore"):
             deviations = draws - means[terms]
-        contrasts[terms, places] = _scaled(self.scales[terms], deviations)
+        contrasts[terms, indices] = _scaled(self.scales[terms], deviations)
         return means, contrasts
 
     def contrasts_of_tokens(self, rows, tokens, values, n_tokens):
@@ -108,12 +110,12 @@ class WindowLayout:
         independent, so contrasts of draws with the same index in different terms can be
         added.
         """
-        terms, places = (np.repeat(index, self.n_steps)[rows] for index in self.places)
+        terms, indices = (np.repeat(i, self.n_steps)[rows] for i in self.indices)
         n_draws = self.counts.max()
-        index = places * n_tokens + tokens
+        cells = indices * n_tokens + tokens
         with np.errstate(invalid="ignore"):
             scaled = _scaled(self.scales[terms], values)
-            sums = np.bincount(index, scaled, n_draws * n_tokens)
+            sums = np.bincount(cells, scaled, n_draws * n_tokens)
             sums = sums.reshape(n_draws, n_tokens)
             return sums - sums.mean(axis=0)
 
@@ -134,7 +136,7 @@ def average_terms(window, log_prob, targets, draw):
     -------
     WindowScores
     """
-    n_targets = np.array([len(places) for places in targets])
+    n_targets = np.array([len(positions) for positions in targets])
     layout = draw.layout(draw.n_units(window))
     rows = np.repeat(np.arange(len(targets)), n_targets)
     tokens = np.concatenate(targets)
@@ -142,8 +144,8 @@ def average_terms(window, log_prob, targets, draw):
     means = np.add.reduceat(values, np.cumsum(n_targets) - n_targets)
     of_tokens = np.bincount(tokens, layout.weights[rows] * values, len(window))
     contrasts = layout.contrasts_of_tokens(rows, tokens, values, len(window))
-    places, terms = window.places, layout.reduce(means)
-    noise = of_tokens[places], contrasts[:, places]
+    positions, terms = window.positions, layout.reduce(means)
+    noise = of_tokens[positions], contrasts[:, positions]
     return WindowScores(*terms, terms[1], *terms, *noise)
 
 
@@ -154,7 +156,7 @@ def sum_tokens(window, log_prob, targets, draw):
     """
     tokens = np.zeros(len(window))
     tokens[np.concatenate(targets)] = log_prob
-    return exact_scores(tokens[window.places])
+    return exact_scores(tokens[window.positions])
 
 
 def exact_scores(tokens):
@@ -209,29 +211,29 @@ def _summarise_order(log_prob, steps):
 
     Parameters
     ----------
-    log_prob : ndarray of shape (n_places * (n_places + 1) / 2,)
+    log_prob : ndarray of shape (n_positions * (n_positions + 1) / 2,)
         Log-probabilities of the hidden tokens of each row.
-    steps : ndarray of int of shape (n_places,)
+    steps : ndarray of int of shape (n_positions,)
         Step at which each token becomes visible.
 
     Returns
     -------
-    next_ones, means, forecasts, variances : ndarray of shape (n_places,)
+    next_ones, means, forecasts, variances : ndarray of shape (n_positions,)
         By steps: the log-probability of the next token; the mean of all hidden tokens;
         the forecast of the sum of later means, as if no token changed the predictions
         of others; the variance of the hidden tokens.
-    contributions : ndarray of shape (n_places,)
+    contributions : ndarray of shape (n_positions,)
         By tokens: to the sum of the means.
     """
-    n_places = len(steps)
-    n_hidden = n_places - np.arange(n_places)
-    values = np.zeros((n_places, n_places))  # by steps and tokens
-    values[steps >= np.arange(n_places)[:, None]] = log_prob
+    n_positions = len(steps)
+    n_hidden = n_positions - np.arange(n_positions)
+    values = np.zeros((n_positions, n_positions))  # by steps and tokens
+    values[steps >= np.arange(n_positions)[:, None]] = log_prob
     means = values.sum(axis=1) / n_hidden
     squares = (values**2).sum(axis=1) / n_hidden
     weights = np.cumsum(1 / n_hidden)  # of a token in the sum of means up to each step
     return (
-        values[steps, np.arange(n_places)][steps.argsort()],
+        values[steps, np.arange(n_positions)][steps.argsort()],
         means,
         values @ weights[steps] - weights * values.sum(axis=1),
         np.maximum(squares - means**2, 0),
@@ -289,7 +291,7 @@ def weight_of_means(next_ones, means, forecasts, variance):
 
     Parameters
     ----------
-    next_ones, means, forecasts : ndarray of shape (n_orders, n_places)
+    next_ones, means, forecasts : ndarray of shape (n_orders, n_positions)
         The values :math:`b_t`, :math:`a_t` and :math:`f_t`.
     variance : float
         The variance V.

@@ -41,16 +41,15 @@ def measure_excess(language_model, windows, seed):
     The expected log-probability of a token under predictions is minus their entropy. If
     they are calibrated, its mean over texts is the mean log-probability of the tokens.
     """
-    windows = [window for window in windows if len(window.places) > 1][
-        : RULES.max_texts
-    ]
+    windows = [window for window in windows if len(window.positions) > 1]
+    windows = windows[: RULES.max_texts]
     if len(windows) < MIN_TEXTS:
         return None
     rng, rows = np.random.default_rng([seed, *b"excess"]), []
     for index, window in enumerate(windows):
-        n_hidden = mask_size(LOW_RATE, len(window.places))
-        for places in (window.places, rng.permutation(window.places)[:n_hidden]):
-            hidden = window.at(places)
+        n_hidden = mask_size(LOW_RATE, len(window.positions))
+        some = rng.permutation(window.positions)[:n_hidden]
+        for hidden in (window.at(window.positions), window.at(some)):
             rows.append(MaskedWindow(index, hidden, hidden))
     surprises = predict_by_row(language_model, windows, rows, _surprise)
     means = np.array([values.mean() for values in surprises])

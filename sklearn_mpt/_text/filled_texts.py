@@ -19,17 +19,17 @@ class TextWriter:
         self.owns_spaces = any(token.startswith(BEGINS) for token in vocabulary)
         self.goes_on = rule_of_words(tokenizer)
 
-    def write(self, text, window, places):
+    def write(self, text, window, positions):
         """Return a text, or a (context, text) pair, with the tokens of its window.
 
-        places : positions of the tokens that were filled in. Without a text, or where
+        positions : those of the tokens that were filled in. Without a text, or where
         the offsets of tokens are unknown, the result is as the tokenizer decodes it.
         """
         ids = window.inputs["input_ids"]
         if text is None or (window.offsets < 0).any():
             return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
         tokens = self.tokenizer.convert_ids_to_tokens(ids.tolist())
-        is_filled = window.at(places)
+        is_filled = window.at(positions)
 
         def write_part(part, is_own):
             own = [tokens[i] for i in np.flatnonzero(is_own)]

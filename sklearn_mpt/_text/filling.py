@@ -13,7 +13,7 @@ from sklearn_mpt._text.excess import AllHiddenExcess, warn_of_excess
 from sklearn_mpt._text.filled_texts import TextWriter
 from sklearn_mpt._text.loading import OpenedModelMixin
 from sklearn_mpt._text.texts import Texts, show, strings_of, whole_text
-from sklearn_mpt._text.unmasking import MaskedPlaces, Unmasker, with_own_ids
+from sklearn_mpt._text.unmasking import MaskedPositions, Unmasker, with_own_ids
 from sklearn_mpt._text.windows import all_special_ids, check_lengths, tokenize
 
 FILL_ORDERS = ("random", "left_to_right", "confident")
@@ -278,12 +278,12 @@ class FillingMixin(OpenedModelMixin):
         _, tokenizer = self._open_again()
         windows = self._windows(self._check_texts(texts))
         hidden = [
-            with_own_ids(window, window.places, tokenizer.mask_token_id)
+            with_own_ids(window, window.positions, tokenizer.mask_token_id)
             for window in windows
         ]
         fills, is_greedy = self._draw_fills(hidden, 1, order, 0.0, None), []
         for window, (fill,) in zip(windows, fills, strict=True):
-            ids = window.inputs["input_ids"][window.places]
+            ids = window.inputs["input_ids"][window.positions]
             tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
             is_greedy.append(tokens == fill.tokens)
         return is_greedy
@@ -317,8 +317,8 @@ class FillingMixin(OpenedModelMixin):
         for i, window in enumerate(windows):
             index, target = divmod(i, len(targets))
             name = f"targets[{target}], {show(targets[target])}, in texts[{index}]"
-            places = _places_of_target(window, masked[index], tokenizer, name)
-            hidden.append(with_own_ids(window, places, tokenizer.mask_token_id))
+            positions = _positions_of_target(window, masked[index], tokenizer, name)
+            hidden.append(with_own_ids(window, positions, tokenizer.mask_token_id))
         blanks = self._blanks(hidden, 1, order, random_state, windows)
         self._unmasker().fill(blanks)
         fills = [
@@ -331,7 +331,7 @@ class FillingMixin(OpenedModelMixin):
         ]
 
     def _blanks(self, windows, n_samples, order, random_state, given=None):
-        """Return the `MaskedPlaces` of copies of windows.
+        """Return the `MaskedPositions` of copies of windows.
 
         given : windows with the tokens that are put in the place of mask tokens.
         """
@@ -341,7 +341,7 @@ class FillingMixin(OpenedModelMixin):
         if given is not None:
             known = [window.inputs["input_ids"] for window in given]
         return [
-            MaskedPlaces.of(
+            MaskedPositions.of(
                 window, self.mask_token_id_, order, [seed, index, i], known[index]
             )
             for index, window in enumerate(windows)
@@ -354,7 +354,7 @@ class FillingMixin(OpenedModelMixin):
 
 def _write(writer, blank, text):
     tokens = writer.tokenizer.convert_ids_to_tokens(blank.ids)
-    written = writer.write(text, blank.window, blank.places)
+    written = writer.write(text, blank.window, blank.positions)
     return Fill(written, tokens, blank.log_prob)
 
 
@@ -377,7 +377,7 @@ def _replace(text, mask, target):
     return tuple(part.replace(mask, target) for part in text)
 
 
-def _places_of_target(window, masked, tokenizer, name):
+def _positions_of_target(window, masked, tokenizer, name):
     """Return the positions of the tokens of a target, by the text with a mask token."""
     ids, before = window.inputs["input_ids"], masked.inputs["input_ids"]
     masks = np.flatnonzero(before == tokenizer.mask_token_id)

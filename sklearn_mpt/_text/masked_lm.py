@@ -128,15 +128,17 @@ class MaskedLM:
     def _forward(self, batch, pick):
         device = self.device
         inputs = {k: torch.tensor(v, device=device) for k, v in batch.inputs.items()}
-        places = tuple(torch.tensor(a, device=device) for a in batch.target.nonzero())
-        labels = inputs["input_ids"][places]
+        at_targets = tuple(
+            torch.tensor(a, device=device) for a in batch.target.nonzero()
+        )
+        labels = inputs["input_ids"][at_targets]
         hidden = torch.tensor(batch.hidden, device=device)
         inputs["input_ids"] = inputs["input_ids"].masked_fill(
             hidden, self.mask_token_id
         )
         if not self.gathered:
-            return pick(self.model(**inputs).logits[places], labels)
-        states = base_of(self.model)(**inputs)[0][places]
+            return pick(self.model(**inputs).logits[at_targets], labels)
+        states = base_of(self.model)(**inputs)[0][at_targets]
         parts = zip(
             states.split(self._logit_rows), labels.split(self._logit_rows), strict=True
         )

@@ -84,10 +84,10 @@ class MaskDraw:
         return METHODS[self.method]
 
     def units(self, window):
-        """Return the number 0, 1, ... of the unit of each place, (n_places,)."""
+        """Return the number 0, 1, ... of the unit of each position, (n_positions,)."""
         if self.mask_blocks is None:
-            return np.arange(len(window.places))
-        return np.unique(window.words[window.places], return_inverse=True)[1]
+            return np.arange(len(window.positions))
+        return np.unique(window.words[window.positions], return_inverse=True)[1]
 
     def n_units(self, window):
         """Return the number of units of a window."""
@@ -117,7 +117,7 @@ class MaskDraw:
         return self._method.plan(window, self)
 
     def orders(self, window):
-        """Yield the orders of a window, as permutations of its places."""
+        """Yield the orders of a window, as permutations of its positions."""
         return self._method.draw_orders(window, self)
 
     def estimate(self, window, log_prob, targets):
@@ -136,7 +136,7 @@ class MaskDraw:
         """
         key = hashlib.blake2b(digest_size=16)
         tokens = window.inputs["input_ids"] if window.key is None else window.key
-        for part in ([self.seed], tokens, window.places):
+        for part in ([self.seed], tokens, window.positions):
             key.update(np.asarray(part, dtype="<i8").tobytes())
         return np.random.default_rng([int.from_bytes(key.digest(), "little"), stream])
 
@@ -167,7 +167,7 @@ def plan_sets(window, draw):
         for chosen in _draw_distinct(rng, n_units, size, n_masks):
             is_chosen = np.zeros(n_units, dtype=bool)
             is_chosen[chosen] = True
-            hidden = window.at(window.places[is_chosen[units]])
+            hidden = window.at(window.positions[is_chosen[units]])
             yield hidden, hidden
 
 
@@ -187,25 +187,25 @@ def lay_out_sets(n_units, draw):
 def plan_orders(window, draw):
     """Hide the tokens that come later in a random order, and score the next one."""
     for order in random_orders(window, draw):
-        places = window.places[order]
-        for step in range(len(places)):
-            yield window.at(places[step:]), window.at(places[step])
+        positions = window.positions[order]
+        for step in range(len(positions)):
+            yield window.at(positions[step:]), window.at(positions[step])
 
 
 def plan_prefixes(window, draw):
     """Hide the tokens that come later in a balanced order, and score all of them."""
     for order in balanced_orders(window, draw):
-        places = window.places[order]
-        for step in range(len(places)):
-            hidden = window.at(places[step:])
+        positions = window.positions[order]
+        for step in range(len(positions)):
+            hidden = window.at(positions[step:])
             yield hidden, hidden
 
 
 def random_orders(window, draw):
-    """Yield distinct random orders of the places of a window."""
-    n_places = len(window.places)
-    n_orders = min(draw.n_masks, factorial(n_places))
-    yield from _draw_distinct(draw.generator(window, 0), n_places, None, n_orders)
+    """Yield distinct random orders of the positions of a window."""
+    n_positions = len(window.positions)
+    n_orders = min(draw.n_masks, factorial(n_positions))
+    yield from _draw_distinct(draw.generator(window, 0), n_positions, None, n_orders)
 
 
 def balanced_orders(window, draw):
@@ -213,56 +213,56 @@ def balanced_orders(window, draw):
 
     They are an order, its reverse, the same order with its halves exchanged, and the
     reverse of that. So a token comes in another quarter in each of them, and effects of
-    its place in the order average out. Each order alone is uniformly random.
+    its position in the order average out. Each order alone is uniformly random.
     """
-    n_places, orders = len(window.places), set()
-    n_wanted = min(draw.n_masks, factorial(n_places))
+    n_positions, orders = len(window.positions), set()
+    n_wanted = min(draw.n_masks, factorial(n_positions))
     rng = draw.generator(window, 0)
     while len(orders) < n_wanted:
-        first = rng.permutation(n_places)
-        second = np.roll(first, n_places // 2)
+        first = rng.permutation(n_positions)
+        second = np.roll(first, n_positions // 2)
         for order in (first, first[::-1], second, second[::-1]):
             if len(orders) < n_wanted and order.tobytes() not in orders:
                 orders.add(order.tobytes())
                 yield order
 
 
-def lay_out_orders(n_places, draw):
+def lay_out_orders(n_positions, draw):
     """Return a layout with one term: the mean over orders of the sum over steps.
 
     The usual variance is in proportion to the number of tokens.
     """
-    n_all = np.array([factorial(n_places)])
+    n_all = np.array([factorial(n_positions)])
     counts = np.minimum(draw.n_masks, n_all).astype(int)
-    return WindowLayout(counts, n_all, n_places, np.array([n_places]), np.ones(1))
+    return WindowLayout(counts, n_all, n_positions, np.array([n_positions]), np.ones(1))
 
 
 def plan_singles(window, draw):
     """Hide each token alone."""
-    for place in window.places:
-        target = window.at(place)
+    for position in window.positions:
+        target = window.at(position)
         yield target, target
 
 
 def plan_words(window, draw):
     """Hide each token and the later tokens of its word, and score the first."""
-    for place in window.places:
-        hidden = window.is_maskable & (window.words == window.words[place])
-        hidden[:place] = False
-        yield hidden, window.at(place)
+    for position in window.positions:
+        hidden = window.is_maskable & (window.words == window.words[position])
+        hidden[:position] = False
+        yield hidden, window.at(position)
 
 
 def plan_blocks(window, draw):
     """Go from left to right: hide all later tokens, and score the next block."""
-    for start in range(0, len(window.places), draw.n_at_once):
-        later = window.places[start:]
+    for start in range(0, len(window.positions), draw.n_at_once):
+        later = window.positions[start:]
         yield window.at(later), window.at(later[: draw.n_at_once])
 
 
-def lay_out_singles(n_places, draw):
+def lay_out_singles(n_positions, draw):
     """Return a layout with one term: the sum over all tokens. Nothing is random."""
     one = np.ones(1)
-    return WindowLayout(np.ones(1, dtype=int), one, n_places, np.zeros(1), one)
+    return WindowLayout(np.ones(1, dtype=int), one, n_positions, np.zeros(1), one)
 
 
 METHODS = {
@@ -285,11 +285,11 @@ DESIGNS = {  # of "mpt"
 }
 
 
-def _draw_distinct(rng, n_places, size, n_wanted):
+def _draw_distinct(rng, n_positions, size, n_wanted):
     """Yield distinct random sets of a size, or distinct orders if the size is None."""
     sets = set()
     while len(sets) < n_wanted:
-        drawn = rng.permutation(n_places)[:size]
+        drawn = rng.permutation(n_positions)[:size]
         key = (drawn if size is None else np.sort(drawn)).tobytes()
         if key not in sets:
             sets.add(key)

@@ -118,7 +118,7 @@ def _mutate(pieces, changed, mutation, name, index_of):
         left, right = index_of(before, start), index_of(after, stop)
         if right != left + 1:
             raise ValueError(
-                f"{name} has {mutation!r}, whose places are no neighbours."
+                f"{name} has {mutation!r}, whose positions are no neighbours."
             )
         pieces[left] = [*pieces[left], *inserted]
         return

@@ -57,7 +57,7 @@ def _part(window, part, index, tokenizer):
         text=index,
         is_fixed=is_fixed,
         is_maskable=is_maskable,
-        places=np.flatnonzero(is_maskable),
+        positions=np.flatnonzero(is_maskable),
         offsets=within,
     )
 

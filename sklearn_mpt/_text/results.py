@@ -86,10 +86,10 @@ def text_curve(scores):
     Repeated texts have the same masks, and so the same errors.
     """
     rates = PERCENT / 100
-    n_places, at_rates = scores.at_rates(rates)
-    counts = np.bincount(scores.first, minlength=len(n_places))
-    has_tokens = n_places > 0
-    per_token = at_rates[has_tokens] / n_places[has_tokens, None]
+    n_positions, at_rates = scores.at_rates(rates)
+    counts = np.bincount(scores.first, minlength=len(n_positions))
+    has_tokens = n_positions > 0
+    per_token = at_rates[has_tokens] / n_positions[has_tokens, None]
     noise = scores.noise_at_rates(rates, counts / max(1, counts[has_tokens].sum()))
     return TextCurve(
         mask_sizes=PERCENT,
@@ -182,7 +182,7 @@ class TextScores:
         their numbers of tokens.
         """
         counts = np.bincount(self.first, minlength=len(self.first))
-        lengths = np.array([len(window.places) for window in self.windows])
+        lengths = np.array([len(window.positions) for window in self.windows])
         weights = np.array([counts[window.text] ** 2 for window in self.windows])
         first_totals = {i: self.scores[i].terms.sum() for i in again}
         with np.errstate(invalid="ignore"):  # from tokens of probability 0
@@ -217,7 +217,7 @@ class TextScores:
         """Return the number of scored tokens of each text, (n_texts,)."""
         counts = np.zeros(len(self.first), dtype=int)
         for window in self.windows:
-            counts[window.text] += len(window.places)
+            counts[window.text] += len(window.positions)
         return counts[self.first]
 
     def at_rates(self, rates):
@@ -266,7 +266,7 @@ class TextScores:
         """Return a key that is equal for equal masks, from the tokens and the seed."""
         key = hashlib.blake2b(np.asarray(self.first, "<i8").tobytes())
         for window in self.windows:
-            for part in ([window.text], window.inputs["input_ids"], window.places):
+            for part in ([window.text], window.inputs["input_ids"], window.positions):
                 key.update(np.asarray(part, dtype="<i8").tobytes())
         draw = self.draw
         draw_params = draw.seed, draw.n_masks, draw.design, draw.mask_blocks
@@ -390,7 +390,7 @@ def _token_scores(text, parts, tokenizer):
     """Join the windows of a text, given with their `WindowScores`."""
 
     def join(values):
-        return np.concatenate([values(window)[window.places] for window, _ in parts])
+        return np.concatenate([values(window)[window.positions] for window, _ in parts])
 
     ids = join(lambda window: window.inputs["input_ids"])
     n_draws = max(len(score.token_contrasts) for _, score in parts)

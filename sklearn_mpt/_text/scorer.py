@@ -355,7 +355,7 @@ class MPTScorer(
             language_model, windows, self._seed, n_draws, self.n_jobs
         )
         if measured.variances is None:
-            n_known = sum(len(window.places) > 1 for window in windows)
+            n_known = sum(len(window.positions) > 1 for window in windows)
             warn_caller(
                 f"design='auto' needs {MIN_TEXTS} different texts of two or more "
                 "tokens that fit into the model to measure the designs, and X has "
@@ -396,9 +396,9 @@ class MPTScorer(
         self._check_is_fitted()
         n_masks = resolve_n_masks(self.n_masks, is_chain=False)
         draw = MaskDraw("mpt", self._seed, n_masks, self._rates)
-        n_places, sums = self._score_texts(X, draw).at_rates(self._rates)
+        n_positions, sums = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
-            return sums / n_places[:, None]
+            return sums / n_positions[:, None]
 
     def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
         """Name the columns of `transform` by their mask rates.

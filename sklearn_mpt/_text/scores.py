@@ -169,7 +169,7 @@ class TextScoresMixin(OpenedModelMixin):
         """
         self._check_is_fitted()
         windows = self._windows(self._check_texts(X))
-        return np.array([len(window.places) for window in windows])
+        return np.array([len(window.positions) for window in windows])
 
     def token_scores(
         self, X: Texts, *, as_frame: bool = False
@@ -239,7 +239,7 @@ class TextScoresMixin(OpenedModelMixin):
         masks = check_masks(mask, windows)
         check_lengths(windows, self.max_length_)
         chosen = [
-            replace(window, places=window.places[text_mask])
+            replace(window, positions=window.positions[text_mask])
             for window, text_mask in zip(windows, masks, strict=True)
         ]
         draw = MaskDraw.of_all_tokens(self._seed)
@@ -368,7 +368,7 @@ class TextScoresMixin(OpenedModelMixin):
         """
         _, tokenizer = self._open_again()
         windows = self._windows(texts)
-        if n_scored < sum(len(window.places) for window in windows):
+        if n_scored < sum(len(window.positions) for window in windows):
             raise ValueError(
                 f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
                 "some; set overflow to 'stride' or 'split', or unit to 'token'."
@@ -513,7 +513,7 @@ def check_masks(masks, windows):
             f"{len(windows)} texts."
         )
     for index, (mask, window) in enumerate(zip(masks, windows, strict=True)):
-        n_tokens = len(window.places)
+        n_tokens = len(window.positions)
         if mask.shape != (n_tokens,) or (n_tokens and mask.dtype != bool):
             raise ValueError(
                 f"mask[{index}] must hold a bool for each of the {n_tokens} tokens of "

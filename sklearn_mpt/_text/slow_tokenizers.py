@@ -73,12 +73,12 @@ def encode_slowly(tokenizer, columns):
                 f"{len(ids)} are expected. Pass a fast tokenizer."
             )
         sequences.append([~mark if mark < 0 else None for mark in ids])
-        places = [
+        bounds = [
             align(part_tokens, part)
             for part_tokens, part in zip(tokens, parts, strict=True)
         ]
         indices = [words_of_tokens(part_tokens, goes_on) for part_tokens in tokens]
-        offsets.append(_laid_out(sequences[-1], places, (0, 0)))
+        offsets.append(_laid_out(sequences[-1], bounds, (0, 0)))
         words.append(_laid_out(sequences[-1], indices, None))
     data["offset_mapping"] = offsets
     data["special_tokens_mask"] = [[i is None for i in row] for row in sequences]

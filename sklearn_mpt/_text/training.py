@@ -148,7 +148,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         ids = batch["input_ids"]
         units = self._units(features, batch)
         fixed = [feature.get(FIXED) for feature in features]
-        if all(places is None for places in fixed):
+        if all(positions is None for positions in fixed):
             is_hidden = self._draw(units)
         else:
             starts = self._starts(features, ids.shape[1])
@@ -240,8 +240,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         is_text = np.asarray(batch.get("attention_mask", ~is_fixed), dtype=bool)
         starts = self._starts(features, ids.shape[1])
         for row, (feature, start) in enumerate(zip(features, starts, strict=True)):
-            places = _unlabelled(feature, row)
-            is_fixed[row, places + start] = True
+            positions = _unlabelled(feature, row)
+            is_fixed[row, positions + start] = True
         return ~is_fixed & is_text
 
     def _draw(self, units, rng=None):
@@ -287,7 +287,7 @@ def _select(feature, names):
 
 
 def _unlabelled(feature, index):
-    """Return the places of a tokenized text whose label is -100, if it has labels.
+    """Return the positions of a tokenized text whose label is -100, if it has labels.
 
     A single label is the class of a text, not a label of tokens.
     """
@@ -338,14 +338,15 @@ def words_of(feature, index, tokenizer):
 
 def _mark(fixed, starts, units):
     """Return True for tokens hidden by fixed masks; positions count from the text."""
-    if any(places is None for places in fixed):
+    n_without = sum(positions is None for positions in fixed)
+    if n_without:
         raise ValueError(
             "features must all have masks from fix_masks, or none of them, but "
-            f"{sum(places is None for places in fixed)} of {len(fixed)} have none."
+            f"{n_without} of {len(fixed)} have none."
         )
     hidden = np.zeros(units.shape, dtype=bool)
-    for row, (places, start) in enumerate(zip(fixed, starts, strict=True)):
-        hidden[row, places + start] = True
+    for row, (positions, start) in enumerate(zip(fixed, starts, strict=True)):
+        hidden[row, positions + start] = True
     return hidden
 
 

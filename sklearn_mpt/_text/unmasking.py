@@ -14,73 +14,73 @@ from sklearn_mpt._text.windows import Window, all_special_ids
 
 
 @dataclass
-class MaskedPlaces:
+class MaskedPositions:
     """The mask tokens of one copy of a text, and the tokens put there so far."""
 
     window: Window
-    places: np.ndarray
-    order: np.ndarray | None  # places in the order of filling; None: most certain first
+    positions: np.ndarray
+    order: np.ndarray | None  # in which positions are filled; None: most certain first
     uniform: np.ndarray  # numbers for the draws
     given: np.ndarray | None = None  # tokens of the text that are put; None: draw them
     log_prob: float = 0.0
     is_open: np.ndarray = field(init=False)
 
     def __post_init__(self):
-        self.is_open = self.window.at(self.places)
+        self.is_open = self.window.at(self.positions)
 
     @classmethod
     def of(cls, window, mask_token_id, order, seed, given=None):
         rng = np.random.default_rng(seed)
-        places = np.flatnonzero(window.inputs["input_ids"] == mask_token_id)
-        uniform, shuffled = rng.random(len(places)), rng.permutation(places)
-        orders = {"random": shuffled, "left_to_right": places, "confident": None}
-        return cls(with_own_ids(window), places, orders[order], uniform, given)
+        positions = np.flatnonzero(window.inputs["input_ids"] == mask_token_id)
+        uniform, shuffled = rng.random(len(positions)), rng.permutation(positions)
+        orders = {"random": shuffled, "left_to_right": positions, "confident": None}
+        return cls(with_own_ids(window), positions, orders[order], uniform, given)
 
     @property
     def step(self):
         """Number of tokens put so far."""
-        return len(self.places) - int(self.is_open.sum())
+        return len(self.positions) - int(self.is_open.sum())
 
     @property
     def ids(self):
-        """Tokens at the places."""
-        return self.window.inputs["input_ids"][self.places].tolist()
+        """Tokens at the positions."""
+        return self.window.inputs["input_ids"][self.positions].tolist()
 
-    def choose(self, place, log_prob, temperature):
+    def choose(self, position, log_prob, temperature):
         """Return the token to put: the given one, a draw, or the most probable one."""
         if self.given is not None:
-            return self.given[place]
+            return self.given[position]
         if temperature == 0:
             return int(log_prob.argmax())
         with np.errstate(invalid="ignore"):
             weights = np.exp((log_prob - log_prob.max()) / temperature)
         return int(drawn_codes(weights, self.uniform[self.step]))
 
-    def put(self, place, token, log_prob):
-        self.window.inputs["input_ids"][place] = token
-        self.is_open[place] = False
+    def put(self, position, token, log_prob):
+        self.window.inputs["input_ids"][position] = token
+        self.is_open[position] = False
         self.log_prob += float(log_prob)
 
-    def with_token(self, place, token, log_prob):
+    def with_token(self, position, token, log_prob):
         """Return a copy in which a token is put."""
         copy = replace(self, window=with_own_ids(self.window))
         copy.is_open = self.is_open.copy()
-        copy.put(place, token, log_prob)
+        copy.put(position, token, log_prob)
         return copy
 
 
-def with_own_ids(window, places=(), tokens=()):
-    """Return a window with its own array of tokens, with some others at places."""
+def with_own_ids(window, positions=(), tokens=()):
+    """Return a window with its own array of tokens, with some others at positions."""
     ids = window.inputs["input_ids"].copy()
-    ids[np.asarray(places, dtype=int)] = tokens
+    ids[np.asarray(positions, dtype=int)] = tokens
     return replace(window, inputs=window.inputs | {"input_ids": ids})
 
 
 class NextTokens(NamedTuple):
     """What a model predicts for the next mask token of each of some texts."""
 
-    blank: MaskedPlaces
-    place: int
+    blank: MaskedPositions
+    position: int
     values: np.ndarray
 
 
@@ -96,14 +96,14 @@ class Unmasker:
         )
 
     def log_prob(self, blanks):
-        """Return arrays (n_places, n_tokens) of log-probabilities of all tokens.
+        """Return arrays (n_positions, n_tokens) of log-probabilities of all tokens.
 
-        blanks : list of `MaskedPlaces`, here and below.
+        blanks : list of `MaskedPositions`, here and below.
         """
         rows = [
             MaskedWindow(i, blank.is_open, blank.is_open)
             for i, blank in enumerate(blanks)
-            if len(blank.places)
+            if len(blank.positions)
         ]
         log_prob = [np.zeros((0, self.n_tokens)) for _ in blanks]
         for row, values in zip(
@@ -113,11 +113,11 @@ class Unmasker:
         return log_prob
 
     def fill(self, blanks, temperature=1.0):
-        """Put a token at every place."""
+        """Put a token at every position."""
         while blanks := [blank for blank in blanks if blank.is_open.any()]:
-            for blank, place, log_prob in self._next_tokens(blanks, self.pick):
-                token = blank.choose(place, log_prob, temperature)
-                blank.put(place, token, log_prob[token])
+            for blank, position, log_prob in self._next_tokens(blanks, self.pick):
+                token = blank.choose(position, log_prob, temperature)
+                blank.put(position, token, log_prob[token])
 
     def search(self, blanks, n_best, beam_size):
         """Return the `n_best` most probable fills of each text, by beam search."""
@@ -135,7 +135,7 @@ class Unmasker:
             for i, candidates in grown.items():
                 candidates.sort(key=lambda candidate: -candidate[0])
                 beams[i] = [
-                    next_.blank.with_token(next_.place, token, value)
+                    next_.blank.with_token(next_.position, token, value)
                     for total, next_, token, value in candidates[:n_kept]
                     if total > -np.inf
                 ]
@@ -143,20 +143,22 @@ class Unmasker:
 
     def _next_tokens(self, blanks, pick):
         """Predict the next token of each text; returns a list of `NextTokens`."""
-        places = self._next_places(blanks)
+        positions = self._next_positions(blanks)
         rows = [
-            MaskedWindow(i, blank.is_open, blank.window.at(places[i]))
+            MaskedWindow(i, blank.is_open, blank.window.at(positions[i]))
             for i, blank in enumerate(blanks)
         ]
         predictions = self._predict(blanks, rows, pick)
         return [
-            NextTokens(blank, place, values)
-            for blank, place, (values,) in zip(blanks, places, predictions, strict=True)
+            NextTokens(blank, position, values)
+            for blank, position, (values,) in zip(
+                blanks, positions, predictions, strict=True
+            )
         ]
 
-    def _next_places(self, blanks):
-        """Return the place that each text fills in next."""
-        places = [b.order[b.step] if b.order is not None else None for b in blanks]
+    def _next_positions(self, blanks):
+        """Return the position that each text fills in next."""
+        positions = [b.order[b.step] if b.order is not None else None for b in blanks]
         rows = [
             MaskedWindow(i, blank.is_open, blank.is_open)
             for i, blank in enumerate(blanks)
@@ -164,8 +166,8 @@ class Unmasker:
         ]
         largest = self._predict(blanks, rows, partial(_largest, pick=self.pick))
         for row, values in zip(rows, largest, strict=True):
-            places[row.window] = np.flatnonzero(row.target)[values.argmax()]
-        return places
+            positions[row.window] = np.flatnonzero(row.target)[values.argmax()]
+        return positions
 
     def _predict(self, blanks, rows, pick):
         """Return what a model predicts for the targets of rows."""

@@ -103,7 +103,7 @@ def pick(windows, seed):
     are so many: variances of whole texts are those of other whole texts, not of parts.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
-    chosen = [windows[i] for i in order if len(windows[i].places) > 1]
+    chosen = [windows[i] for i in order if len(windows[i].positions) > 1]
     n_orders = RULES.n_groups * RULES.n_draws
     limit = RULES.max_tokens_of_few / n_orders / MIN_TEXTS
     chosen = [_cut(window, limit) for window in chosen[: RULES.max_texts]]
@@ -129,16 +129,16 @@ def count_groups(windows, draw):
 
 def _costs(windows):
     """Return the number of tokens of the rows of one order, (n_windows,)."""
-    return np.array([len(window.places) * len(window) for window in windows])
+    return np.array([len(window.positions) * len(window) for window in windows])
 
 
 def _cut(window, limit):
     """Cut a window whose rows of one order have more tokens than the limit."""
-    if len(window.places) * len(window) <= limit:
+    if len(window.positions) * len(window) <= limit:
         return window
     n_fixed = int(window.is_fixed.sum())
-    n_places = int((np.sqrt(n_fixed**2 + 4 * limit) - n_fixed) / 2)
-    return fit_windows([window], n_fixed + max(2, n_places), "split", False)[0]
+    n_positions = int((np.sqrt(n_fixed**2 + 4 * limit) - n_fixed) / 2)
+    return fit_windows([window], n_fixed + max(2, n_positions), "split", False)[0]
 
 
 class DrawGroups(NamedTuple):

@@ -78,14 +78,14 @@ class Protein(NamedTuple):
             self.window,
             text=index,
             inputs=self.window.inputs | {"input_ids": ids},
-            places=self.body[sites],
+            positions=self.body[sites],
             key=self.wild(),  # gives variants the same orders
         )
         if len(self.body) <= self.room:
             return whole
-        positions = self._around(sites)
-        part = take(whole, positions, whole.places)
-        return replace(part, key=whole.key[positions])
+        kept = self._around(sites)
+        part = take(whole, kept, whole.positions)
+        return replace(part, key=whole.key[kept])
 
     def _around(self, sites):
         """Return the positions of the window in whose middle the sites are."""
@@ -313,7 +313,7 @@ class VariantsMixin(TextScoresMixin):
 
     def _score_distinct(self, language_model, windows, draw):
         """Score windows, of which many may be the same one of the wild type."""
-        arrays = [(w.inputs["input_ids"], w.places, w.key) for w in windows]
+        arrays = [(w.inputs["input_ids"], w.positions, w.key) for w in windows]
         keys = [tuple(array.tobytes() for array in row) for row in arrays]
         distinct = list(dict(zip(keys, windows, strict=True)).values())
         scores = score_windows(
@@ -364,7 +364,7 @@ def _check_residues(kinds, ids, tokenizer):
 
 
 def _wild_type_marginals(language_model, protein, variants):
-    whole = replace(protein.window, places=protein.body)
+    whole = replace(protein.window, positions=protein.body)
     max_tokens = len(whole) - len(protein.body) + protein.room
     windows = fit_windows([whole], max_tokens, "stride", centred=True)
     table = np.concatenate(_log_probs(language_model, windows))
@@ -388,7 +388,7 @@ def _mutant_marginals(language_model, protein, variants):
         ]
         tables = _log_probs(language_model, windows)
         for (i, group), window, table in zip(part, windows, tables, strict=True):
-            mutant = window.inputs["input_ids"][window.places]
+            mutant = window.inputs["input_ids"][window.positions]
             wild = protein.wild()[protein.body[group]]
             rows = np.arange(len(table))
             ratios[i] += (table[rows, mutant] - table[rows, wild]).sum()
@@ -402,12 +402,13 @@ MARGINALS = {
 
 
 def _log_probs(language_model, windows):
-    """Return log-probabilities of all tokens at the places of windows.
+    """Return log-probabilities of all tokens at the positions of windows.
 
-    Nothing is hidden. The result is an array (n_places, n_vocabulary) for each window.
+    Nothing is hidden. The result is an array for each window, of shape (n_positions,
+    n_vocabulary).
     """
     rows = [
-        MaskedWindow(i, np.zeros(len(w), bool), w.at(w.places))
+        MaskedWindow(i, np.zeros(len(w), bool), w.at(w.positions))
         for i, w in enumerate(windows)
     ]
     return predict_by_row(language_model, windows, rows, _log_softmax)

@@ -19,7 +19,7 @@ class Window:
     inputs: dict  # name -> int array of shape (n_tokens,), "input_ids" among them
     is_fixed: np.ndarray  # bool, shape (n_tokens,): added by the tokenizer, or context
     is_maskable: np.ndarray  # bool, shape (n_tokens,)
-    places: np.ndarray  # positions of the scored tokens, shape (n_places,)
+    positions: np.ndarray  # of the scored tokens, shape (n_positions,)
     words: np.ndarray  # index of the word of each token, shape (n_tokens,)
     offsets: np.ndarray  # start and end of each token in the text, shape (n_tokens, 2)
     key: np.ndarray | None = None  # tokens that determine masks; None: input_ids
@@ -27,10 +27,10 @@ class Window:
     def __len__(self):
         return len(self.is_maskable)
 
-    def at(self, places):
+    def at(self, positions):
         """Return a mask, (n_tokens,), that is True at some positions."""
         mask = np.zeros(len(self), dtype=bool)
-        mask[places] = True
+        mask[positions] = True
         return mask
 
 
@@ -172,7 +172,7 @@ def _window(encoded, row, index, names, special):
         inputs=inputs,
         is_fixed=is_fixed,
         is_maskable=is_maskable,
-        places=np.flatnonzero(is_maskable),
+        positions=np.flatnonzero(is_maskable),
         words=np.array([-1 if w is None else w for w in encoded.word_ids(row)], int),
         offsets=np.array(encoded["offset_mapping"][row], dtype=int),
     )
@@ -274,13 +274,13 @@ def _stride_over_context(window, room, centred):
         take(window, np.union1d(added, inner[start : start + room]), inner[scored])
         for start, scored in _spans(len(inner), room, centred)
     ]
-    return [piece for piece in pieces if len(piece.places)] or pieces[:1]
+    return [piece for piece in pieces if len(piece.positions)] or pieces[:1]
 
 
 def centred_start(first, n_scored, room, n_tokens):
     """Return the start of a window of `room` tokens with scored ones in its middle.
 
-    first, n_scored : place of the first scored token among `n_tokens`, and their
+    first, n_scored : position of the first scored token among `n_tokens`, and their
     number, to the last one.
     """
     return int(np.clip(first - (room - n_scored) // 2, 0, n_tokens - room))
@@ -308,15 +308,15 @@ def _spans(n_tokens, room, centred):
     return [(start, range(*bound)) for start, bound in zip(starts, bounds, strict=True)]
 
 
-def take(window, positions, scored):
-    """Return a shorter window of some positions, of which some are scored."""
-    is_maskable = window.is_maskable[positions]
+def take(window, kept, scored):
+    """Return a shorter window of the tokens at some positions; some are scored."""
+    is_maskable = window.is_maskable[kept]
     return Window(
         text=window.text,
-        inputs={name: array[positions] for name, array in window.inputs.items()},
-        is_fixed=window.is_fixed[positions],
+        inputs={name: array[kept] for name, array in window.inputs.items()},
+        is_fixed=window.is_fixed[kept],
         is_maskable=is_maskable,
-        places=np.flatnonzero(is_maskable & np.isin(positions, scored)),
-        words=window.words[positions],
-        offsets=window.offsets[positions],
+        positions=np.flatnonzero(is_maskable & np.isin(kept, scored)),
+        words=window.words[kept],
+        offsets=window.offsets[kept],
     )

@@ -40,8 +40,8 @@ def by_hand(model, batch):
         inputs["input_ids"][0, batch.hidden[row]] = MASK
         with torch.no_grad():
             logits = view_of(model)(**inputs).logits[0]
-        places = batch.target[row].nonzero()[0]
-        log_prob += logits.log_softmax(-1)[places, ids[0, places]].tolist()
+        positions = batch.target[row].nonzero()[0]
+        log_prob += logits.log_softmax(-1)[positions, ids[0, positions]].tolist()
     return log_prob
 
 

@@ -220,8 +220,8 @@ def test_rates_are_those_of_the_full_curve_by_size():
     rates = np.array([0.01, 0.15, 0.5, 0.77, 1.0])
     scorer = make_scorer(n_masks=9, mask_rates=rates).fit()
     ids = make_tokenizer()(TEXTS[2])["input_ids"]  # two tokens: every mask is drawn
-    alone = [log_prob_by_hand(ids, [place], place) for place in (1, 2)]
-    both = [log_prob_by_hand(ids, [1, 2], place) for place in (1, 2)]
+    alone = [log_prob_by_hand(ids, [position], position) for position in (1, 2)]
+    both = [log_prob_by_hand(ids, [1, 2], position) for position in (1, 2)]
     by_size = {1: np.mean(alone), 2: np.mean(both)}
     expected = [by_size[mask_size(rate, 2)] for rate in rates]
     assert_allclose(scorer.transform(TEXTS)[2], expected, rtol=1e-5)

@@ -138,11 +138,11 @@ def build(kind):
 def pll_by_hand(model, text):
     ids = torch.tensor(make_tokenizer()(text)["input_ids"])
     total = 0.0
-    for place in range(1, len(ids) - 1):
+    for position in range(1, len(ids) - 1):
         masked = ids.clone()
-        masked[place] = 4
-        logits = model(masked[None]).logits[0, place]
-        total += float(logits.log_softmax(dim=-1)[ids[place]])
+        masked[position] = 4
+        logits = model(masked[None]).logits[0, position]
+        total += float(logits.log_softmax(dim=-1)[ids[position]])
     return total
 
 

@@ -29,9 +29,9 @@ class Denoiser(torch.nn.Module):
 
     def forward(self, input_ids, t):
         seen = torch.nn.functional.one_hot(input_ids, self.weights.shape[1]).double()
-        places = 1 + torch.arange(input_ids.shape[1])[:, None] / 4
+        positions = 1 + torch.arange(input_ids.shape[1])[:, None] / 4
         of_text = seen.sum(1, keepdim=True) @ self.weights[0]
-        return places * (of_text + t[:, None, None] * self.weights[1].sum(0))
+        return positions * (of_text + t[:, None, None] * self.weights[1].sum(0))
 
 
 class Plain(Denoiser):

@@ -16,15 +16,15 @@ from sklearn_mpt._text.windows import Window
 N = 6  # tokens of a text
 
 
-def window_of(n_places, text=0):
+def window_of(n_positions, text=0):
     return Window(
         text=text,
-        inputs={"input_ids": np.arange(n_places) + 7 * text},
-        is_fixed=np.zeros(n_places, dtype=bool),
-        is_maskable=np.ones(n_places, dtype=bool),
-        places=np.arange(n_places),
-        words=np.arange(n_places),
-        offsets=np.zeros((n_places, 2), dtype=int),
+        inputs={"input_ids": np.arange(n_positions) + 7 * text},
+        is_fixed=np.zeros(n_positions, dtype=bool),
+        is_maskable=np.ones(n_positions, dtype=bool),
+        positions=np.arange(n_positions),
+        words=np.arange(n_positions),
+        offsets=np.zeros((n_positions, 2), dtype=int),
     )
 
 
@@ -84,17 +84,17 @@ def chain(seed, n_masks=4):
 
 
 @pytest.mark.parametrize("n_masks", [1, 2, 3, 4, 8, 11])
-@pytest.mark.parametrize("n_places", [1, 2, 3, 5, 8])
-def test_orders_differ_and_are_balanced(n_places, n_masks):
-    orders = np.array(list(chain(0, n_masks).orders(window_of(n_places))))
-    n_all = np.prod(np.arange(1.0, n_places + 1))
+@pytest.mark.parametrize("n_positions", [1, 2, 3, 5, 8])
+def test_orders_differ_and_are_balanced(n_positions, n_masks):
+    orders = np.array(list(chain(0, n_masks).orders(window_of(n_positions))))
+    n_all = np.prod(np.arange(1.0, n_positions + 1))
     assert len(np.unique(orders, axis=0)) == len(orders) == min(n_masks, n_all)
     assert_array_equal(
-        np.sort(orders, axis=1), np.tile(np.arange(n_places), (len(orders), 1))
+        np.sort(orders, axis=1), np.tile(np.arange(n_positions), (len(orders), 1))
     )
-    if n_masks % 2 == 0 and n_places > 3:
+    if n_masks % 2 == 0 and n_positions > 3:
         steps = orders.argsort(axis=1)
-        assert_allclose(steps.mean(axis=0), (n_places - 1) / 2)
+        assert_allclose(steps.mean(axis=0), (n_positions - 1) / 2)
 
 
 def test_a_token_comes_in_each_quarter_of_four_orders():

@@ -130,10 +130,10 @@ def test_the_excess_is_that_of_cross_entropy_over_entropy():
     order = np.random.default_rng(scorer._seed).permutation(len(texts))
     for index in order:
         ids = ["abc".index(letter) for letter in texts[index].split()]
-        place = rng.permutation(3)[0]
-        seen = tuple(slice(None) if j == place else ids[j] for j in range(3))
+        position = rng.permutation(3)[0]
+        seen = tuple(slice(None) if j == position else ids[j] for j in range(3))
         given = log_joint[seen] - log_joint[seen].logsumexp(0)
-        expected[index] -= float(-given[ids[place]] + (given.exp() * given).sum())
+        expected[index] -= float(-given[ids[position]] + (given.exp() * given).sum())
     assert_allclose(wrong.mean, np.mean(expected))
     assert_allclose(wrong.std_error, np.std(expected, ddof=1) / len(texts) ** 0.5)
     assert len(texts) <= 32
@@ -229,9 +229,9 @@ def make_byte_tokenizer(lstrip=True):
 def test_fills_stand_where_the_masks_stood(tokenizer, text, tokens, expected):
     (window,), _ = windows_of(tokenizer, [text], ["input_ids"])
     ids = window.inputs["input_ids"]
-    places = np.flatnonzero(ids == tokenizer.mask_token_id)
-    ids[places] = tokenizer.convert_tokens_to_ids(tokens)
-    assert TextWriter(tokenizer).write(text, window, places) == expected
+    positions = np.flatnonzero(ids == tokenizer.mask_token_id)
+    ids[positions] = tokenizer.convert_tokens_to_ids(tokens)
+    assert TextWriter(tokenizer).write(text, window, positions) == expected
 
 
 def test_the_given_text_is_filled_and_others_come_back_with_a_warning():

@@ -13,7 +13,7 @@ from sklearn_mpt._text.windows import Window
 METHODS = sorted(METHOD.options)
 
 
-def make_window(n_tokens=7, words=None, places=None, first_token=10):
+def make_window(n_tokens=7, words=None, positions=None, first_token=10):
     """A window between one added token on either side."""
     is_fixed = np.zeros(n_tokens, dtype=bool)
     is_fixed[[0, -1]] = True
@@ -22,7 +22,9 @@ def make_window(n_tokens=7, words=None, places=None, first_token=10):
         inputs={"input_ids": first_token + np.arange(n_tokens)},
         is_fixed=is_fixed,
         is_maskable=~is_fixed,
-        places=np.arange(1, n_tokens - 1) if places is None else np.array(places),
+        positions=np.arange(1, n_tokens - 1)
+        if positions is None
+        else np.array(positions),
         words=np.arange(n_tokens) if words is None else np.array(words),
         offsets=np.zeros((n_tokens, 2), dtype=int),
     )
@@ -97,7 +99,7 @@ def test_orders_uncover_one_target_after_the_other():
 
 
 def test_singles_hide_each_token_alone():
-    hidden, target = rows_of(MaskDraw("pll", 0, 9), make_window(places=[2, 4]))
+    hidden, target = rows_of(MaskDraw("pll", 0, 9), make_window(positions=[2, 4]))
     assert_array_equal(hidden, target)
     assert_array_equal(hidden.argmax(axis=1), [2, 4])
     assert_array_equal(hidden.sum(axis=1), 1)
@@ -114,14 +116,14 @@ def test_words_hide_the_rest_of_the_word():
 @pytest.mark.parametrize("method", METHODS)
 def test_windows_of_thousands_of_tokens(method):
     """Numbers of sets are beyond floats; only a few rows are drawn here."""
-    n_places = 2000
-    window = make_window(n_places + 2)
+    n_positions = 2000
+    window = make_window(n_positions + 2)
     draw = MaskDraw(method, 0, 2)
     hidden, _ = next(draw.plan(window))
-    assert hidden.sum() == (n_places if method in ("chain", "ordered") else 1)
-    layout = draw.layout(n_places)
+    assert hidden.sum() == (n_positions if method in ("chain", "ordered") else 1)
+    layout = draw.layout(n_positions)
     terms, contrasts = layout.reduce(np.full(len(layout.weights), -1.0))
-    assert_allclose(terms.sum(), -n_places)
+    assert_allclose(terms.sum(), -n_positions)
     assert_array_equal(contrasts, 0)
 
 

@@ -370,12 +370,12 @@ def test_a_head_that_mixes_positions_is_noticed():
     (score,) = scorer.score_samples(["a dog"])
     ids = torch.tensor([[2, 6, 8, 3]])
     total = 0
-    for place in (1, 2):
+    for position in (1, 2):
         masked = ids.clone()
-        masked[0, place] = 4
+        masked[0, position] = 4
         with torch.no_grad():
             logits = model.eval()(masked).logits
-        total += float(logits.log_softmax(-1)[0, place, ids[0, place]])
+        total += float(logits.log_softmax(-1)[0, position, ids[0, position]])
     assert np.isclose(score, total, rtol=1e-5)
 
 

@@ -43,7 +43,7 @@ def scorer_of(log_joint, **how):
 
 
 def conditionals(scorer, text, hidden):
-    """Log-probabilities of the letters a, b, c at the hidden places of a text."""
+    """Log-probabilities of the letters a, b, c at the hidden positions of a text."""
     ids = torch.tensor(["_abc".index(letter) for letter in text.split()])
     ids = torch.where(torch.tensor(hidden), 0, ids)
     with torch.no_grad():
@@ -71,9 +71,9 @@ def test_the_surest_token_is_the_next():
     ids, hidden, total = [2, 1, 3, 3], np.ones(4, dtype=bool), 0.0
     while hidden.any():
         table = conditionals(scorer, text, hidden)
-        place = np.where(hidden, table.max(1), -np.inf).argmax()
-        total += table[place, ids[place]]
-        hidden[place] = False
+        position = np.where(hidden, table.max(1), -np.inf).argmax()
+        total += table[position, ids[position]]
+        hidden[position] = False
     assert_allclose(scorer.score_samples([text]), total)
 
 

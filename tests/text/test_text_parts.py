@@ -252,12 +252,12 @@ def test_a_part_that_is_too_long_has_windows_around_it(centred):
     text = " ".join(["the"] * 6 + ["cat"] * 12 + ["mat"] * 6)
     (window,), _ = windows_of(make_tokenizer(), [(text, 24, 71)], {"input_ids"})
     pieces = fit_windows([window], 8, "stride", centred)
-    cat = window.inputs["input_ids"][window.places[0]]
+    cat = window.inputs["input_ids"][window.positions[0]]
     ids = [piece.inputs["input_ids"] for piece in pieces]
-    scored = [ids[i][piece.places] for i, piece in enumerate(pieces)]
+    scored = [ids[i][piece.positions] for i, piece in enumerate(pieces)]
     assert np.concatenate(scored).tolist() == [cat] * 12
     assert {len(piece) for piece in pieces} == {8}
-    assert pieces[0].places[0] == 4
+    assert pieces[0].positions[0] == 4
     assert cat not in ids[0][1:4]
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers written in Python: pairs, words and places of tokens."""
+"""Tokenizers written in Python: pairs, words and positions of tokens."""
 
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -62,7 +62,7 @@ def test_windows_are_those_of_a_fast_tokenizer(texts):
     )
     for one, other in zip(slow, fast, strict=True):
         assert one.inputs.keys() == other.inputs.keys()
-        for name in ("is_fixed", "is_maskable", "places", "words", "offsets"):
+        for name in ("is_fixed", "is_maskable", "positions", "words", "offsets"):
             found, expected = getattr(one, name), getattr(other, name)
             if name == "offsets":  # of tokens that were added, they do not matter
                 found, expected = found[~one.is_fixed], expected[~one.is_fixed]
@@ -89,7 +89,7 @@ def proteins(tmp_path):
     return MPTScorer(make_model("esm", pad_token_id=1), tokenizer, method="pll").fit()
 
 
-def test_proteins_have_places_contexts_and_words(proteins):
+def test_proteins_have_positions_contexts_and_words(proteins):
     (part,) = proteins.token_scores(["ACDA"])
     assert_array_equal(part.offsets, [[0, 1], [1, 2], [2, 3], [3, 4]])
     assert part.pieces == part.by_word().tokens == list("ACDA")

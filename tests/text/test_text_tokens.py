@@ -69,7 +69,7 @@ def test_tokens_of_exact_conditionals_have_their_shapley_values(method):
     index = (1, 0, 2)
 
     def value(seen):
-        others = [place for place in range(3) if place not in seen]
+        others = [position for position in range(3) if position not in seen]
         table = log_joint.logsumexp(others, keepdim=True) if others else log_joint
         return float(table[tuple(index[i] if i in seen else 0 for i in range(3))])
 
@@ -192,11 +192,11 @@ def test_special_tokens_that_were_added_are_left_out():
     ids = torch.tensor([2, 5, 21, 22, 3])
     model = scorer.model.eval()
     with torch.no_grad():
-        for place, found in zip((1, 3), part.log_prob, strict=True):
+        for position, found in zip((1, 3), part.log_prob, strict=True):
             masked = ids.clone()
-            masked[place] = 4
+            masked[position] = 4
             logits = model(input_ids=masked[None], token_type_ids=types[None]).logits
-            expected = logits[0, place].log_softmax(-1)[ids[place]]
+            expected = logits[0, position].log_softmax(-1)[ids[position]]
             assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -298,7 +298,9 @@ def test_a_context_is_visible_and_not_scored():
         ids.tolist(),
         types.tolist(),
     )
-    expected = [log_prob_by_hand(ids, types, [place], place) for place in (4, 5)]
+    expected = [
+        log_prob_by_hand(ids, types, [position], position) for position in (4, 5)
+    ]
     (part,) = scorer.token_scores(PAIRS[:1])
     assert part.tokens == ["sat", "on"]
     assert part.text == "sat on"

@@ -68,7 +68,7 @@ def test_hidden_tokens_are_masked_and_are_the_labels(mask_rate):
         assert sizes == [mask_size(mask_rate, n) for n in N_TOKENS]
 
 
-def test_sizes_and_places_are_uniform():
+def test_sizes_and_positions_are_uniform():
     collate = DataCollatorForMPT(make_tokenizer(), random_state=0)
     features = encode([TEXTS[0]] * 3 + [TEXTS[2]])
     hidden = [np.asarray(collate(features)["labels"]) != -100 for _ in range(1000)]
@@ -237,9 +237,9 @@ def test_the_loss_by_hand():
     log_prob = outputs.logits.log_softmax(dim=-1)
     total = 0.0
     for row, n_tokens in enumerate(N_TOKENS):
-        places = np.flatnonzero(np.asarray(labels[row]) != -100)
-        targets = torch.Tensor.as_subclass(labels, torch.Tensor)[row, places]
-        total -= n_tokens * float(log_prob[row, places, targets].mean())
+        positions = np.flatnonzero(np.asarray(labels[row]) != -100)
+        targets = torch.Tensor.as_subclass(labels, torch.Tensor)[row, positions]
+        total -= n_tokens * float(log_prob[row, positions, targets].mean())
     loss = mpt_loss(outputs, labels)
     assert type(loss) is torch.Tensor
     assert_allclose(loss, total / 5, rtol=1e-5)
@@ -273,8 +273,8 @@ def test_accumulated_losses_estimate_the_mean_bound():
         n_hidden = (labels != -100).sum(dim=1)
         out = torch.zeros(*labels.shape, 20, dtype=torch.float64)
         share = torch.exp(-n_hidden.double())
-        for place, token in enumerate(features[0]["input_ids"]):
-            out[0, place, token] = torch.log(share / (1 - share) * 19)
+        for position, token in enumerate(features[0]["input_ids"]):
+            out[0, position, token] = torch.log(share / (1 - share) * 19)
         return {"logits": out}
 
     collate, losses = DataCollatorForMPT(make_tokenizer(), random_state=0), []

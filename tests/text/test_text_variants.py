@@ -39,15 +39,15 @@ def log_prob(text):
     return LOG_JOINT[tuple("abc".index(letter) for letter in text.split())].item()
 
 
-def conditional(text, place, hidden):
-    """log p of the letter at a place, given those that are not hidden."""
+def conditional(text, position, hidden):
+    """log p of the letter at a position, given those that are not hidden."""
     axes = [slice(None) if i in hidden else "abc".index(x) for i, x in text]
     table = LOG_JOINT[tuple(axes)].numpy()
-    axis = sorted(hidden).index(place)
+    axis = sorted(hidden).index(position)
     others = tuple(i for i in range(table.ndim) if i != axis)
     table = np.logaddexp.reduce(table, axis=others) if others else table
     table = table - np.logaddexp.reduce(table)
-    return table["abc".index(dict(text)[place])]
+    return table["abc".index(dict(text)[position])]
 
 
 def test_joint_is_the_log_ratio_of_a_joint_distribution():
@@ -80,9 +80,9 @@ def test_the_conventions_add_up_what_is_found_site_by_site():
         return total
 
     def pll(text):
-        return sum(conditional(text, place, {place}) for place in everywhere)
+        return sum(conditional(text, position, {position}) for position in everywhere)
 
-    # a model of exact conditionals does not look at the token whose place it predicts
+    # a model of exact conditionals does not look at the token that it predicts
     expected = {
         "masked-marginal": ratio(wild, lambda site: set(sites)),
         "wild-type-marginal": ratio(wild, lambda site: {site}),

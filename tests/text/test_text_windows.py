@@ -15,7 +15,7 @@ def windows_of(texts, **kwargs):
 
 
 def scored_ids(window):
-    return window.inputs["input_ids"][window.places]
+    return window.inputs["input_ids"][window.positions]
 
 
 def test_only_inputs_of_the_model_are_kept():
@@ -27,7 +27,7 @@ def test_only_inputs_of_the_model_are_kept():
 def test_added_tokens_are_not_maskable_but_unknown_ones_are():
     (window,) = windows_of(["the xyz [MASK] cat [SEP]"])
     assert_array_equal(window.inputs["input_ids"], [2, 5, 1, 4, 7, 3, 3])
-    assert_array_equal(window.places, [1, 2, 4])
+    assert_array_equal(window.positions, [1, 2, 4])
     assert_array_equal(window.is_fixed.nonzero()[0], [0, 6])
 
 
@@ -60,10 +60,10 @@ def test_strides_score_each_token_once_in_a_full_window(n_words, max_length, cen
 def test_strides_give_context_on_both_sides_or_before():
     (window,) = windows_of(["the a cat dog sat ran on mat fast happy"])
     before = fit_windows([window], 6, "stride", False)
-    assert [list(piece.places) for piece in before] == [[1, 2, 3, 4]] + 3 * [[3, 4]]
+    assert [list(piece.positions) for piece in before] == [[1, 2, 3, 4]] + 3 * [[3, 4]]
     both = fit_windows([window], 6, "stride", True)
-    places = [list(piece.places) for piece in both]
-    assert places == [[1, 2, 3], [2, 3], [2, 3], [2, 3, 4]]
+    positions = [list(piece.positions) for piece in both]
+    assert positions == [[1, 2, 3], [2, 3], [2, 3], [2, 3, 4]]
 
 
 def test_truncation_keeps_the_beginning_and_counts():
