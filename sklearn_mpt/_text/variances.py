@@ -5,7 +5,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from sklearn_mpt._seeds import seed_from
 from sklearn_mpt._text.batches import score_windows
@@ -70,12 +69,9 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     )
     score = partial(DrawGroups.of, language_model, windows, n_jobs=n_jobs)
     groups, others = score(orders, range(2)), score(masks, range(1))
-    of_groups, independent = groups.variance(), others.variances.mean()
-    with np.errstate(invalid="ignore"):  # from tokens of probability 0
-        squares = np.mean((groups.totals.mean(axis=1) - others.totals[:, 0]) ** 2)
     variances = {
-        "chain": _variance_of_groups(of_groups, squares, independent),
-        "independent": float(independent),
+        "chain": float(groups.variance()),
+        "independent": float(others.variances.mean()),
     }
     is_independent = variances["independent"] < variances["chain"]
     chosen = others if is_independent else groups
@@ -182,30 +178,3 @@ class DrawGroups(NamedTuple):
         """Return the mean over texts of the variance of the score by one group."""
         with np.errstate(invalid="ignore"):  # from tokens of probability 0
             return self.totals.var(axis=1, ddof=1).mean()
-
-
-def _variance_of_groups(group_variance, squares, independent):
-    """Estimate the variance of a group of orders from two estimates, by likelihood.
-
-    group_variance : its estimate from the groups alone. squares : mean square of the
-    difference of the mean of two groups and the score by independent masks, whose
-    variance is `independent`. The estimates are about independent.
-    """
-    if not (
-        np.isfinite([group_variance, squares, independent]).all() and group_variance > 0
-    ):
-        return float(group_variance)
-
-    def minus_log_likelihood(log_variance):
-        variance = np.exp(log_variance)
-        total_variance = variance / 2 + independent
-        return (
-            np.log(variance)
-            + group_variance / variance
-            + np.log(total_variance)
-            + squares / total_variance
-        )
-
-    # below the first the likelihood rises in the variance, above the second it falls
-    bounds = np.log(group_variance / 2), np.log(max(group_variance, 2 * squares))
-    return float(np.exp(minimize_scalar(minus_log_likelihood, bounds=bounds).x))
