@@ -9,7 +9,7 @@ averaged and added up.
 import hashlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import binom, factorial
@@ -35,7 +35,8 @@ class MaskDraw:
     `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
     given rates have independent masks, whatever `design` is. Mask sizes count units,
     which are hidden together: tokens, or words if `mask_blocks` is "word". `moderation`
-    has the variances of the texts of `fit`; None if there were none.
+    has the variances of the texts of `fit`; None if there were none. `n_before` masks
+    of each size, or orders, are drawn first and left out, if more exist.
     """
 
     method: str
@@ -47,6 +48,15 @@ class MaskDraw:
     block_size: int = 1
     mask_blocks: str | None = None
     moderation: Moderation | None = None
+    n_before: int = 0
+
+    def after_first(self):
+        """Return the draw of one mask of each size, or order, other than the first.
+
+        The second balanced order is the reverse of the first, hence random ones.
+        """
+        method = "chain" if self.is_along_orders else self.method
+        return replace(self, method=method, n_masks=1, n_before=1)
 
     @classmethod
     def of_all_tokens(cls, seed):
@@ -163,8 +173,7 @@ def plan_sets(window, draw):
     units, n_units = draw.units(window), draw.n_units(window)
     for size in draw.sizes(n_units):
         rng = draw.generator(window, int(size))
-        n_masks = int(min(draw.n_masks, _n_sets(n_units, size)))
-        for chosen in _draw_distinct(rng, n_units, size, n_masks):
+        for chosen in _draw_distinct(rng, n_units, size, draw, _n_sets(n_units, size)):
             is_chosen = np.zeros(n_units, dtype=bool)
             is_chosen[chosen] = True
             hidden = window.at(window.positions[is_chosen[units]])
@@ -203,9 +212,8 @@ def plan_prefixes(window, draw):
 
 def random_orders(window, draw):
     """Yield distinct random orders of the positions of a window."""
-    n_positions = len(window.positions)
-    n_orders = min(draw.n_masks, factorial(n_positions))
-    yield from _draw_distinct(draw.generator(window, 0), n_positions, None, n_orders)
+    rng, n_positions = draw.generator(window, 0), len(window.positions)
+    yield from _draw_distinct(rng, n_positions, None, draw, factorial(n_positions))
 
 
 def balanced_orders(window, draw):
@@ -285,15 +293,17 @@ DESIGNS = {  # of "mpt"
 }
 
 
-def _draw_distinct(rng, n_positions, size, n_wanted):
-    """Yield distinct random sets of a size, or distinct orders if the size is None."""
-    sets = set()
-    while len(sets) < n_wanted:
-        drawn = rng.permutation(n_positions)[:size]
+def _draw_distinct(rng, n, size, draw, n_all):
+    """Yield distinct random sets of a size, or distinct orders if the size is None.
+
+    n_all : the number that exist.
+    """
+    found = {}
+    while len(found) < min(draw.n_before + draw.n_masks, n_all):
+        drawn = rng.permutation(n)[:size]
         key = (drawn if size is None else np.sort(drawn)).tobytes()
-        if key not in sets:
-            sets.add(key)
-            yield drawn
+        found.setdefault(key, drawn)
+    yield from list(found.values())[-draw.n_masks :]
 
 
 def _n_sets(n, sizes):

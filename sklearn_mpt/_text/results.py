@@ -177,22 +177,25 @@ class TextScores:
         """Return the standard error of the sum over texts if each has one draw.
 
         again : dict from indices of some windows, picked at random, to their
-        `WindowScores` with other masks. Half the squared difference of two draws
-        estimates the variance of one. The sum over all windows is in proportion to
-        their numbers of tokens.
+        `WindowScores` by `MaskDraw.after_first`. Half the squared difference of two
+        distinct draws of a term, of N that exist, estimates N / (N - 1) times the
+        variance of one. The sum over all windows is in proportion to their numbers of
+        tokens.
         """
         counts = np.bincount(self.first, minlength=len(self.first))
         lengths = np.array([len(window.positions) for window in self.windows])
         weights = np.array([counts[window.text] ** 2 for window in self.windows])
-        first_totals = {i: self.scores[i].terms.sum() for i in again}
-        with np.errstate(invalid="ignore"):  # from tokens of probability 0
-            squares = [
-                (first_totals[i] - s.terms.sum()) ** 2 / 2 for i, s in again.items()
-            ]
+        variances = []
+        for i, other in again.items():
+            n_all = self.draw.layout(self.draw.n_units(self.windows[i])).n_all
+            with np.errstate(invalid="ignore"):  # from tokens of probability 0
+                squares = (self.scores[i].terms - other.terms) ** 2 / 2
+            variances.append((1 - 1 / n_all) * squares)
+        variances = np.concatenate(variances)
         unknown = self.without_error()
         factor = (weights * lengths)[unknown].sum() / lengths[list(again)].sum()
-        degrees = degrees_of_sum(np.array(squares), np.ones(len(squares)))
-        return np.sqrt(factor * np.sum(squares)) * student_factor(degrees)
+        degrees = degrees_of_sum(variances, np.ones(len(variances)))
+        return np.sqrt(factor * variances.sum()) * student_factor(degrees)
 
     def warn_of_noise(self):
         """Warn if independent masks would have less than half the error of orders.

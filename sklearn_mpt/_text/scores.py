@@ -16,7 +16,7 @@ from sklearn_mpt._checks import (
     check_n_jobs,
 )
 from sklearn_mpt._measure.contributions import Contributions
-from sklearn_mpt._seeds import draw_seed, seed_from
+from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
@@ -421,8 +421,7 @@ class TextScoresMixin(OpenedModelMixin):
         rng = np.random.default_rng([self._seed, *b"second draws"])
         n_picked = min(len(unknown), max(MIN_SECOND_DRAWS, len(unknown) // 10))
         picked = rng.permutation(unknown)[:n_picked]
-        draw = replace(scores.draw, seed=seed_from(rng))
-        windows = [scores.windows[i] for i in picked]
+        draw, windows = scores.draw.after_first(), [scores.windows[i] for i in picked]
         again = score_windows(self._open_again()[0], windows, draw, self.n_jobs)
         return scores.std_error_by_second_draws(dict(zip(picked, again, strict=True)))
 

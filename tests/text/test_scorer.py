@@ -44,6 +44,7 @@ from sklearn_mpt import (
     mpt_curve,
     order_spread,
 )
+from sklearn_mpt._measure.standard_errors import student_factor
 
 N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
 
@@ -324,6 +325,20 @@ def test_standard_errors_are_unknown_from_one_mask():
         value, error = score(TEXTS, return_std=True)
         assert value == score(TEXTS)
         assert 0 < error < value
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "settings", [{"design": "chain"}, {"design": "independent"}, {"method": "chain"}]
+)
+def test_second_draws_are_other_draws(settings, seed):
+    """Of two tokens, two are all orders, and all sets that are drawn."""
+    settings = {**settings, "random_state": seed, "dtype": "float64"}
+    one, all_draws = (make_scorer(n_masks=n, **settings).fit() for n in (1, 2))
+    _, error = one.bits_per(["a dog"], return_std=True)
+    deviation = one.score(["a dog"]) - all_draws.score(["a dog"])
+    expected = abs(deviation) * student_factor(1) / (2 * np.log(2))
+    assert error == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("method", ["mpt", "chain", "pll", "pll_word_l2r"])

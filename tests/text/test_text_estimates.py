@@ -247,23 +247,23 @@ def test_a_token_of_probability_zero():
     assert_array_equal(score.terms, [-np.inf])
 
 
-def test_second_draws_give_the_error_of_a_sum_of_single_draws():
+@pytest.mark.parametrize("design", ["chain", "independent"])
+def test_second_draws_give_the_error_of_a_sum_of_single_draws(design):
     windows = [window_of(N, text) for text in range(30)]
     rng = np.random.default_rng(0)
     tables = [inconsistent(np.random.default_rng(text)) for text in range(30)]
 
-    def scores_of(seed, picked):
-        draw = chain(seed, 1)
+    def scores_of(draw, picked):
         return [score_of(tables[i], windows[i], draw) for i in picked]
 
     sums, variances = [], []
     for seed in range(40):
-        scores = TextScores(
-            windows, scores_of(seed, range(30)), chain(seed, 1), np.arange(30)
-        )
+        draw = MaskDraw("mpt", seed, 1, design=design)
+        scores = TextScores(windows, scores_of(draw, range(30)), draw, np.arange(30))
         assert np.isnan(scores.std_error_of_sum())
         picked = rng.permutation(scores.without_error())[:10]
-        again = dict(zip(picked, scores_of(1000 + seed, picked), strict=True))
+        others = scores_of(draw.after_first(), picked)
+        again = dict(zip(picked, others, strict=True))
         sums.append(scores.totals().sum())
         variances.append(scores.std_error_by_second_draws(again) ** 2)
     # enlarged by Student's t
