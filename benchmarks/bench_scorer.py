@@ -17,27 +17,22 @@ Parts:
 - ``sizes``: the time of a vocabulary projection by the number of columns that are
   computed at a time, and that of small batches of tokens, in shares of a large one.
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
-- ``variance``: of a score over seeds, times the number of rows through the network and
-  times seconds, by every way of drawing masks, for small models trained at all mask
-  rates and at 15 %, on sums of digits, letters in alphabetical order, nested brackets
-  and noisy walks, short and long; by scorers that are fitted to other texts, too, and
-  which design these choose; the mean of the standard errors beside the standard
-  deviation, and how many intervals hold the mean of all ways. Also the time of scores
-  without variance, and that of minicons' pseudo-log-likelihood.
-- ``errors``: how many 95% intervals of a text hold its mean over groups of draws, and
-  the median ratio of a standard error and the spread over groups, if `fit` has 4, 8 or
-  16 texts; over 60 choices of these texts.
-- ``pretrained``: the same for reactions of 20 to 50, 60 to 110 and 110 to 150 tokens,
-  if `fit` has four or eight of one of these lengths. The models were trained at 15 % on
-  other reactions: the ALBERT of rxnmapper and the BERT of rxnfp, where these are
-  installed (``pip install --no-deps rxnmapper==0.4.3 rxnfp==0.1.0``); the ALBERT also
-  after training at all mask rates. On a GPU; without one, the small version.
+- ``designs``: variance of the score of a text by four orders, or four masks of each
+  size, for small models trained at all mask rates and at 15 %, on sums of digits,
+  letters in alphabetical order, nested brackets and noisy walks; how often `fit` to
+  eight of the texts chooses orders; and how many 95% intervals of the other texts hold
+  their means over groups of draws, with the median ratio of a standard error and the
+  spread over groups, if `fit` has four or eight texts.
+- ``pretrained``: such intervals for reactions of 20 to 50, 60 to 110 and 110 to 150
+  tokens, if `fit` has four or eight of one of these lengths. The models were trained at
+  15 % on other reactions: the ALBERT of rxnmapper and the BERT of rxnfp, where these
+  are installed (``pip install --no-deps rxnmapper==0.4.3 rxnfp==0.1.0``); the ALBERT
+  also after training at all mask rates. On a GPU; without one, the small version.
 - ``sample``: by how much more models trained at three rates are wrong than they expect,
   in nats per token, with all tokens hidden instead of 15%, by which
   `MPTScorer.sample` warns.
-- ``weights``: the variance over groups of orders of a score, by the constants of the
-  weight between the two estimates along orders: by four orders for the width of the
-  prior and the parameters of the curve, by one order for its weight.
+- ``weights``: the variance over groups of four orders of a score, by the width of the
+  prior of the weight between the two estimates along orders.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -544,114 +539,60 @@ def train_on(model, tokenizer, write, mask_rate, n_steps, step_size):
     model.eval()
 
 
-def count_rows(model):
-    """Count the rows that go through the encoder from now on."""
-    counts = [0]
-
-    def count(module, args, kwargs):
-        ids = kwargs.get("input_ids", args[0] if args else None)
-        counts[0] += len(ids)
-
-    model.bert.register_forward_pre_hook(count, with_kwargs=True)
-    return counts
+DESIGN_TEXTS = (sum_of_digits, sorted_letters, long_brackets, long_steps)
 
 
-FITTED = "as fitted"
-WAYS = {
-    "chain": {"n_masks": 4, "design": "chain"},
-    "independent": {"n_masks": 4, "design": "independent"},
-    "next tokens": {"n_masks": 4, "method": "chain"},
-    FITTED: {},
-}
-EXACT = {"pll": {"method": "pll"}, "ordered": {"method": "ordered"}}
-
-
-def bench_variance(quick):
-    n_seeds, n_texts, n_steps = (4, 10, 50) if quick else (24, 40, 500)
+def bench_designs(quick):
+    n_texts, n_groups, n_steps = (10, 6, 30) if quick else (24, 20, 200)
     rows = []
-    for write in CORPORA:
-        texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
-        for rate in ("uniform", 0.15):
-            model, tokenizer = train(write, rate, n_steps)
-            others = [write(np.random.default_rng(2000 + i)) for i in range(n_texts)]
-            fitted = MPTScorer(model, tokenizer, device="cpu").fit(others)
-            counts, found = count_rows(model), {}
-            for name, settings in WAYS.items():
-                n_rows, runs = 0, []
-                for seed in range(n_seeds):
-                    how = {"random_state": seed, "device": "cpu", **settings}
-                    scorer = MPTScorer(model, tokenizer, **how)
-                    scorer.fit(others if name == FITTED else None)
-                    n_rows -= counts[0]
-                    time, run = seconds(
-                        lambda s=scorer, x=texts: s.score_samples(x, return_std=True)
-                    )
-                    n_rows += counts[0]
-                    runs.append((*run, np.full(n_texts, time)))
-                scores, errors, times = np.array(runs).transpose(1, 0, 2)
-                found[name] = scores, errors, times, n_rows / n_seeds
-            plain = [found[name][0].mean(0) for name in found if name != FITTED]
-            truth = np.mean(plain, 0)
-            for name, (scores, errors, times, n_rows) in found.items():
-                variance = scores.var(0, ddof=1).mean()
-                covered = np.abs(scores - truth) <= 1.96 * errors + 0.02
-                numbers = variance * n_rows, variance * times.mean()
-                cells = [*(f"{number:.3g}" for number in numbers)]
-                cells += [f"{np.sqrt(variance):.3f}", f"{errors.mean():.3f}"]
-                mark = " (chosen)" if name == fitted.design_ else ""
-                of = [write.__name__, str(rate), name + mark]
-                cells += [f"{covered.mean():.3f}", f"{times.mean():.3f}"]
-                rows.append([*of, *cells])
-            for name, time in time_of_exact(model, tokenizer, texts).items():
-                of = [write.__name__, str(rate), name]
-                rows.append([*of, "0", "0", "0", "0", "1", f"{time:.3f}"])
+    for write, rate in itertools.product(DESIGN_TEXTS, ("uniform", 0.15)):
+        model, tokenizer = train(write, rate, n_steps)
+        texts = [write(np.random.default_rng([11, i])) for i in range(n_texts)]
+        scorer = MPTScorer(model, tokenizer, device="cpu").fit()
+        language_model, tokenizer = scorer._open_again()
+        windows, _ = windows_of(tokenizer, texts, language_model.input_names)
+        groups = {}
+        for design in DESIGNS:
+            draw = MaskDraw("mpt", 0, 4, design=design)
+            indices = range(n_groups)
+            groups[design] = DrawGroups.of(language_model, windows, draw, indices, None)
+        rows.append([write.__name__, str(rate), *cells_of_designs(windows, groups)])
     print_table(
-        f"variance: {n_texts} texts, {n_seeds} seeds",
-        "texts|trained at|masks|x rows|x seconds|std over seeds|std error|covered|"
-        "seconds",
+        f"designs: {n_texts} texts, {n_groups} groups of 4 draws, {n_steps} steps",
+        "texts|trained at|variance of chain|of independent|chain chosen|"
+        + "|".join(f"{n} of fit: {d}" for d in DESIGNS for n in (4, 8)),
         rows,
     )
 
 
-def time_of_exact(model, tokenizer, texts):
-    """Time what has no variance: other scores than the bound, and minicons'."""
-    times = {}
-    for name, settings in EXACT.items():
-        scorer = MPTScorer(model, tokenizer, device="cpu", **settings).fit()
-        times[name], _ = seconds(lambda s=scorer: s.score_samples(texts))
-    if MaskedLMScorer is not None:
-        times["pll of minicons"], _ = seconds(
-            lambda: minicons_pll(model, tokenizer, texts)
-        )
-    return times
+def cells_of_designs(windows, groups):
+    """Return cells with the variances, the choice, and coverage and width of intervals.
 
-
-LONG = (  # texts of 20 to 50 tokens
-    lambda rng: noisy_steps(rng, 20, 50),
-    lambda rng: nested_brackets(rng, 10, 25),
-)
-
-
-def bench_errors(quick):
-    n_texts, n_groups, n_steps = (10, 4, 30) if quick else (24, 16, 500)
-    rows = []
-    for write, name in zip(LONG, ("walks", "brackets"), strict=True):
-        texts = [write(np.random.default_rng(3000 + i)) for i in range(n_texts)]
-        for rate in ("uniform", 0.15):
-            model, tokenizer = train(write, rate, n_steps)
-            scorer = MPTScorer(model, tokenizer, device="cpu").fit()
-            for design in DESIGNS:
-                draw = MaskDraw("mpt", 0, 4, design=design)
-                measured = {"": score_by_groups(scorer, texts, draw, n_groups)}
-                for n_fitted in (4, 8, 16):
-                    if n_fitted < n_texts - 2:
-                        ((_, cells),) = intervals(draw, measured, n_fitted)
-                        rows.append([name, str(rate), design, str(n_fitted), *cells])
-    print_table(
-        f"errors: {n_texts} texts of 20 to 50 tokens, {n_groups} groups of 4 draws",
-        "texts|trained at|design|texts of fit|covered|width",
-        rows,
-    )
+    groups : dict from designs to `DrawGroups` of the windows. Texts of `fit` are drawn
+    200 times; the other ones are scored.
+    """
+    variances = [groups[design].variance() for design in DESIGNS]
+    rng, n_texts = np.random.default_rng(0), len(windows)
+    chosen = np.array([rng.permutation(n_texts) for _ in range(200)])
+    orders, masks = groups["chain"], groups["independent"]
+    is_chain = [
+        orders.totals[texts[:8], :2].var(axis=1, ddof=1).mean()
+        <= masks.variances[texts[:8], 0].mean()
+        for texts in chosen
+    ]
+    cells = [*(f"{variance:.3g}" for variance in variances), f"{np.mean(is_chain):.0%}"]
+    for design, n_fitted in itertools.product(DESIGNS, (4, 8)):
+        draw, found = groups[design].draw, []
+        for texts in chosen:
+            n_known = count_groups([windows[i] for i in texts[:n_fitted]], draw)
+            of_fit = [array[texts[:n_fitted], :n_known] for array in groups[design][1:]]
+            scored = [array[texts[n_fitted:]] for array in groups[design][1:]]
+            moderation = DrawGroups(draw, *of_fit).moderation()
+            is_within, width = intervals_of(DrawGroups(draw, *scored), moderation)
+            found.append((is_within.mean(), np.median(width)))
+        covered, width = np.transpose(found)
+        cells.append(f"{covered.mean():.3f} {np.median(width):.2f}")
+    return cells
 
 
 def score_by_groups(scorer, texts, draw, n_groups):
@@ -872,16 +813,14 @@ PRIOR_SCALES = (0.0, 2.5, 5, 10, 1000.0)
 
 
 def bench_weights(quick):
-    n_texts, n_groups, n_steps = (3, 3, 30) if quick else (10, 12, 300)
+    n_texts, n_groups, n_steps = (3, 3, 30) if quick else (12, 24, 200)
     sources = {}
     if importlib.util.find_spec("rxnmapper") is not None:
         model, tokenizer = open_reaction_model("rxnmapper")
         (texts,) = reactions_by_length(tokenizer, LENGTHS[:1], n_texts).values()
         sources["reactions, at 15%"] = model, tokenizer, texts
-    trained = [*itertools.product((sum_of_digits, noisy_steps), ("uniform", 0.15))]
-    trained += [(long_brackets, 0.15), (long_steps, 0.15)]
-    for write, rate in trained:
-        texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
+    for write, rate in itertools.product(DESIGN_TEXTS, ("uniform", 0.15)):
+        texts = [write(np.random.default_rng([7, i])) for i in range(n_texts)]
         sources[f"{write.__name__}, at {rate}"] = *train(write, rate, n_steps), texts
     columns = [f"PRIOR_SCALE {scale:g}" for scale in PRIOR_SCALES]
     rows = []
@@ -919,8 +858,7 @@ PARTS = {
     "share": bench_share,
     "sizes": bench_sizes,
     "jobs": bench_jobs,
-    "variance": bench_variance,
-    "errors": bench_errors,
+    "designs": bench_designs,
     "pretrained": bench_pretrained,
     "sample": bench_sample,
     "weights": bench_weights,

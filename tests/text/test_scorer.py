@@ -243,7 +243,8 @@ def test_a_text_does_not_depend_on_its_batch(scorer):
 @pytest.mark.usefixtures("in_threads")
 @pytest.mark.parametrize("settings", [{"batch_tokens": 1}, {"n_jobs": 2}])
 def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
-    other = make_scorer(n_masks=2, **{"batch_tokens": 32, **settings}).fit()
+    settings = {"batch_tokens": 32, **settings}
+    other = make_scorer(n_masks=2, design=scorer.design_, **settings).fit()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         log_prob = other.score_samples(TEXTS)
