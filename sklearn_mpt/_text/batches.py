@@ -41,10 +41,10 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
     n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
     n_threads = max(1, torch.get_num_threads() // n_workers)
-    score = _score_blocks if n_workers == 1 else partial(_score_apart, n_threads)
+    work = _score_blocks if n_workers == 1 else partial(_score_apart, n_threads)
     tasks = _tasks(blocks, language_model, n_workers)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(score)(language_model, [[windows[i] for i in b] for b in task], draw)
+        delayed(work)(language_model, [[windows[i] for i in b] for b in task], draw)
         for task in (followed(tasks) if verbose else tasks)
     )
     for task, result in zip(tasks, results, strict=True):

@@ -178,9 +178,12 @@ def average_orders(window, log_prob, targets, draw):
 
     Parameters and result are those of `average_terms`.
     """
-    orders = np.stack(list(draw.orders(window)))
-    n_orders, n_all = len(orders), factorial(orders.shape[1])
-    steps = orders.argsort(axis=1)  # step at which each token becomes visible
+    n_steps = len(window.positions)
+    orders = [targets[i : i + n_steps] for i in range(0, len(targets), n_steps)]
+    n_hidden = [np.bincount(np.concatenate(rows)) for rows in orders]
+    # the step at which each token becomes visible is the last at which it is hidden
+    steps = np.array(n_hidden)[:, window.positions] - 1
+    n_orders, n_all = len(orders), factorial(n_steps)
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
         summaries = map(_summarise_order, np.split(log_prob, n_orders), steps)
         next_ones, means, forecasts, variances, contributions = map(

@@ -66,7 +66,7 @@ class MaskDraw:
     @property
     def is_antithetic(self):
         """Whether orders come in groups whose errors partly cancel."""
-        return self.method == "mpt" and self._method is DESIGNS["chain"]
+        return self._method is DESIGNS["chain"]
 
     def noise_of(self, window, score):
         """Return two numbers for `Moderation`: an estimate of variance, and a scale.
@@ -126,10 +126,6 @@ class MaskDraw:
         """Yield the rows of a window: (hidden, target), bool of shape (n_tokens,)."""
         return self._method.plan(window, self)
 
-    def orders(self, window):
-        """Yield the orders of a window, as permutations of its positions."""
-        return self._method.draw_orders(window, self)
-
     def estimate(self, window, log_prob, targets):
         """Return the `WindowScores` of the rows of a window."""
         return self._method.estimate(window, log_prob, targets, self)
@@ -159,7 +155,6 @@ class ScoringMethod:
     layout: Callable
     is_random: bool
     estimate: Callable = average_terms
-    draw_orders: Callable | None = None
     kind: str = LOG_PROBABILITY
 
     @property
@@ -286,9 +281,7 @@ METHODS = {
 }
 ORDERS = ("left_to_right", "confident", "block")
 DESIGNS = {  # of "mpt"
-    "chain": ScoringMethod(
-        plan_prefixes, lay_out_orders, True, average_orders, balanced_orders
-    ),
+    "chain": ScoringMethod(plan_prefixes, lay_out_orders, True, average_orders),
     "independent": METHODS["mpt"],
 }
 

@@ -203,7 +203,7 @@ class TextScores:
         The variance of independent masks is estimated from the spread of the means of
         hidden tokens at each step, over many texts.
         """
-        if (self.draw.method, self.draw.design) != ("mpt", "chain"):
+        if not self.draw.is_antithetic:
             return
         along_orders, independent = (
             sum(np.sum(getattr(score, name) ** 2) for score in self.scores)
@@ -396,17 +396,15 @@ def _token_scores(text, parts, tokenizer):
         return np.concatenate([values(window)[window.positions] for window, _ in parts])
 
     ids = join(lambda window: window.inputs["input_ids"])
-    n_draws = max(len(score.token_contrasts) for _, score in parts)
     contrasts = [score.token_contrasts for _, score in parts]
+    n_draws = max(map(len, contrasts))
     return TokenScores(
         text=scored_text(text),
         tokens=tokenizer.convert_ids_to_tokens(ids.tolist()),
         offsets=join(lambda window: window.offsets),
         words=join(lambda window: window.words),
         log_prob=np.concatenate([score.tokens for _, score in parts]),
-        contrasts=np.hstack(
-            [_pad(part_contrasts, n_draws) for part_contrasts in contrasts]
-        ),
+        contrasts=np.hstack([_pad(of_part, n_draws) for of_part in contrasts]),
     )
 
 

@@ -8,7 +8,9 @@ import numpy as np
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._text.slow_tokenizers import encode_slowly
-from sklearn_mpt._text.texts import distinct_texts
+from sklearn_mpt._text.texts import distinct_texts, scored_text
+
+MAX_CHECKED = 100  # texts of `fit` in which unknown words are counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,25 +96,22 @@ def all_special_ids(tokenizer):
     return sorted(special.union(tokenizer.all_special_ids))
 
 
-def warn_of_unknown(tokenizer, texts, most=100):
-    """Warn if a tokenizer does not know most of the first `most` texts.
+def warn_of_unknown(tokenizer, texts):
+    """Warn if a tokenizer does not know most of the first texts.
 
     It does not know a text if most of its tokens are unknown tokens, or if the text has
     no tokens. Often it is then a tokenizer of another language or another model.
     """
-    texts = list(dict.fromkeys(texts[:most]))
-    texts = [
-        text for text in texts if (text if isinstance(text, str) else text[1]).strip()
-    ]
+    distinct, _ = distinct_texts(texts[:MAX_CHECKED])
+    texts = [text for text in distinct if scored_text(text).strip()]
     if not texts:
         return
     encoded = _encode(tokenizer, texts)
     n_strange = 0
     for row, ids in enumerate(encoded["input_ids"]):
         ids = np.array(ids)[~_is_fixed(encoded, row)]
-        n_strange += 2 * (ids == tokenizer.unk_token_id).sum() > len(ids) or not len(
-            ids
-        )
+        n_unknown = (ids == tokenizer.unk_token_id).sum()
+        n_strange += 2 * n_unknown > len(ids) or not len(ids)
     if 2 * n_strange > len(texts):
         warn_caller(
             f"The tokenizer does not know most of the words in {n_strange} of "
