@@ -64,6 +64,7 @@ from sklearn_mpt._measure import designs
 from sklearn_mpt._mixture import estimator as mixture_estimator
 from sklearn_mpt._mixture import training as mixture_training
 from sklearn_mpt._text import estimates, hashing
+from sklearn_mpt._text import masks as text_masks
 
 
 def difference(measure, cases, seeds):
@@ -882,6 +883,10 @@ MECHANISMS = {
     "regressions": (regressions, FACTOR_FITS),
     "weights": (
         number(text_scores, estimates, "weight_of_means", no_weight),
+        list(TEXT_MODELS),
+    ),
+    "fours": (
+        number(text_scores, text_masks, "balanced_orders", text_masks.random_orders),
         list(TEXT_MODELS),
     ),
     "trends": (trends, list(TEXT_MODELS)),
