@@ -39,8 +39,6 @@ class IterativeMPT(BaseMPT):
     n_components: int
     max_iter: int
     n_iter_no_change: int
-    early_stopping: bool
-    validation_fraction: float
     warm_start: bool
     verbose: bool | int
 
@@ -64,8 +62,6 @@ class IterativeMPT(BaseMPT):
         "batch_size",
         "tol",
         "n_iter_no_change",
-        "early_stopping",
-        "validation_fraction",
         "warm_start",
         "verbose",
     )
@@ -94,11 +90,6 @@ class IterativeMPT(BaseMPT):
     @property
     def _is_warm_start(self):
         return self.warm_start and self.__sklearn_is_fitted__()
-
-    def _n_held_out(self, data):
-        """Return the number of validation rows; parts of streams have none."""
-        is_used = self.early_stopping and data.is_all
-        return int(self.validation_fraction * len(data.X)) if is_used else 0
 
     def _train(self, data, context):
         fitted = data.fitted | {"loss_curve_": [], "n_iter_": 0}

@@ -9,15 +9,14 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._base.density import Units, as_tensor
-from sklearn_mpt._base.iterative import IterativeMPT
+from sklearn_mpt._base.density import Units
 from sklearn_mpt._base.latent import LatentMixin
+from sklearn_mpt._base.nets import NetMPT
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import UserModule, arrays_of
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
-    OPEN_UNIT_INTERVAL,
     check_fitted_widths,
     check_widths,
     warn_caller,
@@ -38,8 +37,6 @@ from sklearn_mpt._deep.objectives import (
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._deep.validation import ValidationRows
-from sklearn_mpt._fitting.minibatches import TrainingRows
-from sklearn_mpt._fitting.net_solver import NetSolver
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
@@ -52,7 +49,7 @@ CONDITIONALS = {
 }
 
 
-class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
+class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
     The decoder, a net, maps latent variables z, standard normal, to the
@@ -183,19 +180,13 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
     activation_: str
     noise_variance_: float | np.ndarray
 
-    _free_parameters = (
-        *IterativeMPT._free_parameters,
-        "hidden_layer_sizes",
-        "n_importance_samples",
-    )
-    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
+    _free_parameters = (*NetMPT._free_parameters, "n_importance_samples")
+    _parameter_constraints: ClassVar[dict] = NetMPT._parameter_constraints | {
         "decoder": [None, torch.nn.Module, callable],
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
         "n_importance_samples": [COUNT, AUTO],
         "conditional": [StrOptions({*CONDITIONALS})],
         "objective": [StrOptions({"mpt", "elbo", "iwae"})],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [OPEN_UNIT_INTERVAL],
     }
 
     def __init__(
@@ -323,13 +314,10 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])
 
     def _solver(self, data):
-        fitted, device = data.fitted, data.device
-        likelihood, units = self._likelihood(), Units.from_attributes(fitted, device)
-        module = module_of(fitted, likelihood, device, self.decoder).float()
-        X = units.standardise(as_tensor(data.X, device))
-        recipe = self._recipe(likelihood, *X.shape)
-        rows = TrainingRows.from_arrays(X.float(), data.weight)
-        rows, held_out = rows.split(self._n_held_out(data), fitted["_seed"])
+        fitted, likelihood = data.fitted, self._likelihood()
+        module = module_of(fitted, likelihood, data.device, self.decoder).float()
+        recipe = self._recipe(likelihood, *data.X.shape)
+        rows, held_out = self._split_rows(data)
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
         samples, validation = SampleCounts(*counts), None
         if len(held_out.X):
@@ -339,17 +327,9 @@ class MPTDeepVAE(LatentMixin, TableMPT, IterativeMPT):
         loss = self._loss(
             rows, recipe.batch_size, samples, data.rng, min_steps=recipe.min_steps
         )
-        return NetSolver(
-            module,
-            loss if data.is_all else loss.as_part(),
-            self.learning_rate,
-            validation=validation,
-            other_starts=self._other_starts(data, recipe, likelihood),
-            log_scale=units.mean_log_scale(X, data.weight),
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            # fits that go on later need the validation rows again
-            joins=validation is not None and not self.warm_start,
+        starts = self._other_starts(data, recipe, likelihood)
+        return self._net_solver(
+            data, module, loss, validation, self.learning_rate, other_starts=starts
         )
 
     def _other_starts(self, data, recipe, likelihood):

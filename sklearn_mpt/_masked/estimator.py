@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._base.density import Units, as_tensor, unit_attributes
-from sklearn_mpt._base.iterative import IterativeMPT
+from sklearn_mpt._base.density import Units, unit_attributes
+from sklearn_mpt._base.nets import NetMPT
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import UserModule, arrays_of, load_arrays
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
-    OPEN_UNIT_INTERVAL,
     POSITIVE,
     StrictInterval,
     check_fitted_widths,
@@ -27,7 +26,6 @@ from sklearn_mpt._checks import (
     warn_constant,
 )
 from sklearn_mpt._fitting.masks import RowMasks
-from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
@@ -44,7 +42,7 @@ from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 MIN_FLOOR_FRACTION = 0.1
 
 
-class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
+class MPTMaskedAutoencoder(TableMPT, NetMPT):
     r"""Net that predicts hidden columns, trained by masked pre-training (MPT).
 
     A residual net takes the visible columns of a row, and which columns are visible. It
@@ -178,20 +176,13 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
     n_mixtures_: int
     orders_: np.ndarray
 
-    _free_parameters = (
-        *IterativeMPT._free_parameters,
-        "hidden_layer_sizes",
-        "dropout",
-        "mask_blocks",
-    )
-    _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
+    _free_parameters = (*NetMPT._free_parameters, "dropout", "mask_blocks")
+    _parameter_constraints: ClassVar[dict] = NetMPT._parameter_constraints | {
         "net": [None, torch.nn.Module, callable],
         "learning_rate": [AUTO, POSITIVE],
         "dropout": [AUTO, StrictInterval(Real, 0, 1, closed="left")],
         "n_mixtures": [COUNT],
         "n_orders": [COUNT],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [OPEN_UNIT_INTERVAL],
     }
 
     def __init__(
@@ -347,18 +338,14 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
 
     def _solver(self, data):
         fitted, device = data.fitted, data.device
-        units = Units.from_attributes(fitted, device)
-        X = as_tensor(data.X, device)
-        log_scale = units.mean_log_scale(X, data.weight)
-        rows = TrainingRows.from_arrays(units.standardise(X).float(), data.weight)
-        rows, held_out = rows.split(self._n_held_out(data), fitted["_seed"])
+        module = self._module(fitted).to(device)
+        rows, held_out = self._split_rows(data)
         generator = torch.Generator(device=device)
         generator.manual_seed(seed_from(data.rng, N_TORCH_SEEDS))
+        n_features = data.X.shape[1]
+        blocks = read_blocks(self.mask_blocks, self._table_names or range(n_features))
+        sizes = RowMasks(self.mask_rate, n_features, blocks)
         batch_size, n_masks, rate = self.batch_size, self.n_masks, self.learning_rate
-        names = self._table_names or range(X.shape[1])
-        blocks = read_blocks(self.mask_blocks, names)
-        module = self._module(fitted).to(device)
-        sizes = RowMasks(self.mask_rate, X.shape[1], blocks)
         loss = MaskedLoss(
             module,
             rows,
@@ -370,17 +357,8 @@ class MPTMaskedAutoencoder(TableMPT, IterativeMPT):
         validation = None
         if len(held_out.X):
             validation = ValidationLosses(module, held_out, sizes, generator)
-        return MaskedSolver(
-            module,
-            loss if data.is_all else loss.as_part(),
-            fitted["_learning_rate"] if rate == "auto" else float(rate),
-            validation=validation,
-            log_scale=log_scale,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            # fits that go on later need the validation rows again
-            joins=validation is not None and not self.warm_start,
-        )
+        rate = fitted["_learning_rate"] if rate == "auto" else float(rate)
+        return self._net_solver(data, module, loss, validation, rate, MaskedSolver)
 
     def _trained_attributes(self, module, fitted):
         return {
