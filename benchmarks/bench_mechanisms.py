@@ -495,6 +495,12 @@ def masked_item_fit(case, seed):
     return item_fit(case, seed, objective="mpt", n_masks=8)
 
 
+def row_node_item_fit(case, seed):
+    """The same of items of many abilities, with nodes around each row."""
+    with patch.object(item_sampling, "MAX_LOSS", 0.0):
+        return item_fit(case, seed)
+
+
 def first_masks_item_fit(case, seed):
     return item_fit(case, seed, objective="mpt")
 
@@ -890,8 +896,12 @@ MECHANISMS = {
         list(TEXT_MODELS),
     ),
     "trends": (trends, list(TEXT_MODELS)),
+    "item points": (
+        number(item_fit, item_sampling, "MAX_LOSS", 0.0),
+        list(MANY_TABLES),
+    ),
     "item moves": (
-        number(item_fit, item_solver.ItemSolver, "gain_of_move", 1e-5),
+        number(row_node_item_fit, item_solver.ItemSolver, "gain_of_move", 1e-5),
         list(MANY_TABLES),
     ),
     "codes": (codes, list(EDITS)),

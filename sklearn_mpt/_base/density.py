@@ -17,10 +17,10 @@ import torch
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._integration.chain_scores import integrate_along, prefix_scores
 from sklearn_mpt._integration.integrals import (
-    QUASI_RANDOM_GAIN,
     ObservedRows,
     conditionals_by_difference,
     draw_latent,
+    effective_number,
     integrate_average,
     integrate_conditionals,
     integrate_log_prob,
@@ -423,7 +423,7 @@ class IntegratedDensity(LatentDensity):
         value = torch.where(n_seen > 0, value, 0.0)
         if self.scoring.is_quadrature:
             return value, torch.where(error > self.scoring.tolerance, error, 0.0)
-        n_effective = (QUASI_RANDOM_GAIN * random_error) ** -2
+        n_effective = effective_number(random_error)
         return value, torch.where(n_seen > 0, error, 0.0), n_effective
 
     def conditional_log_prob(self, X, mask):

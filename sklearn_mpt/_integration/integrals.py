@@ -235,7 +235,11 @@ def integrate_log_prob(rows, rule, model):
     joints = [joint for _, joint in _weighted(rows, rule, model)]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
-    return value, error, *([_random_error(joints)] if rule.is_random else [])
+    return (
+        value,
+        error,
+        *([random_error(torch.cat(joints, 1))] if rule.is_random else []),
+    )
 
 
 def _integrate_shared(rows, rule, model):
@@ -251,15 +255,19 @@ def _integrate_shared(rows, rule, model):
     return value, error
 
 
-def _random_error(joints, gain=QUASI_RANDOM_GAIN):
+def random_error(joint, gain=QUASI_RANDOM_GAIN):
     """Return the standard error of random points, divided by `gain`; (n,).
 
-    joints : log weights of the points of each group, (n, s).
+    joint : log weights of the points, (n, s).
     """
-    joint = torch.cat(joints, 1)
     concentration = torch.logsumexp(2 * joint, 1) - 2 * torch.logsumexp(joint, 1)
     variance = (concentration.exp() - 1 / joint.shape[1]).clamp(min=1e-12)
     return variance.sqrt() / gain
+
+
+def effective_number(error, gain=QUASI_RANDOM_GAIN):
+    """Return the effective number of random points; see `random_error`."""
+    return (gain * error) ** -2
 
 
 def integrate_average(function, rows, rule, model):

@@ -127,7 +127,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     n_components : int, default=1
         Number of abilities. More than one is allowed only if all slopes are free and
         no item is nominal; `MPTLinearVAE` has no such limits. Integrals over more than
-        3 abilities are by importance sampling.
+        3 abilities are over quasi-random points, and have errors.
     rotation : {"varimax", "quartimax", "oblimin", "promax"}, default=None
         Rotation of several abilities to simple structure of the standardised loadings.
         "oblimin" and "promax" allow correlated abilities. None is the principal axes.
@@ -1426,7 +1426,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         )
         objective = model.objective(answers, self._priors)
         point = model.start(device)
-        objective.refine()
+        objective.take_row_nodes()
         objective.place_nodes(point)
         return objective, point
 

@@ -159,13 +159,16 @@ class ItemObjective:
     ----------
     has_node_noise : bool
         Whether values change where nodes move.
+    least_tol : float
+        Least tolerance of training, in nats of all rows for each parameter: errors of
+        integration hide smaller gains.
     max_spacing_ratio : float
         The grid changes where its spacing is so many times as wide as needed. If
         mean or variance of z are free, it reaches as far as that of scores, so that the
         population may move a little before it changes.
     """
 
-    has_node_noise = False
+    has_node_noise, least_tol = False, 0.0
     max_spacing_ratio = 1.15
 
     def __init__(self, answers, layout, priors=NO_PRIORS, unseen=None):
@@ -265,9 +268,12 @@ class ItemObjective:
             sums.append(block_sums(block, curve, counts, self.grid.z))
         return expected.value, sums, expected.groups
 
-    def refine(self):
-        """Add nodes, if errors of integration can fall so; return whether it did."""
+    def refine(self, point):
+        """Take more accurate nodes, if it needs them; return whether it did."""
         return False
+
+    def take_row_nodes(self):
+        """Take nodes around each row, if there are too many dimensions for a grid."""
 
     def prior_terms(self, block, point):
         """Return gradient, curvature and value of minus the log prior of a block.

@@ -1,10 +1,12 @@
-r"""Items with more abilities than grids serve: importance sampling around each row.
+r"""Items with more abilities than grids serve: quasi-random points of the prior.
 
-Nodes of a row come from a Gaussian at the mode of its posterior, and from the prior, as
-for linear models of many latent variables. Expectations over the population, which
-involve no rows, are averages over quasi-random points of the prior.
+All rows share them, which takes one product of matrices, and answers to few items leave
+posteriors wide, with edges where slopes are long. Where posteriors are too narrow for
+the points, each row has nodes of its own, from a Gaussian at the mode of its posterior
+and from the prior, as for linear models of many latent variables.
 """
 
+from functools import cached_property
 from operator import add
 from typing import NamedTuple
 
@@ -12,8 +14,15 @@ import torch
 
 from sklearn_mpt._base.density import Density, IntegratedDensity, Units
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT
-from sklearn_mpt._integration.integrals import IMPORTANCE_POINTS, importance, rows_of
+from sklearn_mpt._integration.integrals import (
+    IMPORTANCE_POINTS,
+    effective_number,
+    importance,
+    random_error,
+    rows_of,
+)
 from sklearn_mpt._integration.quadrature import (
+    MAX_GRID_DIMS,
     gaussian_around,
     logsumexp_and_softmax,
     normal_nodes,
@@ -21,15 +30,23 @@ from sklearn_mpt._integration.quadrature import (
 )
 from sklearn_mpt._integration.row_nodes import RowNodes
 from sklearn_mpt._items.abilities import covariances, modes, standard_prior
-from sklearn_mpt._items.answers import MISSING, at_answers
+from sklearn_mpt._items.answers import MISSING, Answers, at_answers, log_joint
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.objective import ItemObjective, block_sums
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
+from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES, chunk_slices
 
 # Points of averages over a population of many abilities. Averages of probabilities of
 # items have errors below 1e-3.
 POPULATION_POINTS = 2**12
+# Powers of 2: points of the prior that all rows share, in training the first for four
+# abilities, twice as many for each more, up to the second; and for scores of rows.
+TRAINING_POWERS, SCORING_POWER = (13, 15), 15
+# Standard error of random points over that of as many quasi-random ones as score rows.
+SCORING_GAIN = 5
+# Nats of all rows, for each parameter, that points of the prior may be expected to lose
+# in training: half a percent of what a parameter gains by fitting noise.
+MAX_LOSS = 0.0025
 
 
 class ItemJoint:
@@ -88,8 +105,15 @@ class ItemJoint:
 class PopulationPoints:
     """Quasi-random points of standard normal abilities, in the place of a grid."""
 
-    def __init__(self, n_dims, like):
-        self.z, self._log_weight = normal_nodes(POPULATION_POINTS, n_dims, [0], like)
+    def __init__(self, n_dims, n_points, like):
+        self.z, self._log_weight = normal_nodes(n_points, n_dims, [0], like)
+
+    @classmethod
+    def fitting(cls, items, power, like):
+        """Return 2^power points, or as many as have a table that fits the memory."""
+        n_fitting = KEPT_ENTRIES // (len(items) * items.max_categories)
+        power = min(power, max(POPULATION_POINTS, n_fitting).bit_length() - 1)
+        return cls(items.n_dims, 2**power, like)
 
     def log_weight(self, population):
         """Return the log weights, which are equal, of the only group; (1, s)."""
@@ -108,7 +132,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
     """
 
     def __init__(self, items, point, population, group_weight, root, seed):
-        grid = PopulationPoints(items.n_dims, point)
+        grid = PopulationPoints(items.n_dims, POPULATION_POINTS, point)
         ItemDensity.__init__(self, items, point, grid, population, group_weight, root)
         scoring = importance(IMPORTANCE_POINTS, items.n_dims, point.device, seed)
         units = Units(point.new_zeros(()), point.new_ones(()))
@@ -119,6 +143,25 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
     def row_bytes(self):
         integrated_bytes = IntegratedDensity.row_bytes.fget(self)
         return integrated_bytes + ItemDensity.row_bytes.fget(self)
+
+    def lml(self, X):
+        """Return scores by points of the prior where they are accurate, and errors."""
+        value, error = _by_points(X, *self._at_points)
+        parts = value, error, effective_number(error, SCORING_GAIN)
+        rest = (error > self.scoring.tolerance).nonzero()[:, 0]
+        if len(rest):
+            for part, of_rest in zip(parts, super().lml(X[rest]), strict=True):
+                part[rest] = of_rest
+        is_empty = X.isnan().all(1)
+        for part in parts[:2]:
+            part.masked_fill_(is_empty, 0.0)
+        return parts
+
+    @cached_property
+    def _at_points(self):
+        """Log-probabilities of answers at points of the prior, and log weights."""
+        grid = PopulationPoints.fitting(self.items, SCORING_POWER, self.point)
+        return self.items.log_prob(self.point, grid.z), grid.log_weight(self.population)
 
     def is_open(self, X):
         return ItemDensity.is_open(self, X)  # no answer is an interval
@@ -160,6 +203,16 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
         return torch.stack(draws, 1) @ self.root
 
 
+def _by_points(X, table, log_weight):
+    """Return the scores of rows by points that they share, and errors; (n,) each."""
+    codes = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
+    answers, (value, error) = Answers(codes, table.shape[1]), X.new_empty(2, len(X))
+    for rows in answers.blocks(table.shape[2]):
+        joint = log_joint(answers, rows, table, log_weight)
+        value[rows], error[rows] = joint.logsumexp(1), random_error(joint, SCORING_GAIN)
+    return value, error
+
+
 class AnswersAtNodes(NamedTuple):
     """Rows, and curves at the nodes of each.
 
@@ -197,56 +250,84 @@ class AnswersAtNodes(NamedTuple):
 
 
 class SampledObjective(ItemObjective):
-    """The log marginal likelihood of answers, by nodes around each row.
+    """The log marginal likelihood of answers, by points of the prior.
 
-    Nodes move to the modes of the rows after every few steps. In between, the objective
-    is a smooth function of the parameters, whose maximum is partly an error of the
-    nodes: only values at nodes that have just moved are compared.
+    If they are too few for the posteriors of the rows, at the start or at the end,
+    nodes around each row follow, which move to the modes of the rows after every few
+    steps. In between, the objective is a smooth function of the parameters, whose
+    maximum is partly an error of the nodes: only values at nodes that have just moved
+    are compared.
 
     Parameters
     ----------
     answers, layout, priors, unseen
         As for `ItemObjective`.
     seed : tuple of int
-        Of quasi-random points.
+        Of the nodes around rows.
     steps_between_moves : int
         Number of steps after which nodes move.
     """
 
-    has_node_noise = True
+    least_tol = 0.1 * MAX_LOSS
 
     def __init__(self, *args, seed=(0,), steps_between_moves=4, **params):
         super().__init__(*args, **params)
         self.seed, self.steps_between_moves = seed, steps_between_moves
-        codes = self.answers.codes.double()
-        self._rows = rows_of(torch.where(codes == MISSING, torch.nan, codes))
-        self._set_row_nodes(is_fine=False)
+        self._row_nodes, self._is_fine = None, False
 
-    def _set_row_nodes(self, is_fine):
-        shape = len(self.answers), self.layout.items.n_dims
-        device = self.answers.codes.device
-        self._row_nodes = RowNodes(*shape, device, self.seed, is_fine, n_groups=1)
-        self._is_fine, self._nodes, self._n_steps = is_fine, None, 0
+    @property
+    def has_node_noise(self):
+        return self._row_nodes is not None
 
     def place_nodes(self, point):
         """Move the nodes if it is time; return whether they have moved."""
-        items = self.layout.items
+        items, is_first = self.layout.items, self.grid is None
+        if is_first:
+            least, most = TRAINING_POWERS
+            power = min(least + items.n_dims - MAX_GRID_DIMS - 1, most)
+            self.grid = PopulationPoints.fitting(items, power, point)
+            if not (self.has_node_noise or self._has_enough_points(point)):
+                self.take_row_nodes(is_fine=False)
+        if not self.has_node_noise:
+            return is_first
         is_time = self._n_steps % self.steps_between_moves == 0
         self._n_steps += 1
-        if self._nodes is not None and not is_time:
+        if not is_time:
             return False
-        if self.grid is None:
-            self.grid = PopulationPoints(items.n_dims, point)
         joint = ItemJoint(items, point[: items.n_parameters])
         posterior = self._row_nodes.posterior(self._rows, joint, slice(None))
         self._nodes = self._row_nodes.place(self._rows, posterior, 0)
         return True
 
-    def refine(self):
-        if self._is_fine:
+    def refine(self, point):
+        is_rough = self.has_node_noise or not self._has_enough_points(point)
+        if self._is_fine or not is_rough:
             return False
-        self._set_row_nodes(is_fine=True)
+        self.take_row_nodes()
         return True
+
+    def take_row_nodes(self, is_fine=True):
+        codes, n_dims = self.answers.codes.double(), self.layout.items.n_dims
+        self._rows = rows_of(torch.where(codes == MISSING, torch.nan, codes))
+        args = len(codes), n_dims, codes.device, self.seed, is_fine
+        self._row_nodes = RowNodes(*args, n_groups=1)
+        self._is_fine, self._n_steps = is_fine, 0
+
+    def _has_enough_points(self, point):
+        return self._expected_loss(point) < MAX_LOSS * len(point)
+
+    def _expected_loss(self, point):
+        """Return how much points of the prior are expected to lose, in nats.
+
+        The logarithm of an average of points loses half of its relative variance.
+        """
+        items, z = self.layout.items, self.grid.z
+        table, answers = items.table(items.curves(point, z)), self.answers
+        log_weight, loss = self.grid.log_weight(None), 0.0
+        for rows in answers.blocks(len(z)):
+            error = random_error(log_joint(answers, rows, table, log_weight))
+            loss += 0.5 * float(answers.weight[rows] @ error**2)
+        return loss
 
     def blocks(self, point):
         """Yield the log-likelihood and the nodes of rows, block by block.
@@ -271,6 +352,8 @@ class SampledObjective(ItemObjective):
             yield AnswersAtNodes(value, r, weight, z, curves, answered)
 
     def _sums(self, point):
+        if not self.has_node_noise:
+            return super()._sums(point)
         blocks = self.layout.items.blocks
         value, sums = 0.0, [(0.0, 0.0)] * len(blocks)
         for part_value, curves, counts, z in self._parts(point):

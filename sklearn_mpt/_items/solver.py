@@ -47,6 +47,7 @@ class ItemSolver(ExactSteps):
     def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
         self._n_rows, self._n_steps = objective.answers.total, n_before
+        tol = max(tol, objective.least_tol)
         super().__init__(point, min_gain=tol * len(point) / self._n_rows)
         self._best = point
 
@@ -83,7 +84,7 @@ class ItemSolver(ExactSteps):
         return point - self.point
 
     def terminate(self):
-        if self.converged and self.objective.refine():
+        if self.converged and self.objective.refine(self.point):
             self.start_at(self.point)
         return self.converged
 

@@ -185,3 +185,27 @@ def test_another_population_of_many_abilities_is_refused(population):
         MPTItemResponse.from_items(
             discrimination=np.ones((6, K)), intercept=np.zeros(6), **population
         )
+
+
+def long_slopes(n_rows=150, seed=0):
+    """Answers to a few items of four abilities, and a fit to them."""
+    rng = np.random.default_rng([seed, n_rows])
+    slopes = rng.uniform(0.6, 2, (K, 10)) * rng.choice([-1, 1], (K, 10))
+    logits = rng.normal(size=(n_rows, K)) @ slopes + rng.normal(size=10)
+    X = (logits + rng.logistic(size=logits.shape) > 0).astype(float)
+    return X
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_fits_and_log_likelihoods_are_those_of_averages_over_the_prior():
+    X = long_slopes()
+    (unit,) = normal_points(2**16, K, [5], 1)
+    values = []
+    for seed in (0, 1):
+        model = MPTItemResponse(n_components=K, random_state=seed).fit(X)
+        prob = expit(unit @ model.discrimination_.T + model.intercept_)
+        prob = prob.clip(1e-12, 1 - 1e-12)
+        expected = logsumexp(log_joint(X, prob), 1).sum() - len(X) * np.log(len(unit))
+        values.append(expected)
+        assert_allclose(model.log_likelihood(X), expected, atol=0.3)
+    assert_allclose(values[0], values[1], atol=0.01)  # whatever the seed
