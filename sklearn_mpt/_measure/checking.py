@@ -141,9 +141,9 @@ def check_masked_model(
         _check_entries(log_prob, rows.targets(mask), mask)
         limit = MIN_CHANGE if conditional.is_single else TOLERANCE
         repeated = _ask(conditional, rows, mask)
-        check_same(log_prob, repeated, mask, "in a second call", limit)
+        check_same(rows, log_prob, repeated, mask, "in a second call", limit)
         alone = _ask(conditional, rows.slice(0, 1), mask)
-        check_same(log_prob[:1], alone, mask, "without the other rows", limit)
+        check_same(rows, log_prob[:1], alone, mask, "without the other rows", limit)
         check_reading(partial(_ask, conditional), rows, mask, log_prob, rng, limit)
         check_sums(partial(_ask, conditional), rows, mask, discrete)
     for mask in masks:

@@ -1,5 +1,6 @@
 """Quick checks that a function scores hidden entries and does not read them."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -145,6 +146,7 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
         kept = np.setdiff1d(hidden, changed)
         if len(changed) and len(kept):
             moved = Rows.from_table(with_moved_columns(rows.values, changed))
+            moved = replace(moved, index=rows.index)
             after = ask(moved, mask)
             if after is None:
                 continue
@@ -155,10 +157,10 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
                     noise = change_of(before, repeated[:, kept]).max()
                     allowed = max(MIN_CHANGE, NOISE_FACTOR * noise)
             when = f"when the hidden values of the features {listed(changed)} changed"
-            check_same(log_prob, after, mask, when, allowed, kept)
+            check_same(rows, log_prob, after, mask, when, allowed, kept)
 
 
-def check_same(log_prob, other, mask, when, limit, targets=slice(None)):
+def check_same(rows, log_prob, other, mask, when, limit, targets=slice(None)):
     """Check that the log-probabilities of the target features did not change."""
     change = np.zeros(log_prob.shape)
     change[:, targets] = change_of(log_prob[:, targets], other[:, targets])
@@ -166,8 +168,9 @@ def check_same(log_prob, other, mask, when, limit, targets=slice(None)):
         i, j = np.argwhere(change > limit)[0]
         raise ValueError(
             "A log-probability may depend on its own value and on the visible features "
-            f"alone: that of feature {j} of row {i} changed from {log_prob[i, j]:.6g} "
-            f"to {other[i, j]:.6g} {when}, for the mask {describe_mask(mask)}."
+            f"alone: that of feature {j} of row {rows.number(i)} changed from "
+            f"{log_prob[i, j]:.6g} to {other[i, j]:.6g} {when}, for the mask "
+            f"{describe_mask(mask)}."
         )
 
 

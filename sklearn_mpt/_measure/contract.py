@@ -56,7 +56,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._frames import column_names, fill_masked, plain
-from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
+from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
@@ -253,7 +253,7 @@ def hidden_log_prob(conditional, rows, mask):
         i, j = np.argwhere(wrong)[0].tolist()
         raise ValueError(
             "Log-probabilities must be numbers below infinity, got "
-            f"{log_prob[i, j]} at feature {j} of row {rows.first + i}, for the mask "
+            f"{log_prob[i, j]} at feature {j} of row {rows.number(i)}, for the mask "
             f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}.{_gaps(rows, i)}"
         )
     return np.where(targets, log_prob, 0.0)
@@ -468,7 +468,7 @@ def few_rows(rows):
     if rows.missing is None:
         return rows.slice(0, min(FEW_ROWS, len(rows)))
     first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:FEW_ROWS])
-    return Rows(take(rows.values, first), rows.missing[first])
+    return rows.take(first)
 
 
 def given_or_parameter(model, name, value):

@@ -34,13 +34,13 @@ class Rows:
         The rows.
     missing : ndarray of bool of shape (n_samples, n_features), or None
         True where an entry is missing; None if none is.
-    first : int
-        Index of the first row in the user's X, for messages.
+    index : ndarray of int of shape (n_samples,), or None
+        Which rows of the user's X these are, for messages; None if they are all.
     """
 
     values: object
     missing: np.ndarray | None
-    first: int = 0
+    index: np.ndarray | None = None
 
     @classmethod
     def from_table(cls, X):
@@ -61,14 +61,17 @@ class Rows:
         """Return the rows start..stop - 1."""
         if (start, stop) == (0, len(self)):
             return self
-        missing = None if self.missing is None else self.missing[start:stop]
-        values = take(self.values, np.arange(start, stop))
-        return Rows(values, missing, self.first + start)
+        return self.take(np.arange(start, stop))
 
     def take(self, indices):
         """Return the rows with these indices."""
-        missing = None if self.missing is None else self.missing[indices]
-        return Rows(take(self.values, indices), missing, self.first)
+        missing = None if self.missing is None else take(self.missing, indices)
+        index = indices if self.index is None else self.index[indices]
+        return Rows(take(self.values, indices), missing, index)
+
+    def number(self, i):
+        """Return the index in the user's X of row i."""
+        return int(i if self.index is None else self.index[i])
 
     def targets(self, mask):
         """Return where entries are hidden and present, (n_samples, n_features)."""

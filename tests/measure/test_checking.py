@@ -92,6 +92,13 @@ def test_a_missing_entry_with_a_value_is_named(known, good):
         check_masked_model(lambda X, m: np.where(m, -1.0, 0.0) + 0 * good(X, m), X)
 
 
+def test_rows_are_named_as_in_the_table_if_others_have_gaps(known, good):
+    X = known[1]
+    X[:16, 0] = np.nan
+    with pytest.raises(ValueError, match=r"of row 1[6-9] changed from"):
+        mpt_curve(reads_hidden(good), X, random_state=0)
+
+
 def test_text_is_no_log_probability(known):
     with pytest.raises(TypeError, match="must be real numbers, got dtype"):
         check_masked_model(lambda X, mask: np.full(X.shape, "a"), known[1])
