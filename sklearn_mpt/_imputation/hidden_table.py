@@ -7,6 +7,7 @@ import numpy as np
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows, HiddenRows
 from sklearn_mpt._imputation.column_layout import codes_of, means_and_spreads
 from sklearn_mpt._imputation.expectations import expectations
+from sklearn_mpt._imputation.frequent_values import FrequentValue, frequent_value
 from sklearn_mpt._imputation.weights import HiddenEntries
 
 HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
@@ -116,6 +117,27 @@ class HiddenTable(NamedTuple):
         rmse = np.sqrt(mean(error**2, layout.numbers))
         wrong = mean(distance > 0.5, is_coded)
         return error, rmse, wrong, mean(distance, is_coded & layout.ordered)
+
+    def frequent_values(self, error):
+        """Return the values that many rows share, by the index of their column.
+
+        error : of what is expected of the hidden entries, (n_entries,).
+        """
+        n_rows, frequent = len(self.numbers), {}
+        rows, row_weight = self.rows.numbers[:n_rows], self.row_weight[:n_rows]
+        numbers = np.concatenate([rows[mask] for mask in self.masks])
+        is_dense = self.layout.numbers & (self.layout.n_categories == 0)
+        for j in np.flatnonzero(is_dense).tolist():
+            value = frequent_value(rows[:, j], row_weight)
+            entries = self.columns == j
+            if value is not None and entries.any():
+                frequent[j] = FrequentValue(
+                    value,
+                    numbers[entries] + error[entries] * self.scale[j],
+                    numbers[entries],
+                    self.entry_weight[entries],
+                )
+        return frequent
 
     def hidden(self, trials):
         log_prob = np.stack([trial.log_prob for trial in trials])

@@ -203,9 +203,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     log-probability or in squared errors. A model that cannot be fitted to the table is
     left out. The models are mixed, with weights for each column: those
     of conditionals maximise the log-probability of the hidden entries [2]_ [4]_, those
-    of means the squared error [5]_. Hidden entries of a column count beside ten (50 for
-    means) that are like those of all columns. A model whose squared error in a column
-    is larger than that of independent columns does not take part in its means.
+    of means the squared error [5]_. Hidden entries of a column count beside ten (200
+    for means) that are like those of all columns. A model whose squared error in a
+    column is larger than that of independent columns does not take part in its means.
     Independent columns always have a small weight, which bounds the loss where all
     other models are overconfident; draws are never made from them, unless no other
     model was chosen. All models that are useful are then fitted to all rows, or to
@@ -214,8 +214,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     Numbers with at most 20 values, each in five rows or more on average, are levels:
     models give each of them a probability, their expectation is the weighted mean of
     the levels, and draws are levels. Draws of other numbers are on the grid of what was
-    seen: whole numbers are whole. But they are drawn from a density: if many rows share
-    one of more than 20 numbers, such as an amount of 0, draws have it too rarely.
+    seen: whole numbers are whole. They are drawn from a density, unless a tenth of the
+    rows or more share one number, such as an amount of 0: a draw is this number as
+    often as those hidden entries are for which the models expected nearly the same.
     Log-probabilities of levels are those of the interval around a level, over the step
     between levels; those of other rounded numbers are at most one over the rounding, so
     that nothing is gained below it.

@@ -89,6 +89,8 @@ def search(rows, weight, limits, rng):
         Indices of the trials whose models are mixed.
     weights : ModelWeights
         Weights of these models for each column.
+    frequent : dict of FrequentValue
+        Values that many rows share, by the index of their column.
     """
     table = hide_entries(rows, weight, rng)
     settings = TableSettings(rows.coding, len(table.numbers), seed_from(rng))
@@ -102,7 +104,10 @@ def search(rows, weight, limits, rng):
     hidden = table.hidden(trials.fitted)
     kept = kept_models(hidden)
     fitted = [i for i, trial in enumerate(trials.all) if trial.outcome != FAILED]
-    return trials.all, np.array(fitted)[kept], hidden.take(kept).weights()
+    hidden = hidden.take(kept)
+    weights = hidden.weights()
+    frequent = table.frequent_values(hidden.mean_error(weights))
+    return trials.all, np.array(fitted)[kept], weights, frequent
 
 
 class _Trials:

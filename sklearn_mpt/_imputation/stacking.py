@@ -189,7 +189,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self.reader.check_values(codes, column_names(X))
         return codes
 
-    def _store_models(self, trials, kept, weights):
+    def _store_models(self, trials, kept, weights, frequent):
         columns = "name", "rmse", "wrong", "steps", "gain", "seconds", "outcome"
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
         table["log_prob"] = np.array(
@@ -200,6 +200,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self.selection_ = table
         self.estimators_ = [trials[i].models[0] for i in kept]
         self.weights_, self.mean_weights_ = weights
+        self._frequent_values = frequent
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         """Compute the log-probability of hidden entries given the others of their row.
@@ -296,6 +297,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
         is_bound : entries whose limits a user set, bool, (n, m).
         """
+        filled, model = self._mixture_means(numbers), self._conditionals()
+        return limits.clip(expect_within(model, numbers, filled, limits, is_bound))
+
+    def _mixture_means(self, numbers):
+        """Fill rows in by expectations, whatever the limits are."""
         filled = numbers.copy()
         weights = ModelWeights(self.weights_, self.mean_weights_)
         n_outputs = np.maximum(self._coding.layout.n_categories, 1).sum()
@@ -303,8 +309,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         for chunk in chunk_slices(len(numbers), row_entries, CHUNK_ENTRIES):
             rows = CodedRows(numbers[chunk], self._coding)
             filled[chunk] = expected(self.estimators_, weights, rows)
-        model = self._conditionals()
-        return limits.clip(expect_within(model, numbers, filled, limits, is_bound))
+        return filled
 
     def _drawn_within(self, numbers, limits, rng):
         """Draw the missing entries of rows within limits."""
@@ -330,8 +335,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         """
         weights = self._draw_weights().T
         model_of_entry = drawn_codes(weights, rng.random((len(numbers), 1, 1)))
-        drawn = numbers.copy()
-        gaps = np.isnan(numbers)
+        drawn = self._with_frequent_values(numbers, rng)
+        gaps = np.isnan(drawn)
         for k in rng.permutation(len(self.estimators_)):
             entries = gaps & (model_of_entry == k)
             is_drawn = entries.any(axis=1)
@@ -342,6 +347,16 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 drawn[is_drawn] = np.where(
                     entries[is_drawn], drawn_rows, drawn[is_drawn]
                 )
+        return drawn
+
+    def _with_frequent_values(self, numbers, rng):
+        """Return rows in which gaps are drawn of columns with a frequent value."""
+        drawn = numbers.copy()
+        for j, frequent in self._frequent_values.items():
+            index = np.flatnonzero(np.isnan(drawn[:, j]))
+            if len(index):
+                expected_numbers = self._mixture_means(drawn[index])[:, j]
+                drawn[index, j] = frequent.draw(expected_numbers, rng)
         return drawn
 
     def _draw_weights(self):

@@ -92,14 +92,17 @@ class HiddenEntries(NamedTuple):
         normal distributions whose variances are the squared errors of its expectations
         in the columns of numbers.
         """
-        log_prob = self.mean_log_prob(weights.log_prob)
-        error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
+        log_prob, error = self.mean_log_prob(weights.log_prob), self.mean_error(weights)
         fraction = np.where(self.is_number, self.count, 0) / self.count.sum()
         return log_prob, -0.5 * fraction @ np.log(self.mean_squares(error))
 
     def mean_log_prob(self, weights):
         """Return the mean log-probability of the mixture; weights : (n_models, d)."""
         return self.mean(mixed(self.log_prob, weights[:, self.columns]))
+
+    def mean_error(self, weights):
+        """Return the errors of the expectations of the mixture, (n_entries,)."""
+        return (weights.mean[:, self.columns] * self.error).sum(axis=0)
 
     def mean_squares(self, error):
         """Return the mean squared error of each column, beside those of all; (d,)."""

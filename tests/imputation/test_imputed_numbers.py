@@ -157,3 +157,25 @@ def test_a_number_far_outside_of_what_was_seen_costs_tens_of_nats():
     outlier = np.array([[1e4, 99.0]])
     log_prob = model.conditional_log_prob(outlier, np.array([True, False]))
     assert -100 < log_prob[0, 0] < -10
+
+
+@pytest.mark.parametrize("value", [0.0, 12.5])
+def test_draws_have_a_value_that_many_rows_share_as_often_as_it_is_hidden(value):
+    rng, n = np.random.default_rng(0), 1000
+    z = rng.normal(size=n)
+    is_shared = rng.random(n) < np.where(z < 0, 0.8, 0.2)
+    amount = value + np.where(is_shared, 0.0, np.exp(2 + z + rng.normal(size=n)))
+    is_gap = rng.random(n) < 0.5
+    gaps = pd.DataFrame({"z": z, "amount": np.where(is_gap, np.nan, amount)})
+    imputer = MPTImputer(max_models=3, n_imputations=5, random_state=0).fit(gaps)
+    tables = imputer.transform_multiple(gaps)
+    for group in is_gap & (z < 0), is_gap & (z >= 0):
+        drawn = np.mean([table["amount"][group] == value for table in tables])
+        share = (amount[group] == value).mean()
+        # entries from which is drawn: at least a fifth of those that are present
+        n_effective = 1 / (1 / group.sum() + 1 / (0.2 * group.sum()))
+        error = np.sqrt(share * (1 - share) / n_effective)
+        assert_allclose(drawn, share, atol=3 * error)
+    drawn = np.mean([table["amount"][is_gap] for table in tables])
+    error = amount[is_gap].std() / np.sqrt(is_gap.sum() / 6)
+    assert_allclose(drawn, amount[is_gap].mean(), atol=3 * error)
