@@ -120,20 +120,41 @@ def with_missing(X, gaps):
     for j, column in columns_at(X, gaps):
         values = column.values.astype(object)
         values[gaps[j] | column.missing] = None
-        series.append(column.series_of(values.tolist(), _nullable(column)))
+        series.append(column.series_of(values.tolist(), _nullable(column.dtype)))
     return with_columns(X, series)
 
 
-def _nullable(column):
-    """Return the dtype of a column, or the pandas dtype like it that has gaps."""
-    dtype = column.dtype
-    if not column.is_pandas or not isinstance(dtype, np.dtype):
+def _nullable(dtype):
+    """Return the dtype of pandas that is like a dtype and has gaps, or the dtype."""
+    if not isinstance(dtype, np.dtype):
         return dtype
     if dtype.kind == "b":
         return "boolean"
     if dtype.kind in "iu":
         return str(dtype).replace("int", "Int").replace("u", "U")
     return dtype
+
+
+def with_dtypes_of(X, filled):
+    """Return a table that was filled in, with the dtypes of X where gaps were marked.
+
+    Where entries were taken as missing, columns of pandas have got dtypes that have
+    gaps, such as Int64.
+    """
+    if not hasattr(filled, "isetitem"):
+        return filled
+    dtypes, current = list(X.dtypes), list(filled.dtypes)
+    changed = [
+        j
+        for j, dtype in enumerate(dtypes)
+        if dtype != current[j] and _nullable(dtype) == current[j]
+    ]
+    series = [
+        column.series_of(column.values.tolist(), dtypes[j])
+        for j, column in columns_at(filled, changed)
+        if not column.missing.any()
+    ]
+    return with_columns(filled, series)
 
 
 def check_kind_of_table(X, reader, names):

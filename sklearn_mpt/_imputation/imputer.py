@@ -38,6 +38,7 @@ from sklearn_mpt._imputation.gaps import (
     as_table,
     check_kind_of_table,
     keep_columns,
+    with_dtypes_of,
     with_gaps,
     with_indicators,
     with_zeros,
@@ -573,10 +574,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             others, but for draws, of which each row has its own.
         """
         self._check_is_fitted()
-        X = self._read(X)
+        given, X = X, self._read(X)
         known, adjustments = self._without_unknown(X), self._adjustments(X)
         how = self.method, self.random_state
-        return self._filled(self.estimator_, X, known, adjustments, *how)
+        return self._filled(self.estimator_, given, X, known, adjustments, *how)
 
     def _without_unknown(self, X):
         """Return a table in which unknown categories are missing, with a warning."""
@@ -593,13 +594,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             )
         return known
 
-    def _filled(self, estimator, X, known, adjustments, method, random_state):
+    def _filled(self, estimator, given, X, known, adjustments, method, random_state):
         """Fill a table in, and add indicators.
 
-        X, known : the table with and without unknown categories.
+        given, X, known : the table as it came, with gaps in place of `missing_values`,
+        and in place of unknown categories, too.
         """
         filled = self._completed(estimator, known, adjustments, method, random_state)
-        filled = keep_columns(filled, self._is_kept)
+        filled = keep_columns(with_dtypes_of(given, filled), self._is_kept)
         if not hasattr(self, "indicator_"):
             return filled
         indicators = self.indicator_.transform(_as_nan(missing_entries(X)))
@@ -699,7 +701,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         pool_estimates : Pools what is estimated from each of them.
         """
         self._check_is_fitted()
-        X = self._read(X)
+        given, X = X, self._read(X)
         weight = self._weight_of_rows(X, sample_weight)
         known, adjustments = self._without_unknown(X), self._adjustments(X)
         bounds = adjustments.bounds
@@ -711,7 +713,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             train = self._drawn(self.estimator_, known, entries, bounds, rng)
             estimator = bootstrap_fits(self.estimator_, train, rng, weight)
             how = "sample", seed_from(rng)
-            tables.append(self._filled(estimator, X, known, adjustments, *how))
+            tables.append(self._filled(estimator, given, X, known, adjustments, *how))
         return tables
 
     def _weight_of_rows(self, X, sample_weight):

@@ -401,7 +401,8 @@ def _check_codes(column, present):
     if len(invalid):
         raise ValueError(
             f"Column {column.name!r}: categories of an array are codes 0, 1, 2, ... "
-            f"and NaN (missing); found {examples_of(invalid)}."
+            f"and NaN (missing); found {examples_of(invalid)}. In a DataFrame all "
+            "numbers can be categories; in an array -1 often marks missing entries."
         )
 
 

@@ -430,6 +430,7 @@ def test_missing_values_may_be_marked(placeholder):
     nulls.loc[::4, name] = None
     expected = imputer().fit_transform(nulls)
     assert filled[name].tolist() == expected[name].tolist()
+    assert_array_equal(filled.dtypes, frame.dtypes)
     marked = np.where(
         np.isnan(table()), placeholder if name == "n" else np.nan, table()
     )
