@@ -58,7 +58,8 @@ class PowerTransforms(NamedTuple):
             if iqr(numbers) == 0:
                 continue
             value, *transform = max(
-                _fit(numbers, *place) for place in _origins_and_units(numbers)
+                _fit(numbers, *origin_and_unit)
+                for origin_and_unit in _origins_and_units(numbers)
             )
             gain = value + 0.5 * len(numbers) * np.log(numbers.var())
             n_parameters = 3  # origin, unit and exponent

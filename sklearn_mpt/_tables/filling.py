@@ -316,7 +316,7 @@ def _as_values(numbers, storage):
         distance = np.abs(
             np.subtract.outer(numbers, np.array(levels, dtype=np.float64))
         )
-        return [levels[place] for place in distance.argmin(axis=1).tolist()]
+        return [levels[nearest] for nearest in distance.argmin(axis=1).tolist()]
     return numbers.tolist()
 
 

@@ -28,15 +28,15 @@ class Look(NamedTuple):
         """
         if library == "polars":
             return self._line_of_polars(name)
-        place = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
-        values = f"pd.Series({place})" if is_array else place
+        column = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
+        values = f"pd.Series({column})" if is_array else column
         if self.words.startswith("dates"):
-            return f"{place} = pd.to_datetime({values})"
+            return f"{column} = pd.to_datetime({values})"
         if self.removed == "decimal":
             values += ".str.replace(',', '.')"
         elif self.removed:
             values += f".str.replace('[{self.removed}]', '', regex=True)"
-        return f"{place} = pd.to_numeric({values}, errors='coerce')"
+        return f"{column} = pd.to_numeric({values}, errors='coerce')"
 
     def _line_of_polars(self, name):
         values = f"pl.col({name!r})"
