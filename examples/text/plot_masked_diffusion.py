@@ -108,7 +108,7 @@ class Transformer(torch.nn.Module):
         super().__init__()
         self.is_causal = is_causal
         self.embedding = torch.nn.Embedding(len(vocabulary), width)
-        self.places = torch.nn.Parameter(0.1 * torch.randn(LENGTH, width))
+        self.positions = torch.nn.Parameter(0.1 * torch.randn(LENGTH, width))
         self.time = torch.nn.Linear(1, width)
         layer = torch.nn.TransformerEncoderLayer(
             width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True
@@ -117,7 +117,7 @@ class Transformer(torch.nn.Module):
         self.head = torch.nn.Linear(width, len(vocabulary))
 
     def forward(self, input_ids, t):
-        states = self.embedding(input_ids) + self.places[: input_ids.shape[1]]
+        states = self.embedding(input_ids) + self.positions[: input_ids.shape[1]]
         states = states + self.time(t[:, None])[:, None]
         mask = None
         if self.is_causal:
@@ -226,9 +226,9 @@ axis.set(xlabel="Bits per word above the entropy of the sentences")
 
 def write_left_to_right(n_texts):
     ids = torch.full((n_texts, LENGTH + 1), tokenizer.mask_token_id)
-    for place in range(LENGTH):
-        logits = causal(ids[:, : place + 1], torch.zeros(n_texts))[:, -1]
-        ids[:, place + 1] = torch.multinomial(logits.softmax(-1), 1)[:, 0]
+    for position in range(LENGTH):
+        logits = causal(ids[:, : position + 1], torch.zeros(n_texts))[:, -1]
+        ids[:, position + 1] = torch.multinomial(logits.softmax(-1), 1)[:, 0]
     return [tokenizer.decode(row[1:]) for row in ids]
 
 

@@ -30,8 +30,8 @@ from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
 # A family of proteins
 # --------------------
 #
-# Twelve places: those in contact carry opposite charges (K or R with D or E) or none,
-# those that are conserved have a favourite residue, the rest is free.
+# Twelve positions: those in contact carry opposite charges (K or R with D or E) or
+# none, those that are conserved have a favourite residue, the rest is free.
 
 RESIDUES = list("ADEGKLRS")
 CONTACTS = [(0, 7), (2, 10)]
@@ -44,10 +44,10 @@ rng = np.random.default_rng(0)
 def log_prob(protein):
     """Log-probability of a sequence in the family."""
     total = 0.0
-    for place, residue in enumerate(protein):
-        if place in FAVOURITES:
-            total += np.log(0.86 if residue == FAVOURITES[place] else 0.02)
-        elif place not in dict(CONTACTS).values():
+    for position, residue in enumerate(protein):
+        if position in FAVOURITES:
+            total += np.log(0.86 if residue == FAVOURITES[position] else 0.02)
+        elif position not in dict(CONTACTS).values():
             total -= np.log(8)
     for first, second in CONTACTS:
         fits = PARTNERS.get(protein[first], "AGLS")
@@ -58,9 +58,9 @@ def log_prob(protein):
 
 def draw():
     protein = rng.choice(RESIDUES, LENGTH)
-    for place, favourite in FAVOURITES.items():
+    for position, favourite in FAVOURITES.items():
         shares = [0.86 if residue == favourite else 0.02 for residue in RESIDUES]
-        protein[place] = rng.choice(RESIDUES, p=shares)
+        protein[position] = rng.choice(RESIDUES, p=shares)
     for first, second in CONTACTS:
         fits = PARTNERS.get(protein[first], "AGLS")
         others = [residue for residue in RESIDUES if residue not in fits]
@@ -135,8 +135,8 @@ print(
 # has one conditional, so the joint score and the masked marginal are the same here.
 
 wild = next(p for p in family if p[0] == "K" and log_prob(p) > log_prob(held_out[0]))
-changes = [(place, new) for place in range(LENGTH) for new in RESIDUES]
-singles = [f"{wild[place]}{place + 1}{new}" for place, new in changes]
+changes = [(position, new) for position in range(LENGTH) for new in RESIDUES]
+singles = [f"{wild[position]}{position + 1}{new}" for position, new in changes]
 marginals = scorer.score_variants(wild, singles, method="masked-marginal")
 
 
@@ -194,7 +194,7 @@ whole = scorer.score_variants(wild, [deletion], length_log_prob=lengths)[0]
 print(f"{deletion}: {given:.1f} nats given the length, {whole:.1f} with its term")
 
 # %%
-# On the left, the places in contact and those conserved stand out.
+# On the left, the positions in contact and those conserved stand out.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 image = axes[0].imshow(marginals.reshape(LENGTH, -1).T, cmap="RdBu", vmin=-4, vmax=4)
