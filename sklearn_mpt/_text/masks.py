@@ -35,8 +35,9 @@ class MaskDraw:
     `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
     given rates have independent masks, whatever `design` is. Mask sizes count units,
     which are hidden together: tokens, or words if `mask_blocks` is "word". `moderation`
-    has the variances of the texts of `fit`; None if there were none. `n_before` masks
-    of each size, or orders, are drawn first and left out, if more exist.
+    has the variances of the texts of `fit`; None if there were none, and for one mask
+    of each size, which has no spread. `n_before` masks of each size, or orders, are
+    drawn first and left out, if more exist.
     """
 
     method: str

@@ -138,33 +138,33 @@ class TextScores:
         return errors[self.first]
 
     def _error_of_text(self, pieces):
-        if self.draw.moderation is None or self.draw.n_masks == 1:
+        moderated = self.draw.moderation
+        if moderated is None:
             return std_error([score for _, score in pieces], np.ones(len(pieces)))
         noise = [self.draw.noise_of(window, score) for window, score in pieces]
-        moderated, n_masks = self.draw.moderation, self.draw.n_masks
-        variances = moderated.moderate(*np.transpose(noise), n_masks)
+        variances = moderated.moderate(*np.transpose(noise), self.draw.n_masks)
         of_sum = degrees_of_sum(variances, np.full(len(variances), moderated.degrees))
         return np.sqrt(variances.sum()) * student_factor(moderated.with_factor(of_sum))
 
     def std_error_of_sum(self):
         """Return the standard error of the sum over texts, enlarged in the same way."""
         counts = np.bincount(self.first, minlength=len(self.first))
-        moderated, n_masks = self.draw.moderation, self.draw.n_masks
-        if moderated is None or n_masks == 1:
+        moderated = self.draw.moderation
+        if moderated is None:
             return std_error(self.scores, [counts[w.text] for w in self.windows])
         variances = self._calibrated(counts)
-        degrees = np.full(len(variances), moderated.degrees_of(n_masks))
+        degrees = np.full(len(variances), moderated.degrees_of(self.draw.n_masks))
         of_sum = moderated.with_factor(degrees_of_sum(variances, degrees))
         return np.sqrt(variances.sum()) * student_factor(of_sum)
 
     def _calibrated(self, weights):
         """Return variances of the weighted scores of windows, for sums over texts."""
-        moderated, n_masks = self.draw.moderation, self.draw.n_masks
         variances = [
             weights[window.text] ** 2 * np.sum(score.cautious**2)
             for window, score in self._pairs()
         ]
-        factor = moderated.factor_of(n_masks, moderated.factor_of_sums)
+        moderated = self.draw.moderation
+        factor = moderated.factor_of(self.draw.n_masks, moderated.factor_of_sums)
         return factor * np.array(variances)
 
     def without_error(self):

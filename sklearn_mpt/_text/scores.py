@@ -392,14 +392,15 @@ class TextScoresMixin(OpenedModelMixin):
         )
 
     def _draw_of(self, method, seed, n_masks):
+        n_draws = self._count_draws(method, n_masks)
         return MaskDraw(
             method,
             seed,
-            self._count_draws(method, n_masks),
+            n_draws,
             design=self.design_,
             order=self.order,
             block_size=self.block_size,
-            moderation=self._moderations.get(method),
+            moderation=self._moderations.get(method) if n_draws > 1 else None,
         )
 
     def _sum_of_scores(self, texts, return_std):
