@@ -498,12 +498,6 @@ def masked_item_fit(case, seed):
     return item_fit(case, seed, objective="mpt", n_masks=8)
 
 
-def row_node_item_fit(case, seed):
-    """The same of items of many abilities, with nodes around each row."""
-    with patch.object(item_sampling, "MAX_LOSS", 0.0):
-        return item_fit(case, seed)
-
-
 def first_masks_item_fit(case, seed):
     return item_fit(case, seed, objective="mpt")
 
@@ -952,10 +946,6 @@ MECHANISMS = {
     "trends": (trends, list(TEXT_MODELS)),
     "item points": (
         number(item_fit, item_sampling, "MAX_LOSS", 0.0),
-        list(MANY_TABLES),
-    ),
-    "item moves": (
-        number(row_node_item_fit, item_solver.ItemSolver, "gain_of_move", 1e-5),
         list(MANY_TABLES),
     ),
     "codes": (codes, list(EDITS)),

@@ -57,6 +57,12 @@ class Answers:
         return float(self.weight.sum())
 
     @property
+    def as_floats(self):
+        """The codes, NaN where missing; (n, d)."""
+        codes = self.codes.double()
+        return torch.where(codes == MISSING, torch.nan, codes)
+
+    @property
     def are_constant(self):
         """Whether all answers to an item are the same; bool (d,)."""
         missing = self.codes == MISSING

@@ -1026,7 +1026,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             If the rows do not determine some parameters, which have no standard errors.
             If guessing of an item is at its bound 0, or all answers to an item are the
             same: the errors of this item are NaN, and those of the others take what is
-            at the bound as known.
+            at the bound as known. So are those of a group without answers, or with only
+            the best or the worst ones.
 
         Notes
         -----
@@ -1047,7 +1048,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         if X is not None:
             with torch_modes():
                 objective, point = self._objective_on(model, X, sample_weight, groups)
-                errors = errors_of(model, objective, point, self.rotation, names)
+                args = model, objective, point, self.rotation, names, self.groups_
+                errors = errors_of(*args)
         parameters = item_parameters(vars(self), errors)
         return as_frame_of(parameters, names) if as_frame else parameters
 

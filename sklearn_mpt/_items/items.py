@@ -10,6 +10,7 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._information.differences import STEP, central_differences
 from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
+from sklearn_mpt._items.groups import are_at_an_end
 from sklearn_mpt._items.information import information_and_bounds, item_blocks
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._labels import aligned
@@ -137,10 +138,11 @@ def as_frame_of(parameters, names):
     return pd.DataFrame(columns, index=names)
 
 
-def errors_of(model, objective, point, rotation, names):
+def errors_of(model, objective, point, rotation, names, groups):
     """Return the errors of parameters, and warn of those that have none.
 
     objective : of the rows. point : fitted flat parameters. names : of the items.
+    groups : labels of the groups.
     """
     items = model.items
     information, at_bound = information_and_bounds(objective, point)
@@ -149,12 +151,14 @@ def errors_of(model, objective, point, rotation, names):
     constant = objective.answers.are_constant.cpu().numpy()
     guessed = np.isin(np.arange(len(items)), owner[at_bound[:n_items]]) & ~constant
     _warn_of_lost_items(names, guessed, constant)
-    if at_bound[n_items:].any():
+    is_far = _of_far_groups(model, objective.answers, point, groups)
+    if (at_bound[n_items:] & ~is_far).any():
         warn_caller(
             "A variance of z is at its bound, 0, and has no standard error: "
             "answers to different items hardly depend on each other, or a group has "
             "too few people."
         )
+    at_bound[n_items:] |= is_far
     left_out = at_bound.copy()
     left_out[:n_items] |= constant[owner]
     if model.is_fixed is not None:
@@ -190,6 +194,24 @@ def _warn_of_lost_items(names, guessed, constant):
             "guessing off the bound: guessing_prior=(-1.4, 1.0) is one with median "
             "0.2.",
         )
+
+
+def _of_far_groups(model, answers, point, groups):
+    """Return which free means and variances are those of groups without an estimate.
+
+    With a warning. groups : labels of the groups.
+    """
+    layout, X = model.layout, answers.as_floats.numpy(force=True)
+    codes = answers.group.numpy(force=True)
+    is_far = are_at_an_end(model.items, point, X, codes, len(groups))
+    is_far &= layout.free_mean
+    if is_far.any():
+        warn_caller(
+            f"All answers of the group(s) {listed(groups[is_far])} are those of people "
+            "with the highest z, or the lowest, or missing: the mean and the variance "
+            "of z have no standard errors there."
+        )
+    return np.concatenate([is_far[layout.free_mean], is_far[layout.free_variance]])
 
 
 def _latent_errors(model, whole, at_bound):

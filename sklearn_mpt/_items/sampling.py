@@ -307,9 +307,9 @@ class SampledObjective(ItemObjective):
         return True
 
     def take_row_nodes(self, is_fine=True):
-        codes, n_dims = self.answers.codes.double(), self.layout.items.n_dims
-        self._rows = rows_of(torch.where(codes == MISSING, torch.nan, codes))
-        args = len(codes), n_dims, codes.device, self.seed, is_fine
+        X, n_dims = self.answers.as_floats, self.layout.items.n_dims
+        self._rows = rows_of(X)
+        args = len(X), n_dims, X.device, self.seed, is_fine
         self._row_nodes = RowNodes(*args, n_groups=1)
         self._is_fine, self._n_steps = is_fine, 0
 

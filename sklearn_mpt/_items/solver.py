@@ -36,13 +36,9 @@ class ItemSolver(ExactSteps):
     ----------
     max_tries : int
         Number of sizes of a step on a part that are tried until the value is finite.
-    gain_of_move : float
-        Gain after a move of the nodes of rows, in nats per row, below which training
-        ends: the noise of nodes hides smaller ones.
     """
 
     max_tries = 20
-    gain_of_move = 1e-4
 
     def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
@@ -99,8 +95,7 @@ class ItemSolver(ExactSteps):
         losses.append(-self._now.value)
         if losses[-1] <= min(losses):
             self._best = self.point
-        min_gain = max(self.min_gain, self.gain_of_move)
-        return len(losses) > 1 and fall_of_lowest(losses, 1) <= min_gain
+        return len(losses) > 1 and fall_of_lowest(losses, 1) <= self.min_gain
 
     def step_on_part(self):
         """Take one step of EM on a part of a stream; step sizes fall."""

@@ -163,3 +163,21 @@ def test_errors_where_guessing_is_fixed(guessing):
                 getattr(of, f"{name}_std_error") for of in (found, expected)
             )
             assert_allclose(error, other, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", ["2pl", "graded"])
+def test_a_group_without_answers_has_no_errors_and_changes_no_others(name):
+    X, groups = answers(name, 300), np.repeat(["a", "b", "c"], 100)
+    X[200:] = np.nan
+    model = MPTItemResponse(name).fit(X, groups=groups)
+    with pytest.warns(
+        UserWarning, match=r"group\(s\) \['c'\] are those of people with"
+    ):
+        found = model.item_parameters(X, groups=groups)
+    alone = MPTItemResponse(name).fit(X[:200], groups=groups[:200])
+    expected = alone.item_parameters(X[:200], groups=groups[:200])
+    for part in ("latent_mean_std_error", "latent_variance_std_error"):
+        assert np.isnan(getattr(found, part)[2, 0])
+        assert_allclose(getattr(found, part)[:2], getattr(expected, part), rtol=2e-3)
+    assert_allclose(found.covariance, expected.covariance, rtol=2e-3, atol=1e-4)
