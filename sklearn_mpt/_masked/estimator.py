@@ -28,7 +28,11 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._masked.density import MaskedDensity
-from sklearn_mpt._masked.linear_start import count_factors, fit_linear
+from sklearn_mpt._masked.linear_start import (
+    count_factors,
+    count_mixtures,
+    fit_linear,
+)
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
 from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
@@ -71,7 +75,8 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         "auto" is two blocks, whose width grows with the fourth root of n_samples times
         n_features. Not used with a `net`.
     n_mixtures : int, default=5
-        Number of Gaussians in the conditional of a column of numbers.
+        Number of Gaussians in the conditional of a column of numbers, but at most one
+        for every 20 rows of `fit`, or of the first part of a stream.
     n_orders : int, default=8
         Number of random orders of the columns whose mixture is the density, at most as
         many as exist. Every second order is the reverse of the one before.
@@ -281,7 +286,7 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         weight = relative_weights(weight, len(X))
         fitted = unit_attributes(columns, X, weight) | {
             "lml_method_": "exact",
-            "n_mixtures_": int(self.n_mixtures),
+            "n_mixtures_": count_mixtures(self.n_mixtures, len(X)),
             "orders_": draw_orders(self.n_orders, X.shape[1], rng),
             "_batch_size": recipe.batch_size,
             "_learning_rate": recipe.learning_rate,

@@ -13,12 +13,26 @@ from sklearn_mpt._fitting.natural_gradient import Point, as_arrays
 from sklearn_mpt._numbers import TINY
 
 
-def count_factors(n_samples, n_features, *, rows_per_factor=40, max_factors=32):
-    """Return the number of factors for a number of rows; 0 for a single column."""
-    if n_features < 2:
+def count_factors(
+    n_samples, n_features, *, rows_per_factor=40, max_factors=32, min_rows=10
+):
+    """Return the number of factors for a number of rows; 0 for a single column.
+
+    It is 0 for fewer than `min_rows`, too, of which factors are mostly noise.
+    """
+    if n_features < 2 or n_samples < min_rows:
         return 0
     max_by_rows = max(1, n_samples // rows_per_factor)
     return min(max_by_rows, max_factors, (n_features + 1) // 2)
+
+
+def count_mixtures(n_mixtures, n_samples, *, rows_per_mixture=20):
+    """Return the number of Gaussians of a column, for a number of rows.
+
+    Gaussians of few rows each are so narrow that no other row is near them. What the
+    limit gains is in benchmarks/RESULTS.rst, "Masked autoencoder: few rows".
+    """
+    return int(min(n_mixtures, max(1, n_samples // rows_per_mixture)))
 
 
 class NumberMoments(torch.nn.Module):

@@ -11,7 +11,7 @@ from kinds import KINDS as ALL_KINDS
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import masked_score, scores_of_masks, scores_of_orders
 from scipy.special import logsumexp
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -346,6 +346,20 @@ def test_few_rows_do_not_make_columns_functions_of_each_other():
         model = MPTMaskedAutoencoder(**SMALL | {"random_state": seed}).fit(X[:3])
         scores.append(model.score(X[3:]))
     assert np.mean(scores) > -1000
+
+
+def test_few_rows_are_hardly_worse_than_columns_alone():
+    """Of columns that tell nothing of each other; they lost 59, 30 and 15 nats."""
+    for n_rows in (5, 8, 12):
+        losses = []
+        for seed in range(2):
+            X = np.random.default_rng(seed).normal(size=(105, 5))
+            train, test = X[:n_rows], X[n_rows : n_rows + 90]
+            model = MPTMaskedAutoencoder(random_state=seed).fit(train)
+            scale = train.std(0) * np.sqrt(1 + 1 / n_rows)
+            alone = norm.logpdf(test, train.mean(0), scale).sum(1).mean()
+            losses.append(alone - model.score(test))
+        assert np.mean(losses) < 3
 
 
 def test_two_modes_are_learned_where_a_linear_model_sees_none():
