@@ -100,6 +100,7 @@ VARIANTS = {
     "third": forests({"max_features": 1 / 3}),
     "all_features": forests({"max_features": 1.0}),
     "classes_half": forests(classifier={"max_features": 0.5}),
+    "classes_most": forests(classifier={"max_features": 0.75}),
     "leaves_1": both(min_samples_leaf=1),
     "leaves_2": both(min_samples_leaf=2),
     "leaves_5": both(min_samples_leaf=5),
