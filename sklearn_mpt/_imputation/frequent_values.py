@@ -13,14 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING, chunk_slices
 from sklearn_mpt._probabilities import drawn_codes
 
 # Share of the rows that have the value, at least: intervals that hold nine tenths of
 # the draws hardly depend on a rarer one.
 MIN_SHARE = 0.1
-# Hidden entries that decide on a draw. What other numbers cost is in
-# benchmarks/RESULTS.rst, "Imputation: values that many rows share".
-N_NEAREST = 10
+# Hidden entries from which a number is drawn. One more number like k others lies
+# between their least and largest with probability (k - 1) / (k + 1), here 0.90:
+# intervals of draws from fewer cover too little. What the draws gain is in
+# benchmarks/RESULTS.rst, "Mechanisms".
+N_NEAREST = 20
 
 
 class FrequentValue(NamedTuple):
@@ -42,15 +45,23 @@ class FrequentValue(NamedTuple):
         the expectation and the error of that entry. Of entries that are equally near,
         some are chosen at random.
         """
-        order = rng.permutation(len(self.expected))
-        distance = np.abs(np.subtract.outer(expected, self.expected[order]))
-        nearest = order[distance.argsort(axis=1, kind="stable")[:, :N_NEAREST]]
-        probs = self.weight[nearest]
-        probs = probs / probs.sum(axis=1, keepdims=True)
-        drawn = drawn_codes(probs, rng.random((len(probs), 1)))
-        entry = np.take_along_axis(nearest, drawn[:, None], axis=1)[:, 0]
-        error = self.numbers[entry] - self.expected[entry]
-        return np.where(self.numbers[entry] == self.value, self.value, expected + error)
+        drawn = np.empty(len(expected))
+        for chunk in chunk_slices(len(drawn), len(self.expected), CHUNK_ENTRIES):
+            entry = self._near(expected[chunk], rng)
+            error = self.numbers[entry] - self.expected[entry]
+            is_value = self.numbers[entry] == self.value
+            drawn[chunk] = np.where(is_value, self.value, expected[chunk] + error)
+        return drawn
+
+    def _near(self, expected, rng):
+        """Return the index of one of the nearest entries for each expectation."""
+        distance = np.abs(np.subtract.outer(expected, self.expected))
+        rounding = ROUNDING * np.abs(self.numbers - self.expected).max()
+        distance += rounding * rng.random(distance.shape)  # equal ones at random
+        n_nearest = min(N_NEAREST, len(self.expected))
+        nearest = distance.argpartition(n_nearest - 1, axis=1)[:, :n_nearest]
+        drawn = drawn_codes(self.weight[nearest], rng.random((len(nearest), 1)))
+        return np.take_along_axis(nearest, drawn[:, None], axis=1)[:, 0]
 
 
 def frequent_value(numbers, weight):

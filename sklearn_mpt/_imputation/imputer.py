@@ -216,8 +216,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     models give each of them a probability, their expectation is the weighted mean of
     the levels, and draws are levels. Draws of other numbers are on the grid of what was
     seen: whole numbers are whole. They are drawn from a density, unless a tenth of the
-    rows or more share one number, such as an amount of 0: a draw is this number as
-    often as those hidden entries are for which the models expected nearly the same.
+    rows or more share one number, such as an amount of 0: then draws come from hidden
+    entries for which the models expected nearly the same. A draw is the number if such
+    an entry is, and otherwise has its error [7]_.
     Log-probabilities of levels are those of the interval around a level, over the step
     between levels; those of other rounded numbers are at most one over the rounding, so
     that nothing is gained below it.
@@ -244,6 +245,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
        Research Quarterly 20, 1969.
     .. [6] M. A. Tanner and W. H. Wong, "The calculation of posterior distributions by
        data augmentation", Journal of the American Statistical Association 82, 1987.
+    .. [7] N. Schenker and J. M. G. Taylor, "Partially parametric techniques for
+       multiple imputation", Computational Statistics & Data Analysis 22, 1996.
 
     Examples
     --------

@@ -9,6 +9,7 @@ from sklearn.base import clone
 from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
+from sklearn_mpt._imputation.frequent_values import FrequentValue
 from sklearn_mpt._imputation.limits import Limits, decimal_step
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 
@@ -179,3 +180,14 @@ def test_draws_have_a_value_that_many_rows_share_as_often_as_it_is_hidden(value)
     drawn = np.mean([table["amount"][is_gap] for table in tables])
     error = amount[is_gap].std() / np.sqrt(is_gap.sum() / 6)
     assert_allclose(drawn, amount[is_gap].mean(), atol=3 * error)
+
+
+def test_draws_of_equal_expectations_come_from_all_entries():
+    rng = np.random.default_rng(0)
+    numbers = np.where(rng.random(300) < 0.5, 0.0, rng.normal(size=300))
+    frequent = FrequentValue(0.0, np.zeros(300), numbers, np.ones(300))
+    drawn = frequent.draw(np.zeros(10_000), rng)
+    assert_array_equal(np.unique(drawn), np.unique(numbers))
+    share = (numbers == 0).mean()
+    error = np.sqrt(share * (1 - share) / len(drawn))
+    assert_allclose((drawn == 0).mean(), share, atol=3 * error)
