@@ -51,7 +51,6 @@ class GaussianObjective(Objective):
     trial = 0.25, 16
     joins_noises = True
     has_gaps = False
-    iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
     def __init__(self, masks, n_dims, floor, device, exact_follows, log_scale):
         self.masks = masks
@@ -60,18 +59,11 @@ class GaussianObjective(Objective):
         self.floor = floor
         self.symmetric = packing_of(n_dims, device)
         self._exact_follows = exact_follows
-        self._iteration = 0
 
     def batches(self, rng):
-        if self._iteration % 2 == 0 or self.masks is None:
-            self._order = self._shuffled(rng)
-            self._seeds = rng.integers(N_TORCH_SEEDS, size=self.n_batches)
-        if self._iteration == 0:
-            self._shift = rng.random()
-        iteration = self._iteration
-        self._iteration += self.iterations_per_step
-        for index, seed in zip(self._order, self._seeds, strict=True):
-            yield MaskedBatch(index, iteration, int(seed), self._shift)
+        seeds = rng.integers(N_TORCH_SEEDS, size=self.n_batches)
+        for rows, seed in zip(self._shuffled(rng), seeds, strict=True):
+            yield MaskedBatch(rows, int(seed))
 
     @abstractmethod
     def _shuffled(self, rng):
@@ -90,7 +82,7 @@ class GaussianObjective(Objective):
         is_lml = self.masks is None or self.masks.is_uniform
         is_shared = point.shape_params.ndim == 0
         is_joint = self.joins_noises and len(point.coefs) <= self.max_joint_noises
-        if sums.information is not None and is_lml and (is_shared or is_joint):
+        if is_lml and (is_shared or is_joint):
             row_information = self._noise_information(rotated)
             information = sums.information._replace(
                 shape_params=sums.n_rows * row_information
@@ -272,10 +264,7 @@ class GaussianRows(GaussianObjective):
                 continue
             visible, target = self.masks(present, batch, first)
             args = X, present, visible, target, point, self.symmetric
-            # complements have about the same information
-            yield masked_sums(
-                *args, with_information=batch.iteration % 2 == 0, weight=weight
-            )
+            yield masked_sums(*args, weight=weight)
 
     def gradient_moments(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
@@ -322,8 +311,6 @@ class GaussianMoments(GaussianObjective):
         self.is_noisy = masks is not None
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
-        has_pairs = self.is_noisy and masks.is_uniform and n_masks > 1
-        self.iterations_per_step = 2 if has_pairs else 1
         self.n_batches = 1
 
     def _without_masks(self):
@@ -357,12 +344,5 @@ class GaussianMoments(GaussianObjective):
             n_rows = len(self.all)
             yield moment_likelihood_sums(*args, n_rows, point, self.symmetric)
             return
-        # with two iterations per step, half of the masks are complements
-        halves = self.all.tensor_split(self.iterations_per_step)
-        iterations = [
-            batch._replace(iteration=batch.iteration + i)
-            for i in range(self.iterations_per_step)
-        ]
-        parts = [self.masks(h, t, 0) for h, t in zip(halves, iterations, strict=True)]
-        visible, target = map(torch.cat, zip(*parts, strict=True))
+        visible, target = self.masks(self.all, batch, 0)
         yield moment_sums(*args, visible, target, point, self.symmetric)

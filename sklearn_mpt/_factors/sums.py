@@ -188,16 +188,15 @@ def masked_sums(
     target,
     point,
     symmetric,
-    with_information=True,
     weight=None,
     max_ratio=MAX_RATIO,
 ):
     """Return sums of masked scores, each target given the visible entries but itself.
 
     X : shape (n, d), any number where missing. present, visible, target : float, same
-    shape; targets are weights, 0.0 where missing. with_information : whether to return
-    the information too. weight : weight of each row, (n,). max_ratio : ratio of a
-    conditional variance to the noise up to which visible targets are used.
+    shape; targets are weights, 0.0 where missing. weight : weight of each row, (n,).
+    max_ratio : ratio of a conditional variance to the noise up to which visible targets
+    are used.
 
     A target is either hidden, or visible and left out. The conditional variance of a
     visible target is a difference. If it is much larger than the noise, rounding makes
@@ -229,9 +228,7 @@ def masked_sums(
         torch.cat([loading_gradient, direct.sum(0)[:, None]], 1), noise_gradient
     )
     entry_weight = present * weight[:, None]
-    information = (
-        _information(C, z, entry_weight, m, symmetric) if with_information else None
-    )
+    information = _information(C, z, entry_weight, m, symmetric)
     return Sums.from_rows(value, weight, gradient, information)
 
 

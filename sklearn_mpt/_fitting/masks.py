@@ -7,9 +7,8 @@ step. Designs differ in the cost of masks, and in how these depend on each other
   number of masks.
 - `RowMasks`: a mask for each row, on the device of the rows, where a model takes any
   mask at the same cost. With a uniform rate only present entries are hidden.
-- `ComplementaryMasks` and `DisjointMasks`: a mask for each row, and in the next step
-  its complement, or a set disjoint from it. So the noise of masks is small in the few
-  natural steps of linear models.
+- `UniformMasks` and `FixedMasks`: a mask for each row in natural steps of Gaussian
+  models, where every entry is a target, given the visible ones but itself.
 - `training_sets`: observed sets whose bounds, or differences of bounds, are trained.
 """
 
@@ -134,46 +133,33 @@ def _sorted(keys):
     return keys.sort(1).values
 
 
-# Multiples of either, less their whole part, cover an interval evenly.
-GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-
-
 class MaskedBatch(NamedTuple):
     """Rows of a step, and what their masks are drawn from.
 
-    rows : their indices, (b,). iteration : number of masks that each row had before.
-    seed : of the random numbers of entries. shift : where the sequences of the
-    probabilities of visible entries start, in [0, 1).
+    rows : their indices, (b,). seed : of random numbers.
     """
 
     rows: torch.Tensor
-    iteration: int
     seed: int
-    shift: float
 
 
-class ComplementaryMasks:
+class UniformMasks:
     """Draw visible sets of uniform size; every entry is a target given them.
 
     Each entry is visible with the probability u of its row. As u is uniform, so is the
-    size, over 0..d. From row to row and from iteration to iteration, u follows
-    sequences that cover the interval evenly. Sets of odd iterations are complements of
-    those before.
+    size, over 0..d.
     """
 
     is_uniform = True
 
     def __call__(self, present, batch, first):
-        uniform = _uniform(batch, first, present)
-        position = torch.arange(first, first + len(present), device=present.device)
-        start = batch.shift + SILVER * position[:, None].to(present.dtype)
-        visible = uniform < (start + GOLDEN * (batch.iteration // 2)) % 1
-        visible = ~visible if batch.iteration % 2 else visible
-        return present * visible, present
+        n_rows, n_features = present.shape
+        uniform = _uniform(batch, first, (n_rows, n_features + 1), present.device)
+        return present * (uniform[:, 1:] < uniform[:, :1]), present
 
 
-class DisjointMasks:
-    """Draw hidden sets of one size as targets, disjoint in successive iterations."""
+class FixedMasks:
+    """Draw hidden sets of one size, which are the targets."""
 
     is_uniform = False
 
@@ -181,23 +167,21 @@ class DisjointMasks:
         self.size = size
 
     def __call__(self, present, batch, first):
-        n_features = present.shape[1]
-        n_parts = max(1, n_features // self.size)
-        rank = _uniform(batch, first, present).argsort(1).argsort(1)
-        start = (batch.iteration % n_parts) * self.size
-        hidden = (rank >= start) & (rank < start + self.size)
-        return present * ~hidden, present * hidden * (n_features / self.size)
+        uniform = _uniform(batch, first, present.shape, present.device)
+        hidden = uniform.argsort(1).argsort(1) < self.size
+        weight = present.shape[1] / self.size
+        return present * ~hidden, present * hidden * weight
 
 
-def _uniform(batch, first, like):
+def _uniform(batch, first, shape, device):
     """Draw uniform numbers for a block of the rows of a batch.
 
     first : position of the first row of the block in the batch.
     """
     state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
-    generator = torch.Generator(like.device).manual_seed(int(state[0] >> np.uint64(1)))
-    options = {"dtype": torch.float32, "device": like.device}
-    return torch.rand(like.shape, generator=generator, **options)
+    generator = torch.Generator(device).manual_seed(int(state[0] >> np.uint64(1)))
+    options = {"dtype": torch.float32, "device": device}
+    return torch.rand(shape, generator=generator, **options)
 
 
 def training_sets(mask_rate, n_masks, n_features, rng):

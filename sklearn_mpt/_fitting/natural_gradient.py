@@ -113,7 +113,7 @@ class Sums(NamedTuple):
     value: torch.Tensor  # sum of the objective
     square: torch.Tensor  # sum of its squares
     gradient: Point
-    information: Curvature | None  # None to use that of the step before
+    information: Curvature
     n_rows: float | torch.Tensor  # sum of the weights of the rows
     by_mask: torch.Tensor | None = None
 
@@ -128,7 +128,7 @@ class Sums(NamedTuple):
             self.value + other.value,
             self.square + other.square,
             self.gradient.plus(other.gradient),
-            self.information and self.information.plus(other.information),
+            self.information.plus(other.information),
             self.n_rows + other.n_rows,
             None if self.by_mask is None else self.by_mask + other.by_mask,
         )
@@ -153,11 +153,9 @@ class Sums(NamedTuple):
     def rotated(self, rotation):
         """Return the sums of a model whose z is rotated, (k + 1, k + 1)."""
         gradient = self.gradient._replace(coefs=self.gradient.coefs @ rotation)
-        information = self.information
-        if information is not None:
-            # both products are of one matrix, because the information is symmetric
-            coefs = (information.coefs @ rotation).mT @ rotation
-            information = information._replace(coefs=coefs)
+        # both products are of one matrix, because the information is symmetric
+        coefs = (self.information.coefs @ rotation).mT @ rotation
+        information = self.information._replace(coefs=coefs)
         return self._replace(gradient=gradient, information=information)
 
 
@@ -210,12 +208,11 @@ def full_step(objective, point, batch, information, weight):
     outwards = at_floor & (gradient.shape_params < 0)
     shape_params = torch.where(outwards, 0.0, gradient.shape_params)
     sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
-    if sums.information is not None:
-        batch_information = sums.information.times(1 / sums.n_rows)
-        if information is not None and weight < 1:
-            batch_information = mix(information, batch_information, weight)
-        if batch_information.is_finite():
-            information = batch_information
+    batch_information = sums.information.times(1 / sums.n_rows)
+    if information is not None and weight < 1:
+        batch_information = mix(information, batch_information, weight)
+    if batch_information.is_finite():
+        information = batch_information
     return natural_step(sums, point, information, max_step=objective.rules.max_step)
 
 

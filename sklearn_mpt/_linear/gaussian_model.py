@@ -16,7 +16,7 @@ from sklearn_mpt._factors.starts import (
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.masks import ComplementaryMasks, DisjointMasks
+from sklearn_mpt._fitting.masks import FixedMasks, UniformMasks
 from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.weights import SampleWeights
@@ -166,9 +166,9 @@ class GaussianModel(LinearModel):
         floor = point.coefs.new_tensor(DOUBLE_NOISE_FLOOR).log()
         masks = None
         if params.objective == "mpt" and params.mask_rate == "uniform":
-            masks = ComplementaryMasks()
+            masks = UniformMasks()
         elif params.objective == "mpt":
-            masks = DisjointMasks(fixed_size(params.mask_rate, n_features))
+            masks = FixedMasks(fixed_size(params.mask_rate, n_features))
         exact_follows = masks is not None and ends_without_masks(
             params.mask_rate, params.n_masks
         )

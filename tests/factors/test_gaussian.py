@@ -34,7 +34,7 @@ from sklearn_mpt._factors.sums import (  # noqa: E402
     moment_sums,
     resolved_targets,
 )
-from sklearn_mpt._fitting.masks import ComplementaryMasks, DisjointMasks  # noqa: E402
+from sklearn_mpt._fitting.masks import FixedMasks, UniformMasks  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     Curvature,
     NaturalStep,
@@ -393,16 +393,6 @@ def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hid
         assert information.shape_params == present.sum() / 2
 
 
-def test_information_can_be_left_out(point, X, hidden):
-    arguments = *entries(X, hidden), point, SYMMETRIC
-    with_it, without = (
-        masked_sums(*arguments),
-        masked_sums(*arguments, with_information=False),
-    )
-    assert without.information is None
-    assert_points_close(without.gradient, with_it.gradient, rtol=0)
-
-
 def test_natural_step_on_the_likelihood_is_the_m_step(model, point, gaps, hidden):
     """The regression of each feature on z, with the moments of the posterior."""
     X, present, _, _ = entries(gaps, hidden)
@@ -526,25 +516,14 @@ def test_moment_problem_is_the_row_problem(point, X):
     assert_allclose(moves[0].rescaling, moves[1].rescaling, atol=1e-9)
 
 
-def batch_at(iteration, seed=7):
-    return MaskedBatch(None, iteration, seed, 0.123)
+def batch_at(seed=7):
+    return MaskedBatch(None, seed)
 
 
-def test_sets_of_odd_turns_are_complements():
-    masks, present = ComplementaryMasks(), torch.ones(200, 5, dtype=torch.float64)
-    for iteration in (0, 2, 6):
-        seen, target = masks(present, batch_at(iteration), 0)
-        other, other_target = masks(present, batch_at(iteration + 1), 0)
-        assert_array_equal(seen + other, present)
-        assert_array_equal(target, other_target)
-    following = masks(present, batch_at(2), 0)[0]
-    assert (masks(present, batch_at(0), 0)[0] != following).any()
-
-
-def weighted_sets(masks, iteration, n=60_000):
+def weighted_sets(masks, n=60_000):
     """The weight of each draw, in the column of its set of 5 features; (n, 32)."""
     present = torch.ones(n, 5, dtype=torch.float64)
-    seen, target = masks(present, batch_at(iteration), 0)
+    seen, target = masks(present, batch_at(), 0)
     code = (seen @ 2.0 ** torch.arange(5, dtype=torch.float64)).long()
     weighted = torch.zeros(n, 32, dtype=torch.float64)
     weighted[torch.arange(n), code] = target[:, 0]
@@ -558,20 +537,16 @@ def largest_z(sample, expected):
     return np.abs((sample.mean(0) - expected) / error).max()
 
 
-@pytest.mark.parametrize("iteration", [0, 3])
-def test_sets_have_uniform_sizes_and_are_alike(iteration):
+def test_sets_have_uniform_sizes_and_are_alike():
     """Frequencies of all 32 sets within 4.5 standard errors (p < 3e-4)."""
     size = np.array([i.bit_count() for i in range(32)])
-    assert (
-        largest_z(weighted_sets(ComplementaryMasks(), iteration), 1 / 6 / comb(5, size))
-        < 4.5
-    )
+    assert largest_z(weighted_sets(UniformMasks()), 1 / 6 / comb(5, size)) < 4.5
 
 
 def test_missing_entries_are_neither_seen_nor_targets():
     present = torch.tensor(np.random.default_rng(3).random((40, 6)) < 0.6).double()
-    for masks in (ComplementaryMasks(), DisjointMasks(2)):
-        seen, target = masks(present, batch_at(0), 0)
+    for masks in (UniformMasks(), FixedMasks(2)):
+        seen, target = masks(present, batch_at(), 0)
         assert_array_equal(seen[present == 0], 0.0)
         assert_array_equal(target[present == 0], 0.0)
 
@@ -579,36 +554,29 @@ def test_missing_entries_are_neither_seen_nor_targets():
 @pytest.mark.parametrize("size", [1, 3, 5, 7])
 def test_fixed_masks_hide_as_many(size):
     present = torch.ones(100, N_FEATURES, dtype=torch.float64)
-    seen, target = DisjointMasks(size)(present, batch_at(1), 0)
+    seen, target = FixedMasks(size)(present, batch_at(), 0)
     assert_array_equal((1 - seen).sum(1), size)
     assert_allclose(target, (1 - seen) * N_FEATURES / size)
-
-
-def test_fixed_masks_of_successive_turns_are_disjoint():
-    present = torch.ones(100, N_FEATURES, dtype=torch.float64)
-    hidden = sum(1 - DisjointMasks(2)(present, batch_at(t), 0)[0] for t in range(3))
-    assert hidden.max() == 1
-    assert_array_equal(hidden.sum(1), 6)
 
 
 def test_fixed_masks_are_alike():
     """All 21 pairs within 4.5 standard errors of a binomial share (p < 2e-4)."""
     n = 40_000
-    hidden = 1 - DisjointMasks(2)(torch.ones(n, 7).double(), batch_at(1), 0)[0]
+    hidden = 1 - FixedMasks(2)(torch.ones(n, 7).double(), batch_at(), 0)[0]
     shares = (hidden.T @ hidden)[tuple(torch.triu_indices(7, 7, 1))] / n
     z = (shares - 1 / 21) / np.sqrt(20 / 21**2 / n)
     assert z.abs().max() < 4.5
 
 
 def test_seeds_and_blocks_give_other_masks():
-    masks, present = ComplementaryMasks(), torch.ones(50, 7, dtype=torch.float64)
+    masks, present = UniformMasks(), torch.ones(50, 7, dtype=torch.float64)
     draws = [
-        masks(present, batch_at(0, seed), first)[0]
+        masks(present, batch_at(seed), first)[0]
         for seed, first in ((7, 0), (7, 50), (8, 0))
     ]
     assert (draws[0] != draws[1]).any()
     assert (draws[0] != draws[2]).any()
-    assert_array_equal(draws[0], masks(present, batch_at(0), 0)[0])
+    assert_array_equal(draws[0], masks(present, batch_at(), 0)[0])
 
 
 def test_row_problem_is_the_contract(joint, point, gaps):
@@ -636,21 +604,10 @@ def test_row_problem_is_the_contract(joint, point, gaps):
         assert sums.n_rows == len(batch.rows)
 
 
-def test_complement_turns_have_no_information(point, X):
-    objective = GaussianRows(
-        torch.tensor(X), N_DIMS, ComplementaryMasks(), "auto", -20.0
-    )
-    rng, informed = np.random.default_rng(0), []
-    for _ in range(4):
-        (batch,) = objective.batches(rng)
-        informed.append(objective.sums(point, batch).information is not None)
-    assert informed == [True, False, True, False]
-
-
 @pytest.mark.parametrize("batch_size", ["auto", 100])
 def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
     objective = GaussianRows(
-        torch.tensor(X), N_DIMS, ComplementaryMasks(), batch_size, floor=-20.0
+        torch.tensor(X), N_DIMS, UniformMasks(), batch_size, floor=-20.0
     )
     batches = list(objective.batches(np.random.default_rng(0)))
     counts = torch.cat([batch.rows for batch in batches]).bincount(minlength=25)
