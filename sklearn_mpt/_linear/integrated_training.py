@@ -168,19 +168,11 @@ class IntegratedRows(Objective):
         self._iteration = 0
 
     def batches(self, rng):
-        """Yield batches of rows in random order.
-
-        Masks of odd iterations are the complements of those before.
-        """
-        if self._iteration % 2 == 0:
-            order = [rng.permutation(self.n_rows) for _ in range(self._n_copies)]
-            self._order = np.array_split(np.concatenate(order), self.n_batches)
-            self._masks = [self._draw(rng) for _ in self._order]
-        iteration = self._iteration
+        """Yield batches of rows in random order."""
+        order = [rng.permutation(self.n_rows) for _ in range(self._n_copies)]
+        for rows in np.array_split(np.concatenate(order), self.n_batches):
+            yield RowBatch(rows, self._draw(rng), self._iteration)
         self._iteration += 1
-        for index, masks in zip(self._order, self._masks, strict=True):
-            flip = iteration % 2 and self.mask_rate == "uniform"
-            yield RowBatch(index, ~masks if flip else masks, iteration)
 
     @property
     def _n_copies(self):

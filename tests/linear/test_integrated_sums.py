@@ -535,17 +535,12 @@ def test_constant_features_keep_their_coefficients(point, X, kind):
     assert (slope[[0, 2, 3, 4]] != 0).all()
 
 
-@pytest.mark.parametrize(("mask_rate", "flips"), [("uniform", True), (2, False)])
-def test_masks_of_odd_turns_are_complements(X, mask_rate, flips):
-    settings, rng = training_of(mask_rate=mask_rate), np.random.default_rng(0)
+def test_masks_of_a_size_hide_as_many_and_differ_between_epochs(X):
+    settings, rng = training_of(mask_rate=2), np.random.default_rng(0)
     objective = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
-    iterations = [list(objective.batches(rng)) for _ in range(3)]
-    for even, odd in zip(*iterations[:2], strict=True):
-        assert_array_equal(even.rows, odd.rows)
-        assert_array_equal(odd.masks, ~even.masks if flips else even.masks)
-    sizes = iterations[0][0].masks.sum(1)
-    assert (sizes == 2).all() or flips
-    assert (iterations[2][0].masks != iterations[0][0].masks).any()
+    first, second = (next(objective.batches(rng)).masks for _ in range(2))
+    assert_array_equal(first.sum(1), 2)
+    assert (first != second).any()
 
 
 @pytest.mark.parametrize("batch_size", ["auto", 5])
