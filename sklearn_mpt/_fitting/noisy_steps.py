@@ -77,6 +77,7 @@ class NoisySteps(Solver):
         self._errors: list[float] = []  # standard errors of the losses
         self._n_steps = self._n_falling = 0  # all steps, and those of falling size
         self._is_noise, self._step_fraction = False, 1.0
+        self._n_kept = 0  # steps since one was taken back
         self._last = self._batch = None  # the last step, and its batch
         self._gain = 0.0  # average of the gains that full steps promise
         self._mean_move = None  # averages of gradients and full steps
@@ -118,7 +119,8 @@ class NoisySteps(Solver):
         value = float(np.mean([move.value for move in moves]))
         self.loss_curve.append(self.log_scale - value)
         self._errors.append(math.hypot(*(move.error for move in moves)) / len(moves))
-        if self._step_fraction == 1:  # a step that was halved gains nothing
+        # a step that was taken back gains nothing
+        if self._n_kept >= 2 * len(moves):
             self._is_noise = self._is_noise or self._gain_is_noise()
 
     def _step(self, batch):
@@ -129,8 +131,10 @@ class NoisySteps(Solver):
         if self._has_fallen(move):
             self.point, move, self._average = self._last
             self._step_fraction /= 2
+            self._n_kept = 0
         else:
             self._step_fraction = min(1.0, 2 * self._step_fraction)
+            self._n_kept += 1
         self._last = self.point, move, self._average
         size = self.learning_rate * self._step_fraction * falling_size(self._n_falling)
         self.point = self.moved(self.point, move, size)
