@@ -49,6 +49,7 @@ from sklearn_mpt._dependency.families import NormalResiduals
 from sklearn_mpt._factors import density
 from sklearn_mpt._factors.starts import principal_factors
 from sklearn_mpt._fitting import exact_steps, noisy_steps
+from sklearn_mpt._fitting import masks as fitting_masks
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._imputation import frequent_values as frequent_module
@@ -612,7 +613,7 @@ ITEM_NUMBERS = {
     ),
 }
 MASK_NUMBERS = {
-    "item masks": number(first_masks_item_fit, item_masks, "AUTO_MASKS", 8),
+    "item masks": number(first_masks_item_fit, fitting_masks, "AUTO_MASKS", 8),
     "item resolution": number(
         masked_item_fit, item_masks.MaskedItemSolver, "resolution", 5e-3
     ),

@@ -24,6 +24,15 @@ from sklearn_mpt._measure.masks import (
     fixed_size,
 )
 
+# Masks in each step, if the parameter `n_masks` is "auto". With 8, 16 or 64 fits end at
+# the same likelihoods, in about the same time (benchmarks/RESULTS.rst, "Mechanisms").
+AUTO_MASKS = 32
+
+
+def number_of_masks(n_masks):
+    """Return the number of masks in each step, given the parameter of an estimator."""
+    return AUTO_MASKS if n_masks == "auto" else n_masks
+
 
 def shared_masks(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
     """Draw the masks of one step, each for many rows; (n_masks, n_features).

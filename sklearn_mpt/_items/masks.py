@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.masks import shared_masks
+from sklearn_mpt._fitting.masks import number_of_masks, shared_masks
 from sklearn_mpt._fitting.natural_gradient import error_of_groups
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.phases import ends_without_masks
@@ -19,10 +19,6 @@ from sklearn_mpt._integration.masked_scores import masked_scores
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.objective import block_sums
 from sklearn_mpt._items.solver import ItemSolver, shortened, solve_metric
-
-# Masks in each step, if `n_masks` is "auto". Their noise falls with the number, and
-# each has a product of matrices of its own.
-AUTO_MASKS = 32
 
 
 class MaskedItemSolver(NoisySteps):
@@ -62,7 +58,7 @@ class MaskedItemSolver(NoisySteps):
             **params,
         )
         self.objective, self.mask_rate = objective, mask_rate
-        self.n_masks = AUTO_MASKS if n_masks == "auto" else n_masks
+        self.n_masks = number_of_masks(n_masks)
         self._tol_of_following = tol
 
     def init(self, max_iter):

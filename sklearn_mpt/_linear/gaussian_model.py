@@ -16,7 +16,7 @@ from sklearn_mpt._factors.starts import (
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.masks import FixedMasks, UniformMasks
+from sklearn_mpt._fitting.masks import FixedMasks, UniformMasks, number_of_masks
 from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.weights import SampleWeights
@@ -36,10 +36,6 @@ DOUBLE_NOISE_FLOOR = 1e-9
 # Noise variance from which training starts, as a fraction of the mean variance. Noise
 # that starts there, at 1, lets components shrink that are weaker.
 START_NOISE = 0.1
-# Masks in each step, and if steps without masks follow, which remove their noise.
-AUTO_MASKS, MASKS_BEFORE_EXACT = 64, 16
-
-
 # Random part of the components where factor analysis starts, in standard deviations of
 # the features, so that none is 0; epochs of a short run from each of the two starts,
 # and its largest number of rows. What they reach is in benchmarks/RESULTS.rst, "Factor
@@ -177,11 +173,7 @@ class GaussianModel(LinearModel):
             args = masks, params.batch_size, floor, data.weight, exact_follows, units
             return GaussianRows(rows, n_dims, *args, data.is_all), point
         moments = _moments(data.X, data.device, data.weight, data.fitted)
-        n_masks = params.n_masks
-        if masks is None:
-            n_masks = 1
-        elif n_masks == "auto":
-            n_masks = MASKS_BEFORE_EXACT if exact_follows else AUTO_MASKS
+        n_masks = 1 if masks is None else number_of_masks(params.n_masks)
         log_scale = float(units.log_scale.expand(n_features).sum())
         args = moments, n_masks, n_dims, masks, floor, exact_follows, log_scale
         # the mean of the rows maximises the score of every mask

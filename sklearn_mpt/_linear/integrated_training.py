@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.masks import shared_masks
+from sklearn_mpt._fitting.masks import number_of_masks, shared_masks
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
@@ -52,12 +52,10 @@ from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 @dataclass(frozen=True)
 class TrainingSizes:
-    """Numbers of masks, nodes and rows in a step of training.
+    """Numbers of nodes and rows in a step of training.
 
     Attributes
     ----------
-    n_masks : int
-        Number of masks in a step, if `n_masks` is "auto".
     row_node_cost, shared_cost : float
         Cost of a node of a single row, in nodes that rows share, with masks and
         without.
@@ -76,7 +74,6 @@ class TrainingSizes:
         Largest number of repetitions of rows.
     """
 
-    n_masks: int = 32
     row_node_cost: float = 12
     shared_cost: float = 40
     spacing: float = 1.5
@@ -145,8 +142,7 @@ class IntegratedRows(Objective):
         self.n_rows, self.n_features = X.shape
         self.values = common_values(likelihood, self.n_features)
         self.params, self.is_fine = params, is_fine
-        is_auto = params.n_masks == "auto"
-        self.n_masks = SIZES.n_masks if is_auto else params.n_masks
+        self.n_masks = number_of_masks(params.n_masks)
         self.mask_rate = params.mask_rate
         uniform = params.mask_rate == "uniform"
         size = 1 if uniform else fixed_size(params.mask_rate, self.n_features)

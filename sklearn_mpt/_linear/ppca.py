@@ -39,9 +39,8 @@ class MPTProbabilisticPCA(LinearMPT):
     n_masks : int or "auto", default="auto"
         Number of masks in each step, for complete rows. With missing entries, and in
         `partial_fit`, each row has its own mask in every step, or several if rows are
-        few. With an int, all epochs use masks. "auto" is 64 masks; with a uniform rate
-        it is 16, and the last epochs use the sum of the scores of all sizes, without
-        masks.
+        few. With an int, all epochs use masks. "auto" is 32 masks; with a uniform rate
+        the last epochs use the sum of the scores of all sizes, without masks.
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores; or, for comparison, the LML, in
         closed form for complete rows, else by EM with parameter expansion.

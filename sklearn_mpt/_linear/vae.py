@@ -57,10 +57,10 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
         Fraction of hidden features, or their number if an int: the score of that size
         alone is maximised, and the LML is lower. "uniform" is unbiased for the LML.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step; the rows are divided among them. "auto" is 32, or
-        64 if all features are Gaussian, 16 with a uniform rate. With a uniform rate,
-        masks are drawn until an epoch gains no more than its standard error, and the
-        last epochs use the sum of the scores of all sizes, without masks.
+        Number of masks in each step; the rows are divided among them. "auto" is 32.
+        With a uniform rate, masks are drawn until an epoch gains no more than its
+        standard error, and the last epochs use the sum of the scores of all sizes,
+        without masks.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"
