@@ -25,8 +25,10 @@ from sklearn_mpt._fitting.natural_gradient import (
     Curvature,
     Point,
     Sums,
+    latent_rescaling,
 )
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 # Least ratio of a conditional variance to the noise. It is computed as a difference,
@@ -229,7 +231,9 @@ def masked_sums(
     )
     entry_weight = present * weight[:, None]
     information = _information(C, z, entry_weight, m, symmetric)
-    return Sums.from_rows(value, weight, gradient, information)
+    v_z = v.T @ z
+    rescaling = latent_rescaling(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
+    return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
 def resolved_targets(target, visible, ratio, max_ratio=MAX_RATIO):
@@ -299,7 +303,11 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     coef_gradient = torch.cat([loading_gradient, (weight @ error)[:, None]], 1)
     gradient = Point(coef_gradient / m.noise[:, None], noise_gradient)
     information = _information(C, z, entry_weight, m, symmetric)
-    return Sums.from_rows(value, weight, gradient, information)
+    second = symmetric.unpack((weight @ packed)[None])[0] + weighted_z.T @ z
+    eye = identity(len(second), second)
+    scale = 0.5 * (second - weight.sum() * eye)
+    rescaling = latent_rescaling(scale, weighted_z.sum(0))
+    return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
 def location_gradients(X, present, point, symmetric):
@@ -361,8 +369,11 @@ def moment_sums(product, variance, visible, target, point, symmetric):
     )
     gradient = Point(torch.nn.functional.pad(loading_gradient, (0, 1)), noise_gradient)
     information = _moment_information(C + z_z, len(variance), m)
-    square = (value**2).sum()
-    return Sums(value.sum(), square, gradient, information, len(visible))
+    total, square = v_z.sum(0), (value**2).sum()
+    rescaling = latent_rescaling(
+        0.5 * (total + total.mT) - G.sum(0), torch.zeros_like(total[0])
+    )
+    return Sums(value.sum(), square, gradient, information, len(visible), rescaling)
 
 
 def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
@@ -383,7 +394,9 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     loading_gradient = torch.nn.functional.pad(loading_gradient, (0, 1))
     gradient = Point(n_rows * loading_gradient, n_rows * noise_gradient)
     information = _moment_information(second[None], d, m).times(n_rows)
-    return Sums(value, value**2 / n_rows, gradient, information, n_rows)
+    eye = identity(len(C), C)
+    rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
+    return Sums(value, value**2 / n_rows, gradient, information, n_rows, rescaling)
 
 
 def _moment_information(second, n_features, m):

@@ -115,13 +115,15 @@ class Sums(NamedTuple):
     gradient: Point
     information: Curvature
     n_rows: float | torch.Tensor  # sum of the weights of the rows
+    # None: from the gradient, where rounding errors grow as noise falls
+    rescaling: torch.Tensor | None = None
     by_mask: torch.Tensor | None = None
 
     @classmethod
-    def from_rows(cls, value, weight, gradient, information):
+    def from_rows(cls, value, weight, gradient, information, rescaling=None):
         """Return the sums, given values and weights of rows, (n,) each."""
         total, square = (weight * value).sum(), (weight * value**2).sum()
-        return cls(total, square, gradient, information, weight.sum())
+        return cls(total, square, gradient, information, weight.sum(), rescaling)
 
     def __add__(self, other):
         return Sums(
@@ -130,6 +132,7 @@ class Sums(NamedTuple):
             self.gradient.plus(other.gradient),
             self.information.plus(other.information),
             self.n_rows + other.n_rows,
+            None if self.rescaling is None else self.rescaling + other.rescaling,
             None if self.by_mask is None else self.by_mask + other.by_mask,
         )
 
@@ -156,7 +159,12 @@ class Sums(NamedTuple):
         # both products are of one matrix, because the information is symmetric
         coefs = (self.information.coefs @ rotation).mT @ rotation
         information = self.information._replace(coefs=coefs)
-        return self._replace(gradient=gradient, information=information)
+        rescaling = self.rescaling
+        if rescaling is not None:
+            rescaling = rotation.T @ rescaling @ rotation
+        return self._replace(
+            gradient=gradient, information=information, rescaling=rescaling
+        )
 
 
 class NaturalStep(NamedTuple):
@@ -224,8 +232,11 @@ def natural_step(sums, point, information, *, max_step=math.inf):
     n, value = float(sums.n_rows), float(sums.value / sums.n_rows)
     gradient = sums.gradient.times(1 / n)
     step = divide(gradient, information)
-    rescaling = _rescaling_of(gradient, point)
-    rescaling *= MAX_RESCALING / rescaling.abs().max().clamp(min=MAX_RESCALING)
+    rescaling = sums.rescaling
+    if rescaling is None:
+        rescaling = _rescaling_of(sums.gradient, point)
+    largest = (rescaling / n).abs().max().clamp(min=MAX_RESCALING)
+    rescaling = (rescaling / n) * (MAX_RESCALING / largest)
     gain = 0.5 * gradient.dot(step)
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, information.blocks)
@@ -247,16 +258,10 @@ def with_rescaling(gradient, point, information):
 
 
 def _rescaling_of(gradient, point):
-    """Return the gradient in a linear map of z as one matrix, (k + 1, k + 1).
-
-    That is half the symmetrised gradient in L, for z <- (I + L) z, with the gradient in
-    the mean of z beside it.
-    """
+    """Return `latent_rescaling` from the gradient in the coefficients."""
     moment = point.coefs[:, :-1].T @ gradient.coefs
-    rescaling = torch.nn.functional.pad(moment, (0, 0, 0, 1))
     scale = moment[:, :-1]
-    rescaling[:-1, :-1] = (scale + scale.T) / 4
-    return rescaling
+    return latent_rescaling((scale + scale.T) / 4, moment[:, -1])
 
 
 def divide(gradient, information):
@@ -328,6 +333,17 @@ def _with_bounded_step(step, max_step, blocks):
         own = factor[blocks.locations].expand(blocks.slots.shape)[blocks.slots >= 0]
         shape_params = shape_params.index_put((index,), shape_params[index] * own)
     return Point(step.coefs * factor, shape_params)
+
+
+def latent_rescaling(scale, shift):
+    """Return the gradient in a linear map of z as one matrix, (k + 1, k + 1).
+
+    scale : half the symmetrised gradient in L, for z <- (I + L) z; (k, k). shift : the
+    gradient in the mean of z, (k,).
+    """
+    rescaling = torch.nn.functional.pad(scale, (0, 1, 0, 1))
+    rescaling[:-1, -1] = shift
+    return rescaling
 
 
 def apply(point, move, size, floor=-math.inf):

@@ -348,6 +348,7 @@ def test_complete_rows_may_share_a_posterior_covariance(model, log_noise, n_rows
         for present in (torch.ones_like(X), torch.ones_like(X[:1]))
     )
     assert_sums_close(shared, each)
+    assert_allclose(shared.rescaling, each.rescaling, atol=1e-12)
 
 
 @pytest.mark.parametrize("log_noise", [-0.3, np.linspace(-1, 1, N_FEATURES)])
@@ -364,6 +365,20 @@ def test_likelihood_sums_of_moments_are_those_of_rows(model, log_noise):
     assert_points_close(by_moments.gradient, by_rows.gradient, atol=1e-10)
     matrices = by_moments.information.of_each(), by_rows.information.of_each()
     assert_points_close(*matrices, atol=1e-10)
+    assert_allclose(by_moments.rescaling, by_rows.rescaling, atol=1e-10)
+
+
+def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
+    """Half the symmetrised W' g, and W' g of the means, without that product."""
+    X, present, seen, target = entries(gaps, hidden)
+    for sums in (
+        masked_sums(X, present, seen, target, point, SYMMETRIC),
+        likelihood_sums(X, present, point, SYMMETRIC),
+    ):
+        by_gradient = sums._replace(rescaling=None)
+        moves = [natural_step(s, point, sums.information) for s in (sums, by_gradient)]
+        assert moves[0].rescaling.abs().max() > 0.01
+        assert_allclose(moves[0].rescaling, moves[1].rescaling, atol=1e-12)
 
 
 def test_noise_information_is_that_of_the_density(model):
