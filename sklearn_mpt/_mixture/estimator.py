@@ -27,7 +27,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
-from sklearn_mpt._fitting.masks import number_of_masks, shared_masks
+from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._frames import readable_numbers
 from sklearn_mpt._labels import first_labels
@@ -54,6 +54,7 @@ from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.intervals import INTERVAL
 
+AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 # Least number of pairs of a row and a mask in a step: few rows have several masks. What
 # more and fewer gain is in benchmarks/RESULTS.rst, "Mechanisms".
 MIN_PAIRS = 512
@@ -103,7 +104,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         unbiased for the log marginal likelihood (LML) [1]_; a float in (0, 1] is a
         fixed rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step, shared by the rows. "auto" is 32; if `mask_rate`
+        Number of masks in each step, shared by the rows. "auto" is 64; if `mask_rate`
         is "uniform", masks are drawn until an epoch gains no more than their noise, and
         the last epochs train on all mask sizes without masks.
     objective : {"mpt", "lml"}, default="mpt"
@@ -806,7 +807,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         """
         n_rows, n_features = X.shape
         n_copies = max(1, MIN_PAIRS // n_rows)
-        n_masks = number_of_masks(self.n_masks)
+        n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
         masks = shared_masks(
             self.mask_rate, n_masks, n_features, rng, is_systematic=True
         )
