@@ -285,10 +285,10 @@ class _CompleteData:
 
         The derivatives of the scores of all c-th locations take one gradient.
         """
-        place = rank_among_equals(self.feature)
-        for c in range(int(place.max()) + 1):
-            chosen = (place == c).nonzero()[:, 0]
-            partner = torch.full_like(place, -1)
+        rank = rank_among_equals(self.feature)
+        for c in range(int(rank.max()) + 1):
+            chosen = (rank == c).nonzero()[:, 0]
+            partner = torch.full_like(rank, -1)
             partner[self.feature[chosen]] = chosen
             partner = partner[self.feature]
             location_index = (partner >= 0).nonzero()[:, 0]
@@ -299,18 +299,18 @@ class _CompleteData:
     ):
         """Add the curvatures in shape parameters, for the features in turn."""
         n_coefs, feature = self.n_coefs, self.shape_param_features
-        place = rank_among_equals(feature)
-        for rank in range(int(place.max()) + 1):
-            chosen = (place == rank).nonzero()[:, 0]  # at most one for each feature
+        rank = rank_among_equals(feature)
+        for c in range(int(rank.max()) + 1):
+            chosen = (rank == c).nonzero()[:, 0]  # at most one for each feature
             total = shape_score[..., chosen].sum()
             cross = -node_weight * _gradient(total, location)
             cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
             within = (-node_weight * _gradient(total, shape_params)).sum((0, 1))
             for i in chosen.tolist():
-                for place_of in (self.feature == feature[i]).nonzero()[:, 0].tolist():
-                    part = slice(place_of * self.width, (place_of + 1) * self.width)
-                    result[part, n_coefs + i] = cross[place_of]
-                    result[n_coefs + i, part] = cross[place_of]
+                for k in (self.feature == feature[i]).nonzero()[:, 0].tolist():
+                    part = slice(k * self.width, (k + 1) * self.width)
+                    result[part, n_coefs + i] = cross[k]
+                    result[n_coefs + i, part] = cross[k]
                 same_feature = (feature == feature[i]).nonzero()[:, 0]
                 result[n_coefs + same_feature, n_coefs + i] = within[same_feature]
 

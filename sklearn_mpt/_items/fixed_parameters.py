@@ -37,13 +37,13 @@ class FixedParameters(NamedTuple):
             "category_scores": np.full((d, steps + 1), np.nan),
         }
         is_fixed = np.zeros(items.n_parameters, dtype=bool)
-        places = {label: j for j, label in enumerate(labels)}
+        positions = {label: j for j, label in enumerate(labels)}
         for key, parameters in given.items():
-            j = places.get(key)
+            j = positions.get(key)
             if j is None:
                 raise ValueError(
                     f"fixed has the item {key!r}, which is not one of "
-                    f"{listed(list(places))}."
+                    f"{listed(list(positions))}."
                 )
             _fix(values, is_fixed, items, j, _checked(parameters, key, items, j))
         return cls(values, is_fixed)

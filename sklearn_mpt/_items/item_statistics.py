@@ -75,10 +75,10 @@ def _convolve(one, other):
 
 
 def ranks_of(X, order):
-    """Return the places of answers in an order of them, NaN where missing; (n, d).
+    """Return the ranks of answers in an order of them, NaN where missing; (n, d).
 
     X : codes of answers. order : codes in order for each item, (d, c). Sums, residuals
-    and correlations are of these places, since codes of nominal items are arbitrary.
+    and correlations are of these ranks, since codes of nominal items are arbitrary.
     """
     missing = np.isnan(X)
     codes = np.where(missing, 0, X).astype(int)

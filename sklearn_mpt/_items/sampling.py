@@ -264,15 +264,18 @@ class SampledObjective(ItemObjective):
         As for `ItemObjective`.
     seed : tuple of int
         Of the nodes around rows.
+
+    Attributes
+    ----------
     steps_between_moves : int
-        Number of steps after which nodes move.
+        Number of steps after which nodes around rows move.
     """
 
-    least_tol = 0.1 * MAX_LOSS
+    least_tol, steps_between_moves = 0.1 * MAX_LOSS, 4
 
-    def __init__(self, *args, seed=(0,), steps_between_moves=4, **params):
+    def __init__(self, *args, seed, **params):
         super().__init__(*args, **params)
-        self.seed, self.steps_between_moves = seed, steps_between_moves
+        self.seed = seed
         self._row_nodes, self._is_fine = None, False
 
     @property
