@@ -294,23 +294,29 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         }
         numbers = np.flatnonzero([kind == NUMBERS for kind in columns.kinds])
         shift, scale = fitted["_shift"][numbers], fitted["_scale"][numbers]
-        rows = (X[:, numbers].astype(np.float64) - shift) / scale
+        rows = X.astype(np.float64)
+        rows[:, numbers] = (rows[:, numbers] - shift) / scale
         n_factors = count_factors(len(X), len(numbers))
-        fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
-        fitted["_input_units"] = self._empty_module(fitted).units_of_inputs(X, weight)
+        linear = fit_linear(rows[:, numbers], weight, n_factors, rng)
+        fitted["_linear"] = list(linear)
+        units = self._empty_module(fitted).units_of_inputs(rows, weight)
+        fitted["_input_units"] = units
         if self.net is None:
             fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
             fitted["dropout_"] = dropout
+        return fitted | {"_net": arrays_of(self._net_start(fitted, rows, weight, rng))}
+
+    def _net_start(self, fitted, X, weight, rng):
+        """Return the net from which training starts.
+
+        X : rows whose numbers are standardised.
+        """
         module = self._empty_module(fitted)
-        standardised = X.astype(np.float64)
-        standardised[:, numbers] = rows
-        intercept = module.start(standardised, weight, rng)
+        intercept = module.start(X, weight, rng)
         if self.net is None:
-            net = self._empty_net(module, fitted).initialise(rng, intercept)
-        else:
-            seed = seed_from(rng, N_TORCH_SEEDS)
-            net = UserNet(self.net, module.n_inputs, intercept, "net", seed)
-        return fitted | {"_net": arrays_of(net)}
+            return self._empty_net(module, fitted).initialise(rng, intercept)
+        seed = seed_from(rng, N_TORCH_SEEDS)
+        return UserNet(self.net, module.n_inputs, intercept, "net", seed)
 
     def _empty_module(self, fitted):
         columns = self._likelihood()
@@ -366,10 +372,7 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         return self._net_solver(data, module, loss, validation, rate, MaskedSolver)
 
     def _trained_attributes(self, module, fitted):
-        return {
-            "_net": arrays_of(module.net),
-            "_at_floor": module.fraction_at_floor(),
-        }
+        return {"_net": arrays_of(module.net), "_at_floor": module.at_floor}
 
     def _warn_of_limits(self, fitted, n_samples):
         numbers = [kind == NUMBERS for kind in self._likelihood().kinds]

@@ -51,8 +51,9 @@ class MaskedModule(torch.nn.Module):
         self.n_inputs = n_read + self.n_features
         self._register_units(input_units or (np.zeros(n_read), np.ones(n_read)))
         self.net: torch.nn.Module = torch.nn.Identity()
-        # fraction of the hidden entries of each column in the last check in training
-        self.at_floor: np.ndarray | None = None
+        # fraction of the hidden entries of each column, in the last check in training,
+        # that have conditionals of the least width
+        self.at_floor = np.zeros(self.n_features)
 
     def _register_columns(self, columns_of):
         """Store where the outputs of heads end, and those of each column begin.
@@ -78,12 +79,6 @@ class MaskedModule(torch.nn.Module):
         for name, array in zip(("shift", "scale"), input_units, strict=True):
             tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
             self.register_buffer(f"input_{name}", tensor)
-
-    def fraction_at_floor(self):
-        """Return the fraction of entries with conditionals of the least width; (d,)."""
-        if self.at_floor is None:
-            return np.zeros(self.n_features)
-        return self.at_floor
 
     def groups(self):
         """Yield each head, its columns, and the slice of its outputs."""
