@@ -29,7 +29,14 @@ from sklearn_mpt._likelihoods import (
     Likelihood,
 )
 from sklearn_mpt._measure.rows import missing_entries
-from sklearn_mpt._tables.kinds import FROM_DTYPE, ColumnErrors, kinds_of
+from sklearn_mpt._tables.kinds import (
+    AUTO,
+    FROM_DTYPE,
+    ColumnErrors,
+    kinds_of,
+    requested_kinds,
+)
+from sklearn_mpt._tables.looks import looks_of_strings
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
 KINDS_OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
@@ -150,6 +157,15 @@ class TableMPT(BaseMPT):
             raise ColumnErrors(f"{error}{advice}", error.names) from error
         reader = TableReader.from_table(X, kinds)
         self.likelihoods_, self.categories_, self._storage = reader
+        self._warn_of_strings(X)
+
+    def _warn_of_strings(self, X):
+        """Warn of strings that look like numbers, and became categories by dtype."""
+        kinds = requested_kinds(self.likelihood, column_names(X), self._kinds_taken)
+        chosen = [j for j, kind in enumerate(kinds) if kind in (FROM_DTYPE, AUTO)]
+        hints = looks_of_strings(X, self._reader, {}, chosen)
+        if hints:
+            warn_caller(" ".join(hints))
 
     def _call_that_serves(self, X):
         """Return the call of `fit` that takes all columns that have a kind.

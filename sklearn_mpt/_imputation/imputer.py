@@ -27,7 +27,7 @@ from sklearn_mpt._checks import (
     rows_that_count,
     warn_caller,
 )
-from sklearn_mpt._frames import column_names, columns_at, with_distinct_names
+from sklearn_mpt._frames import column_names, with_distinct_names
 from sklearn_mpt._imputation.adjustments import (
     ADVICE_ON_ENTRIES,
     Adjustments,
@@ -53,7 +53,7 @@ from sklearn_mpt._messages import joined, listed
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, check_seed, seed_from, spawn_seeds
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE
-from sklearn_mpt._tables.looks import look_of
+from sklearn_mpt._tables.looks import looks_of_strings
 from sklearn_mpt._tables.reader import TableReader
 
 if TYPE_CHECKING:
@@ -523,7 +523,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self._reader = with_zeros(self._reader, empty)
         else:
             self._is_kept[empty] = False
-        self._warn_of_columns(reasons, _looks_of_strings(X, self._reader, reasons))
+        self._warn_of_columns(reasons, looks_of_strings(X, self._reader, reasons))
 
     def _read_adjustments(self, X, given=None):
         bounds = self.min_value, self.max_value
@@ -818,25 +818,3 @@ def _ways_to_model(reasons, names):
         " Convert columns, or name kinds to model them as they are: "
         f"MPTImputer(likelihood={{{named[0]!r}: 'categorical'}})."
     )
-
-
-def _looks_of_strings(X, reader, reasons):
-    """Return a sentence on each column of strings that look like numbers or dates."""
-    indices = [
-        j
-        for j, kind in enumerate(reader.kinds)
-        if kind == "categorical" or " distinct strings " in reasons.get(j, "")
-    ]
-    sentences = []
-    for j, column in columns_at(X, indices):
-        is_of_levels = reader.storage[j]["holds"] == "levels"
-        look = None if is_of_levels else look_of(column.present.tolist())
-        if look is not None:
-            is_array = column.series is None
-            library = reader.storage[j]["library"]
-            taken = "" if j in reasons else ", which are taken as categories"
-            sentences.append(
-                f"Column {column.name!r} holds {look.words}{taken}; convert them: "
-                f"{look.line(column.name, is_array, library)}."
-            )
-    return sentences

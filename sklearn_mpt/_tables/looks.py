@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._frames import columns_at
+
 CURRENCIES = "$€£¥"
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
@@ -96,3 +98,30 @@ def _is_date(value):
     except ValueError:
         return False
     return "-" in value
+
+
+def looks_of_strings(X, reader, reasons, indices=None):
+    """Return a sentence on each column of strings that look like numbers or dates.
+
+    reader : `TableReader` of X. reasons : dict from indices of columns without a kind
+    to why they have none. indices : of the columns to look at; None is all.
+    """
+    indices = [
+        j
+        for j in (range(len(reader.kinds)) if indices is None else indices)
+        if reader.kinds[j] == "categorical"
+        or " distinct strings " in reasons.get(j, "")
+    ]
+    sentences = []
+    for j, column in columns_at(X, indices):
+        is_of_levels = reader.storage[j]["holds"] == "levels"
+        look = None if is_of_levels else look_of(column.present.tolist())
+        if look is not None:
+            is_array = column.series is None
+            library = reader.storage[j]["library"]
+            taken = "" if j in reasons else ", which are taken as categories"
+            sentences.append(
+                f"Column {column.name!r} holds {look.words}{taken}; convert them: "
+                f"{look.line(column.name, is_array, library)}."
+            )
+    return sentences

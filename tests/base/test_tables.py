@@ -1,5 +1,7 @@
 """Tables of several kinds of columns: reading, models of them, and filling in."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -7,10 +9,19 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.dummy import DummyClassifier
 from sklearn.exceptions import ConvergenceWarning
 from tables import some_table, with_gaps
 
-from sklearn_mpt import MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
+from sklearn_mpt import (
+    MPTDeepVAE,
+    MPTDependencyNetwork,
+    MPTImputer,
+    MPTLinearVAE,
+    MPTMaskedAutoencoder,
+    MPTMixture,
+    MPTProbabilisticPCA,
+)
 
 KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
 
@@ -385,3 +396,30 @@ def test_draws_of_numbers_have_the_names_of_the_table(names):
     assert named.columns.tolist() == ["x0", "x1"]
     with config_context(transform_output="polars"):
         assert isinstance(clone(model).fit(X).sample(4), pl.DataFrame)
+
+
+FAST = [
+    MPTLinearVAE(1, max_iter=0),
+    MPTMixture(max_iter=1),
+    MPTDeepVAE(1, max_iter=0),
+    MPTMaskedAutoencoder(max_iter=0),
+    MPTDependencyNetwork(classifier=DummyClassifier(strategy="prior")),
+    MPTImputer(max_models=1),
+]
+
+
+@pytest.mark.parametrize("estimator", FAST, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("likelihood", ["from_dtype", "auto"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_numbers_as_strings_are_not_taken_as_categories_without_a_word(
+    estimator, likelihood
+):
+    """As of a column of a CSV file in which "?" stands for gaps."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"x": rng.normal(size=60), "y": rng.integers(0, 30, 60)})
+    X["y"] = X["y"].astype(str).where(X.index > 2, "?")
+    line = re.escape("X['y'] = pd.to_numeric(X['y'], errors='coerce')")
+    estimator = clone(estimator).set_params(likelihood=likelihood, random_state=0)
+    with pytest.warns(UserWarning, match=f"numbers as strings.*{line}"):
+        estimator.fit(X)
+    estimator.fit(X.astype({"y": "category"}))  # which the user has chosen
