@@ -71,7 +71,8 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
         booleans), "categorical", "ordinal", "partial_credit", "poisson" (counts),
         "negative_binomial", "lognormal", "gamma" or "zero_lognormal". One name for all
         columns, one for each, a dict, "from_dtype" or "auto", as in `MPTLinearVAE`; or
-        an instance for all columns. Noise is shared only if all columns are Gaussian.
+        an instance for all columns. If all columns are Gaussian, they share one noise
+        variance and one unit: standardise columns of several units.
     decoder : torch.nn.Module or callable, default=None
         A decoder of one's own, or a function of the numbers of inputs and outputs that
         returns one: see the guide. None is a fully connected net.
