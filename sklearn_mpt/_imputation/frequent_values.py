@@ -3,15 +3,21 @@
 A density has no such value, an amount of 0 for example. So draws of such a column come
 from the entries that were hidden in the choice of models, and for which these expected
 nearly the same: a draw is the value if such an entry is, and else has its error. These
-are local residual draws [1]_, with errors of entries to which no model was fitted.
+are local residual draws [1]_, with errors of entries to which no model was fitted. The
+weights of the entries are calibrated [2]_: with them, the value is as frequent as in
+all rows, and the mean is the same.
 
 .. [1] N. Schenker and J. M. G. Taylor, "Partially parametric techniques for multiple
    imputation", Computational Statistics & Data Analysis 22, 1996.
+.. [2] J.-C. Deville and C.-E. Särndal, "Calibration estimators in survey sampling",
+   Journal of the American Statistical Association 87, 1992.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING, chunk_slices
 from sklearn_mpt._probabilities import drawn_codes
@@ -37,6 +43,38 @@ class FrequentValue(NamedTuple):
     expected: np.ndarray
     numbers: np.ndarray
     weight: np.ndarray
+
+    def calibrated(self, numbers, weight):
+        """Return the entries, weighted so that they are like all rows of a column.
+
+        Hidden entries are a fraction of those present, so that their share of the value
+        and their mean are less accurate. The weights are multiplied by the exponential
+        of a linear function of both. What is left of the differences is about one over
+        the number of entries; so weights are finite where no entries have such a mean.
+
+        numbers : the column, (n,), NaN where missing. weight : of the rows, (n,).
+        """
+        present = ~np.isnan(numbers)
+        if not present.any():
+            return self
+        log_weight = np.log(self.weight / self.weight.sum())
+        of_entries, of_rows = (
+            np.column_stack([x == self.value, x])
+            for x in (self.numbers, numbers[present])
+        )
+        target = np.average(of_rows, axis=0, weights=weight[present])
+        spread = of_rows.std(axis=0)
+        features = (of_entries - target) / np.where(spread > 0, spread, 1.0)
+
+        def loss(slopes):
+            log_weights = log_weight + features @ slopes
+            total = logsumexp(log_weights)
+            gradient = np.exp(log_weights - total) @ features + slopes / len(features)
+            return total + 0.5 * slopes @ slopes / len(features), gradient
+
+        slopes = minimize(loss, np.zeros(2), jac=True).x
+        logs = log_weight + features @ slopes
+        return self._replace(weight=np.exp(logs - logs.max()))
 
     def draw(self, expected, rng):
         """Draw numbers of these expectations, (m,).

@@ -218,7 +218,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     seen: whole numbers are whole. They are drawn from a density, unless a tenth of the
     rows or more share one number, such as an amount of 0: then draws come from hidden
     entries for which the models expected nearly the same. A draw is the number if such
-    an entry is, and otherwise has its error [7]_.
+    an entry is, and otherwise has its error [7]_. These entries are weighted so that
+    their mean, and their share of the number, are those of all rows.
     Log-probabilities of levels are those of the interval around a level, over the step
     between levels; those of other rounded numbers are at most one over the rounding, so
     that nothing is gained below it.

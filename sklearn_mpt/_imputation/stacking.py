@@ -21,6 +21,7 @@ from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
 from sklearn_mpt._imputation.expectations import expected
+from sklearn_mpt._imputation.frequent_values import FrequentValue
 from sklearn_mpt._imputation.hidden_table import sampled, with_levels
 from sklearn_mpt._imputation.limits import Limits
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
@@ -99,6 +100,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     estimators_: list[BaseEstimator]
     selection_: dict[str, np.ndarray]
+    _frequent_values: dict[int, FrequentValue]
 
     def __init__(
         self,
@@ -124,10 +126,15 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         is_refit = self.warm_start and hasattr(self, "estimators_")
         if not is_refit:
             self._learn_columns(numbers, weight)
+        n_rows = len(numbers)
         rows, weight = with_levels(numbers, weight, self._coding)
         if not is_refit:
             limits = SearchLimits.from_parameters(self.max_seconds, self.max_models)
             self._store_models(*search(rows, weight, limits, rng))
+        self._frequent_values = {
+            j: frequent.calibrated(numbers[:, j], weight[:n_rows])
+            for j, frequent in self._frequent_values.items()
+        }
         rows, weight = sampled(rows, weight, MAX_FIT_ROWS, rng)
         params = WARM_START_PARAMS if is_refit else REFIT_PARAMS
         with warnings.catch_warnings():

@@ -191,3 +191,29 @@ def test_draws_of_equal_expectations_come_from_all_entries():
     share = (numbers == 0).mean()
     error = np.sqrt(share * (1 - share) / len(drawn))
     assert_allclose((drawn == 0).mean(), share, atol=3 * error)
+
+
+def test_entries_are_weighted_to_be_like_all_rows():
+    rng, n = np.random.default_rng(0), 500
+    numbers = np.where(rng.random(n) < 0.4, 0.0, np.exp(rng.normal(size=n)))
+    weight, hidden = rng.exponential(size=n), rng.random(n) < 0.2
+    frequent = FrequentValue(0.0, np.ones(n), numbers, np.ones(n))
+    few = frequent._replace(
+        **{
+            name: getattr(frequent, name)[hidden]
+            for name in ("expected", "numbers", "weight")
+        }
+    )
+    entries = few.calibrated(np.append(numbers, np.nan), np.append(weight, 1.0))
+    for function in (lambda x: x == 0, lambda x: x):
+        found, before, expected = (
+            np.average(function(x), weights=w)
+            for x, w in (
+                (entries.numbers, entries.weight),
+                (few.numbers, few.weight),
+                (numbers, weight),
+            )
+        )
+        assert abs(found - expected) < 0.1 * abs(before - expected)
+    beyond = few.calibrated(np.full(5, 1e6), np.ones(5))
+    assert np.isfinite(beyond.weight).all()
