@@ -105,11 +105,13 @@ class FrequentValue(NamedTuple):
 def frequent_value(numbers, weight):
     """Return the most frequent of some numbers, (n,), or None if it is not frequent.
 
+    A number that a single row has is not, however few the rows are.
+
     weight : what each of them counts, (n,).
     """
     present = ~np.isnan(numbers)
     values, index = np.unique(numbers[present], return_inverse=True)
     count = np.bincount(index, weight[present])
-    if not count.sum() or count.max() < MIN_SHARE * count.sum():
+    if count.max(initial=0.0) < max(2, MIN_SHARE * count.sum()):
         return None
     return float(values[count.argmax()])

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation.coded_rows import CODES, CodedRows, TableCoding
 from sklearn_mpt._imputation.column_layout import ColumnLayout
-from sklearn_mpt._imputation.frequent_values import FrequentValue
+from sklearn_mpt._imputation.frequent_values import FrequentValue, frequent_value
 from sklearn_mpt._imputation.limits import Limits, decimal_step
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
 
@@ -191,6 +191,11 @@ def test_draws_of_equal_expectations_come_from_all_entries():
     share = (numbers == 0).mean()
     error = np.sqrt(share * (1 - share) / len(drawn))
     assert_allclose((drawn == 0).mean(), share, atol=3 * error)
+
+
+def test_no_number_of_a_single_row_is_frequent():
+    assert frequent_value(np.arange(8.0), np.ones(8)) is None
+    assert frequent_value(np.append(np.arange(7.0), 3), np.ones(8)) == 3
 
 
 def test_entries_are_weighted_to_be_like_all_rows():
