@@ -13,7 +13,7 @@ import torch
 from sklearn_mpt._likelihoods import likelihood_of
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._masked.linear_start import fit_mixture, residuals_of
+from sklearn_mpt._masked.linear_start import count_mixtures, fit_mixture, residuals_of
 from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._probabilities import drawn_codes
 
@@ -194,9 +194,14 @@ class MixtureHead(ColumnHead):
         sample = np.resize(rng.permutation(len(X)), n_residuals)
         residuals, weight = residuals_of(linear, X[sample], rng), weight[sample]
         starts = []
-        for x in residuals.T:
+        for x, n_present in zip(residuals.T, (~np.isnan(X)).sum(0), strict=True):
             present = ~np.isnan(x)
-            starts.append(fit_mixture(x[present], weight[present], self.n_mixtures))
+            n_fitted = count_mixtures(self.n_mixtures, n_present)
+            fitted = np.array(fit_mixture(x[present], weight[present], n_fitted))
+            # the others are copies, which divide the weight
+            copied = np.arange(self.n_mixtures) % n_fitted
+            fitted[0] -= np.log(np.bincount(copied))
+            starts.append(fitted[:, copied])
         return np.array(starts).ravel()
 
     def _components(self, parameters, moments):

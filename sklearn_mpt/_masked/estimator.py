@@ -76,7 +76,8 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         n_features. Not used with a `net`.
     n_mixtures : int, default=5
         Number of Gaussians in the conditional of a column of numbers, but at most one
-        for every 20 rows of `fit`, or of the first part of a stream.
+        for every 20 rows of `fit`, or of the first part of a stream. A column with
+        gaps starts with one for every 20 present entries.
     n_orders : int, default=8
         Number of random orders of the columns whose mixture is the density, at most as
         many as exist. Every second order is the reverse of the one before.
