@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING, chunk_slices
+from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING, TINY, chunk_slices
 from sklearn_mpt._probabilities import drawn_codes
 
 # Share of the rows that have the value, at least: intervals that hold nine tenths of
@@ -63,7 +63,7 @@ class FrequentValue(NamedTuple):
             for x in (self.numbers, numbers[present])
         )
         target = np.average(of_rows, axis=0, weights=weight[present])
-        spread = of_rows.std(axis=0)
+        spread = np.vstack([of_entries, of_rows]).std(axis=0)
         features = (of_entries - target) / np.where(spread > 0, spread, 1.0)
 
         def loss(slopes):
@@ -74,7 +74,7 @@ class FrequentValue(NamedTuple):
 
         slopes = minimize(loss, np.zeros(2), jac=True).x
         logs = log_weight + features @ slopes
-        return self._replace(weight=np.exp(logs - logs.max()))
+        return self._replace(weight=np.maximum(np.exp(logs - logs.max()), TINY))
 
     def draw(self, expected, rng):
         """Draw numbers of these expectations, (m,).
