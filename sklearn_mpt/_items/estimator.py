@@ -53,9 +53,9 @@ from sklearn_mpt._items.given_parameters import (
 )
 from sklearn_mpt._items.groups import (
     Groups,
-    are_at_an_end,
     codes_among,
     codes_of,
+    far_groups,
 )
 from sklearn_mpt._items.items import (
     TestInformation,
@@ -518,7 +518,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             return
         point, groups = torch.from_numpy(model.point), data.groups
         codes = np.zeros(len(data.X), int) if groups is None else groups.codes
-        is_far = are_at_an_end(model.items, point, data.X, codes, len(model.mean))
+        is_far = far_groups(model.items, point, data.X, codes, len(model.mean))
         if is_far.any():
             of_groups = "" if groups is None else f" of {listed(groups.labels[is_far])}"
             warn_caller(

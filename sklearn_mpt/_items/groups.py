@@ -75,7 +75,7 @@ def codes_among(groups, X, known, index=slice(None)):
     return np.searchsorted(known, groups)
 
 
-def are_at_an_end(items, point, X, codes, n_groups):
+def far_groups(items, point, X, codes, n_groups):
     """Return where no answer speaks against a higher z, or against a lower; bool (g,).
 
     The likelihood of the mean of z in such a group has no maximum.

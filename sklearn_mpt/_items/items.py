@@ -10,7 +10,7 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._information.differences import STEP, central_differences
 from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
-from sklearn_mpt._items.groups import are_at_an_end
+from sklearn_mpt._items.groups import far_groups
 from sklearn_mpt._items.information import information_and_bounds, item_blocks
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._labels import aligned
@@ -203,7 +203,7 @@ def _of_far_groups(model, answers, point, groups):
     """
     layout, X = model.layout, answers.as_floats.numpy(force=True)
     codes = answers.group.numpy(force=True)
-    is_far = are_at_an_end(model.items, point, X, codes, len(groups))
+    is_far = far_groups(model.items, point, X, codes, len(groups))
     is_far &= layout.free_mean
     if is_far.any():
         warn_caller(
