@@ -390,7 +390,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if has_entries.any():
             counted = counted[has_entries]
             weight = None if weight is None else weight[has_entries]
-        self._training_weight = None
+        self._training_weight, self._n_training_rows = None, len(counted)
         if weight is None:
             return X, counted, {}
         all_weights = np.zeros(len(X))
@@ -695,10 +695,17 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             Copies of X without gaps, as `transform` returns them. All gaps are drawn,
             whatever `method` is.
 
+        Raises
+        ------
+        ValueError
+            If X has fewer than two rows, or no entry of a column that is modelled.
+
         Warns
         -----
         UserWarning
-            If `fit` had weights, `sample_weight` is None, and X is another table.
+            If `fit` had weights, `sample_weight` is None, and X is another table. Also
+            if X has fewer rows than `fit`: the models of the tables are fitted to these
+            alone. Give new rows together with those of `fit`.
 
         See Also
         --------
@@ -708,6 +715,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         given, X = X, self._read(X)
         weight = self._weight_of_rows(X, sample_weight)
         known, adjustments = self._without_unknown(X), self._adjustments(X)
+        self._check_rows_to_draw(known)
         bounds = adjustments.bounds
         entries = self._bounded_entries(known, bounds)
         seeds = spawn_seeds(self.random_state, self.n_imputations)
@@ -719,6 +727,24 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             how = "sample", seed_from(rng)
             tables.append(self._filled(estimator, given, X, known, adjustments, *how))
         return tables
+
+    def _check_rows_to_draw(self, X):
+        """Raise an error if models cannot be fitted to X alone; warn if it is small."""
+        is_empty = missing_entries(X).all(axis=0)
+        names = column_names(X)
+        empty = [names[j] for j in self._reader.modelled if is_empty[j]]
+        if len(X) < 2 or empty:
+            found = f"no entries of column(s) {listed(empty)}" if empty else "one row"
+            raise ValueError(
+                f"transform_multiple fits models to the rows of X, which has {found}: "
+                "give new rows together with those of fit."
+            )
+        if len(X) < self._n_training_rows:
+            warn_caller(
+                f"transform_multiple fits models to the {len(X)} rows of X alone, and "
+                f"fit had {self._n_training_rows}: give new rows together with those "
+                "of fit."
+            )
 
     def _weight_of_rows(self, X, sample_weight):
         """Return what each row counts when rows are drawn; None is 1 for each."""

@@ -536,6 +536,24 @@ def test_the_same_random_state_gives_the_same_numbers(wine):
     assert_array_equal(tables[0][0][~np.isnan(X)], X[~np.isnan(X)])
 
 
+@pytest.mark.parametrize("estimator", [None, MPTProbabilisticPCA(1)])
+def test_several_tables_need_rows_that_models_can_be_fitted_to(wine, estimator):
+    X = wine[0][:40, :4].copy()
+    X[:12, 1] = np.nan
+    X[12:, 1] = np.nan_to_num(X[12:, 1], nan=2.0)
+    imputer = MPTImputer(estimator, max_models=2, n_imputations=2, random_state=0)
+    imputer.fit(X)
+    with pytest.raises(
+        ValueError, match=r"no entries of column\(s\) \[1\]: give new rows"
+    ):
+        imputer.transform_multiple(X[:12])
+    with pytest.raises(ValueError, match=r"one row: give new rows together"):
+        imputer.transform_multiple(np.full_like(X[:1], 1.5))
+    with pytest.warns(UserWarning, match=r"the 30 rows of X alone, and fit had 40"):
+        tables = imputer.transform_multiple(X[:30])
+    assert not any(np.isnan(table).any() for table in tables)
+
+
 def test_fits_of_several_tables_differ_by_what_rows_leave_uncertain():
     """Means of a column with gaps alone vary as those of present entries do."""
     rng = np.random.default_rng(0)
