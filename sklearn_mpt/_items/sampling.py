@@ -120,8 +120,10 @@ class PopulationPoints:
         return self._log_weight[None]
 
 
-class SampledItemDensity(IntegratedDensity, ItemDensity):
-    """Items with given parameters and many abilities, z standard normal.
+class RowNodesDensity(IntegratedDensity, ItemDensity):
+    """Items with given parameters and many abilities, z standard normal, by nodes.
+
+    Each row has its own.
 
     Parameters
     ----------
@@ -143,25 +145,6 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
     def row_bytes(self):
         integrated_bytes = IntegratedDensity.row_bytes.fget(self)
         return integrated_bytes + ItemDensity.row_bytes.fget(self)
-
-    def lml(self, X):
-        """Return scores by points of the prior where they are accurate, and errors."""
-        value, error = _by_points(X, *self._at_points)
-        parts = value, error, effective_number(error, SCORING_GAIN)
-        rest = (error > self.scoring.tolerance).nonzero()[:, 0]
-        if len(rest):
-            for part, of_rest in zip(parts, super().lml(X[rest]), strict=True):
-                part[rest] = of_rest
-        is_empty = X.isnan().all(1)
-        for part in parts[:2]:
-            part.masked_fill_(is_empty, 0.0)
-        return parts
-
-    @cached_property
-    def _at_points(self):
-        """Log-probabilities of answers at points of the prior, and log weights."""
-        grid = PopulationPoints.fitting(self.items, SCORING_POWER, self.point)
-        return self.items.log_prob(self.point, grid.z), grid.log_weight(self.population)
 
     def is_open(self, X):
         return ItemDensity.is_open(self, X)  # no answer is an interval
@@ -203,8 +186,71 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
         return torch.stack(draws, 1) @ self.root
 
 
-def _by_points(X, table, log_weight):
+class SampledItemDensity(RowNodesDensity):
+    """Items whose rows share points of the prior, where these are accurate.
+
+    Parameters are those of `RowNodesDensity`, which serves the other rows.
+    """
+
+    @property
+    def row_bytes(self):
+        return super().row_bytes + self._at_points.row_bytes
+
+    @cached_property
+    def _at_points(self):
+        grid = PopulationPoints.fitting(self.items, SCORING_POWER, self.point)
+        population = self.population, self.group_weight, self.root
+        return ItemDensity(self.items, self.point, grid, *population)
+
+    def lml(self, X):
+        value, error = _by_points(X, self._at_points)
+        parts = value, error, effective_number(error, SCORING_GAIN)
+        rest = (error > self.scoring.tolerance).nonzero()[:, 0]
+        if len(rest):
+            for part, of_rest in zip(parts, super().lml(X[rest]), strict=True):
+                part[rest] = of_rest
+        is_empty = X.isnan().all(1)
+        for part in parts[:2]:
+            part.masked_fill_(is_empty, 0.0)
+        return parts
+
+    def conditional_log_prob(self, X, mask):
+        return self._joined("conditional_log_prob", X, mask.expand_as(X))
+
+    def chain_log_prob(self, X, orders):
+        return self._joined("chain_log_prob", X, orders.expand(len(X), -1, -1))
+
+    def expect(self, X):
+        return self._joined("expect", X)
+
+    def latent_mean(self, X):
+        return self._joined("latent_mean", X)
+
+    def latent_moments(self, X, log_weight=None):
+        return self._joined("latent_moments", X)
+
+    def _joined(self, name, *args):
+        """Return what a method returns, by shared points where these are accurate.
+
+        args : X and other tensors, each of n rows.
+        """
+        _, error = _by_points(args[0], self._at_points)
+        is_near = error <= self.scoring.tolerance
+        parts, indices = [], []
+        for density, which in ((self._at_points, is_near), (super(), ~is_near)):
+            rows = which.nonzero()[:, 0]
+            if len(rows):
+                parts.append(getattr(density, name)(*(arg[rows] for arg in args)))
+                indices.append(rows)
+        order = torch.cat(indices).argsort()
+        if isinstance(parts[0], tuple):
+            return tuple(torch.cat(part)[order] for part in zip(*parts, strict=True))
+        return torch.cat(parts)[order]
+
+
+def _by_points(X, density):
     """Return the scores of rows by points that they share, and errors; (n,) each."""
+    table, log_weight = density.table, density.log_weight[None]
     codes = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
     answers, (value, error) = Answers(codes, table.shape[1]), X.new_empty(2, len(X))
     for rows in answers.blocks(table.shape[2]):

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import check_grad
 from scipy.special import expit, logsumexp
 
-from sklearn_mpt import MPTItemResponse, MPTLinearVAE
+from sklearn_mpt import MPTItemResponse, MPTLinearVAE, lml_samples
 from sklearn_mpt._integration.quadrature import normal_points
 from sklearn_mpt._items.answers import merged_answers
 from sklearn_mpt._items.information import observed_information
@@ -54,6 +54,20 @@ def log_joint(X, prob):
     """Log-probability of rows at each of the abilities; (n, s)."""
     right, wrong = (X == 1).astype(float), (X == 0).astype(float)
     return right @ np.log(prob).T + wrong @ np.log1p(-prob).T
+
+
+def test_scores_along_orders_add_up_to_the_score(items):
+    """Where rows share points of the prior, all integrals are over the same points."""
+    X = answers()
+    along = lml_samples(items, X, n_orders=2, random_state=0)
+    score = items.score_samples(X)
+    assert_allclose(along, np.broadcast_to(score, along.shape), atol=1e-9)
+    mask = np.arange(6) == 0
+    given = items.score_samples(np.where(mask, np.nan, X))
+    conditional = items.conditional_log_prob(X, mask)[:, 0]
+    assert_allclose(
+        conditional, np.where(np.isnan(X[:, 0]), 0, score - given), atol=1e-9
+    )
 
 
 def test_scores_conditionals_and_abilities_are_averages_over_the_prior(items, prior):
