@@ -288,6 +288,17 @@ def rows_with_entries(X, weight):
     return X[has_entries], None if weight is None else weight[has_entries]
 
 
+def sums_of_rows(X, weight):
+    """Return the weighted number of rows, and sums of the sizes of entries, (d + 1,).
+
+    weight : sample weights, (n,); None is 1.
+    """
+    X, weight = rows_with_entries(X, weight)
+    weight = np.ones(len(X)) if weight is None else weight
+    columns = (np.nan_to_num(x, nan=0, posinf=0, neginf=0) for x in X.T)
+    return np.array([weight.sum(), *(weight @ np.abs(x) for x in columns)])
+
+
 def warn_of_few_rows(weight):
     """Warn if the weights of many rows add up to few, beside priors that count as rows.
 

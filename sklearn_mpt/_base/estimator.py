@@ -34,6 +34,7 @@ from sklearn_mpt._checks import (
     check_mask_rate,
     rows_that_count,
     rows_with_entries,
+    sums_of_rows,
     warn_of_few_rows,
     warn_of_mask_rate,
 )
@@ -247,6 +248,7 @@ class BaseMPT(
             context = self._callback_context(self._max_epochs)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
+            fitted["_training_sums"] = sums_of_rows(X, weight)
             rng = np.random.default_rng(fitted["_seed"])
             if is_warm_start:
                 fitted = vars(self) | fitted

@@ -24,6 +24,7 @@ from sklearn_mpt._checks import (
     check_mask,
     check_orders,
     check_sample_weight,
+    sums_of_rows,
     warn_caller,
 )
 from sklearn_mpt._labels import check_columns
@@ -314,6 +315,20 @@ class FittedDensityMixin(DensityMixin):
         """Refuse columns in another order than in `fit`, also if names are numbers."""
         names = getattr(self, "_table_names", None)
         check_columns(X, names, "X", "columns of fit")
+
+    def _check_training_weight(self, X, sample_weight):
+        """Return what rows count, for standard errors; warn if `fit` had others."""
+        weight = check_sample_weight(sample_weight, X)
+        trained = getattr(self, "_training_sums", None)  # None of parts of a stream
+        if trained is not None and not np.allclose(
+            sums_of_rows(X, weight), trained, rtol=1e-5, atol=0
+        ):
+            warn_caller(
+                "Standard errors are for the rows of fit, but X and sample_weight "
+                f"({weight.sum():.6g} rows in all) are not those of fit "
+                f"({trained[0]:.6g})."
+            )
+        return weight
 
     def _check_is_fitted(self):
         check_is_fitted(self)

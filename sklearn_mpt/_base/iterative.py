@@ -158,6 +158,7 @@ class IterativeMPT(BaseMPT):
             fitted |= self._trained_attributes(solver.result, fitted)
             loss_curve = fitted["loss_curve_"] + solver.loss_curve
             fitted |= {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
+            fitted["_training_sums"] = None  # which later parts add to
             self.__dict__.update(fitted, _optimizer_state=solver.state())
         return self
 

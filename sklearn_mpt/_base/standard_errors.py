@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
 from sklearn_mpt._base.density import as_tensor, torch_modes
-from sklearn_mpt._checks import check_device, check_sample_weight
+from sklearn_mpt._checks import check_device
 from sklearn_mpt._information.linear import Information
 
 
@@ -19,6 +19,7 @@ class StandardErrorsMixin:
     """Mixin that adds `standard_errors` to estimators with `_information`."""
 
     _validate_rows: Callable[..., np.ndarray]
+    _check_training_weight: Callable[..., np.ndarray]
     _n_features_out: Any
     n_iter_: int
     rotation: str | None
@@ -72,10 +73,11 @@ class StandardErrorsMixin:
         Warns
         -----
         UserWarning
-            If the rows do not determine some parameters, or the model is not at a
-            maximum: fit with a smaller `tol`. If no number of rows determines some
-            parameters. For example, two items do not determine two slopes, and four
-            Gaussian columns with a noise variance each do not determine two components.
+            If X and `sample_weight` are not those of the last `fit`. If the rows do not
+            determine some parameters, or the model is not at a maximum: fit with a
+            smaller `tol`. If no number of rows determines some parameters. For example,
+            two items do not determine two slopes, and four Gaussian columns with a
+            noise variance each do not determine two components.
 
         Notes
         -----
@@ -104,7 +106,7 @@ class StandardErrorsMixin:
            algorithm", Journal of the Royal Statistical Society B 44, 1982.
         """
         X = self._validate_rows(X)
-        weight = check_sample_weight(sample_weight, X)
+        weight = self._check_training_weight(X, sample_weight)
         if self.n_iter_ == 0 and self._n_features_out > 1:
             raise ValueError(
                 "The components are as `init` left them (max_iter=0): they were not "

@@ -1023,6 +1023,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         Warns
         -----
         UserWarning
+            If X and `sample_weight` are not those of the last `fit`.
             If the rows do not determine some parameters, which have no standard errors.
             If guessing of an item is at its bound 0, or all answers to an item are the
             same: the errors of this item are NaN, and those of the others take what is
@@ -1428,6 +1429,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     def _objective_on(self, model, X, sample_weight, groups):
         """Return the objective on these rows, and the fitted flat parameters."""
         rows, weight, index = self._counted_rows(X, sample_weight)
+        self._check_training_weight(rows, weight)
         codes = codes_of(groups, X, self.groups_, index)
         device = check_device(self.device)
         answers = merged_answers(

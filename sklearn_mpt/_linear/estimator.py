@@ -12,7 +12,7 @@ from sklearn_mpt._base.density import as_tensor, torch_modes
 from sklearn_mpt._base.information_criteria import InformationCriteriaMixin
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
-from sklearn_mpt._checks import check_device, check_sample_weight
+from sklearn_mpt._checks import check_device
 from sklearn_mpt._factors import loadings
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._linear.linear_model import LinearModel
@@ -107,6 +107,11 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         ValueError
             If some features are not Gaussian.
 
+        Warns
+        -----
+        UserWarning
+            If X and `sample_weight` are not those of the last `fit`.
+
         Examples
         --------
         >>> from sklearn.datasets import load_wine
@@ -133,10 +138,8 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         if X is None:
             return Bunch(**solution)
         X = self._validate_rows(X)
-        weight, device = (
-            check_sample_weight(sample_weight, X),
-            check_device(self.device),
-        )
+        weight = self._check_training_weight(X, sample_weight)
+        device = check_device(self.device)
         with torch_modes(with_grad=True):
             information = self._information(
                 *(as_tensor(a, device) for a in (X, weight))

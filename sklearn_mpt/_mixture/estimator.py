@@ -393,10 +393,10 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         Warns
         -----
         UserWarning
-            If the rows do not determine some parameters, or the model is not at a
-            maximum: fit with a smaller `tol`. If no number of rows determines some
-            parameters: five classes of three binary columns have more parameters than
-            the table has cells.
+            If X and `sample_weight` are not those of the last `fit`. If the rows do not
+            determine some parameters, or the model is not at a maximum: fit with a
+            smaller `tol`. If no number of rows determines some parameters: five classes
+            of three binary columns have more parameters than the table has cells.
 
         Notes
         -----
@@ -418,7 +418,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         (2, 4)
         """
         X = self._validate_rows(X)
-        weight = check_sample_weight(sample_weight, X)
+        weight = self._check_training_weight(X, sample_weight)
         device = check_device(self.device)
         layout = self._layout(X.shape[1], device)
         with torch_modes(with_grad=True):
@@ -482,7 +482,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             If steps do not end. Where covariates separate classes, effects and their
             errors are large.
         UserWarning
-            If the rows do not determine some effects.
+            If the rows do not determine some effects, or X and `sample_weight` are not
+            those of the last `fit` and there is a correction.
 
         Notes
         -----
@@ -565,6 +566,12 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         ValueError
             If no row is assigned to some class, or all outcomes are the same.
 
+        Warns
+        -----
+        UserWarning
+            If X and `sample_weight` are not those of the last `fit`, and there is a
+            correction.
+
         See Also
         --------
         covariate_effects : What the class of a row depends on, with references.
@@ -596,6 +603,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         proba = parameters.proba(parameters.values, X)
         assignments = Assignments(proba, weight, correction)
         if correction != "none":
+            self._check_training_weight(X.numpy(), weight.numpy())
             at_floor = self._components_at_floor(vars(self))
             covariance = parameters.covariance(X, weight, at_floor)
             jacobian = torch.autograd.functional.jacobian(

@@ -7,7 +7,12 @@ from scipy.special import gammaln, log_softmax, logsumexp
 from scipy.stats import multivariate_normal, norm
 from tables import some_table, with_gaps
 
-from sklearn_mpt import MPTLinearVAE
+from sklearn_mpt import (
+    MPTItemResponse,
+    MPTLinearVAE,
+    MPTMixture,
+    MPTProbabilisticPCA,
+)
 from sklearn_mpt._factors.rotation import simple_axes
 
 torch = pytest.importorskip("torch")
@@ -277,7 +282,8 @@ def test_constant_features_have_no_errors(lsat):
 
 def test_features_that_nobody_has_have_no_errors(lsat):
     X = np.where(np.arange(5) == 2, np.nan, ANSWERS)
-    errors = lsat.standard_errors(X, sample_weight=COUNTS)
+    with pytest.warns(UserWarning, match="are not those of fit"):
+        errors = lsat.standard_errors(X, sample_weight=COUNTS)
     assert np.isnan(errors.components[0]).tolist() == [j == 2 for j in range(5)]
 
 
@@ -492,3 +498,40 @@ def test_patterns_are_those_of_all_kinds_of_columns_that_take_few_values():
     kinds = Columns(["categorical", "bernoulli"], [3, 1])
     assert list(map(list, kinds.values_of_each(2))) == [[0, 1, 2], [0, 1]]
     assert Columns(["poisson", "bernoulli"], [1, 1]).values_of_each(2) is None
+
+
+def outcomes_of(model, X, sample_weight=None):
+    return model.class_outcomes(X, np.arange(len(X)) % 7, sample_weight)
+
+
+def effects_on(model, X, sample_weight=None):
+    return model.covariate_effects(X, np.arange(len(X))[:, None] % 7, sample_weight)
+
+
+@pytest.mark.parametrize(
+    ("model", "errors_of"),
+    [
+        (MPTLinearVAE(1, likelihood="bernoulli"), MPTLinearVAE.standard_errors),
+        (MPTProbabilisticPCA(1), MPTProbabilisticPCA.factor_loadings),
+        (MPTItemResponse("rasch"), MPTItemResponse.item_parameters),
+        (MPTMixture(2, likelihood="bernoulli"), MPTMixture.standard_errors),
+        (MPTMixture(2, likelihood="bernoulli"), outcomes_of),
+        (MPTMixture(2, likelihood="bernoulli"), effects_on),
+    ],
+)
+def test_errors_are_for_the_rows_and_weights_of_fit(model, errors_of):
+    rng = np.random.default_rng(0)
+    X = (rng.random((200, 5)) < 0.2 + 0.6 * rng.random((200, 1)).round()).astype(float)
+    weight = 1 + np.arange(200) % 3
+    model.set_params(random_state=0).fit(X)
+    errors_of(model, X)
+    errors_of(model, *np.unique(X, axis=0, return_counts=True))
+    for part in (X[:120], np.vstack([X, X]), 1 - X):
+        message = rf"\({len(part)} rows in all\) are not those of fit \(200\)"
+        with pytest.warns(UserWarning, match=message):
+            errors_of(model, part)
+    for fitted_with in (weight, weight / weight.mean()):
+        model.fit(X, sample_weight=fitted_with)
+        errors_of(model, X, sample_weight=fitted_with)
+        with pytest.warns(UserWarning, match="are not those of fit"):
+            errors_of(model, X)
