@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_sample_weight, check_scalar
 from sklearn_mpt._frames import plain
 from sklearn_mpt._labels import check_columns
 from sklearn_mpt._messages import listed
-from sklearn_mpt._numbers import MAX_EXACT_INTEGER
+from sklearn_mpt._numbers import CACHE_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 INTEGERS, FLOATS = (int, np.integer), (float, np.floating)
 NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
@@ -293,10 +293,17 @@ def sums_of_rows(X, weight):
 
     weight : sample weights, (n,); None is 1.
     """
-    X, weight = rows_with_entries(X, weight)
     weight = np.ones(len(X)) if weight is None else weight
-    columns = (np.nan_to_num(x, nan=0, posinf=0, neginf=0) for x in X.T)
-    return np.array([weight.sum(), *(weight @ np.abs(x) for x in columns)])
+    sums = np.zeros(1 + X.shape[1])
+    for part in chunk_slices(len(X), X.shape[1], CACHE_ENTRIES):
+        sizes, of_rows = np.abs(X[part]), weight[part]
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_columns = of_rows @ sizes
+            if not np.isfinite(of_columns).all():
+                of_rows = of_rows * ~np.isnan(sizes).all(axis=1)
+                of_columns = of_rows @ np.nan_to_num(sizes, copy=False, posinf=0)
+            sums += [of_rows.sum(), *of_columns]
+    return sums
 
 
 def warn_of_few_rows(weight):
