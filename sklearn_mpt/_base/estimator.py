@@ -57,7 +57,8 @@ class TrainingData(NamedTuple):
     X has all rows, and is not a part of a stream. is_new : whether the model has not
     been trained before. weight : the sample weights, (n,); None is 1. is_refit :
     whether a model that is fitted already is lost if training is interrupted. groups :
-    those of the rows, of models that tell groups apart.
+    those of the rows, of models that tell groups apart. given : the rows as they were
+    given, for callbacks.
     """
 
     X: np.ndarray
@@ -69,6 +70,7 @@ class TrainingData(NamedTuple):
     weight: np.ndarray | None
     is_refit: bool = False
     groups: Any = None
+    given: Any = None
 
 
 class BaseMPT(
@@ -235,18 +237,18 @@ class BaseMPT(
         """
         was_fitted, is_warm_start = self.__sklearn_is_fitted__(), self._is_warm_start
         with all_or_nothing(self), torch_modes(with_grad=True):
-            X, weight = rows_that_count(X, sample_weight)
+            given, weight = rows_that_count(X, sample_weight)
             if is_warm_start:
                 self._check_is_fitted()
             else:
                 forget(self)
-            X = self._read_training_rows(X, not is_warm_start, min_samples=2)
+            X = self._read_training_rows(given, not is_warm_start, min_samples=2)
             if groups.get("groups") is None:  # which have a label for each row
                 X, weight = rows_with_entries(X, weight)
             if self._has_priors(X.shape[1]):
                 warn_of_few_rows(weight)
             context = self._callback_context(self._max_epochs)
-            context.call_on_fit_task_begin(estimator=self, X=X)
+            context.call_on_fit_task_begin(estimator=self, X=given)
             fitted = self._new_state()
             fitted["_training_sums"] = sums_of_rows(X, weight)
             rng = np.random.default_rng(fitted["_seed"])
@@ -263,11 +265,12 @@ class BaseMPT(
                 rng=rng,
                 weight=weight,
                 is_refit=was_fitted and not is_warm_start,
+                given=given,
                 **groups,
             )
             self.__dict__.update(self._train(data, context))
             context.call_on_fit_task_end(
-                estimator=self, X=X, reconstruction_attributes=dict
+                estimator=self, X=given, reconstruction_attributes=dict
             )
         return self
 

@@ -96,7 +96,7 @@ class IterativeMPT(BaseMPT):
         if self.max_iter == 0:
             return fitted
         solver = self._solver(data._replace(fitted=fitted))
-        epochs = EpochCallbacks(self, data.X, solver, context, fitted)
+        epochs = EpochCallbacks(self, data.given, solver, context, fitted)
         n_required = self.n_iter_no_change if data.is_refit else 1
         fit_loop(solver, self.max_iter, epochs, n_required)
         fitted = epochs.attributes() | {"_optimizer_state": solver.state()}

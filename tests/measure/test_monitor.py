@@ -1,12 +1,21 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
-from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
+from sklearn_mpt import (
+    LMLMonitor,
+    MPTDeepVAE,
+    MPTItemResponse,
+    MPTLinearVAE,
+    MPTMaskedAutoencoder,
+    MPTMixture,
+    MPTProbabilisticPCA,
+)
 
 pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
 pytestmark = pytest.mark.filterwarnings(
@@ -97,3 +106,37 @@ def test_bad_every_is_refused():
 def test_convergence_warning_is_the_one_that_is_ignored_here():
     with pytest.warns(ConvergenceWarning):
         MPTProbabilisticPCA(max_iter=1).fit(X)
+
+
+def table_with_categories():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=60)
+    answers = pd.Categorical(np.where(z > 0, "yes", "no"))
+    levels = pd.Categorical(rng.integers(0, 3, 60), [2, 0, 1], ordered=True)
+    table = pd.DataFrame({"number": z + rng.normal(size=60), "answer": answers})
+    return table.assign(level=levels).mask(rng.random((60, 3)) < 0.1)
+
+
+BY_DTYPE = {"likelihood": "from_dtype", "max_iter": 3, "random_state": 0}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MPTLinearVAE(1, **BY_DTYPE),
+        MPTMixture(2, **BY_DTYPE),
+        MPTMaskedAutoencoder(**BY_DTYPE),
+        MPTDeepVAE(1, **BY_DTYPE),
+        MPTProbabilisticPCA(1, random_state=0),
+        MPTItemResponse("rasch", random_state=0),
+    ],
+)
+def test_training_rows_may_be_a_table(model):
+    table = table_with_categories()
+    if isinstance(model, MPTProbabilisticPCA):
+        table = pd.DataFrame(X, columns=list("abcd"))
+    elif isinstance(model, MPTItemResponse):
+        table = (pd.DataFrame(X, columns=list("abcd")) > X.mean(0)).astype(int)
+    monitor = LMLMonitor()
+    model.set_callbacks(monitor).fit(table)
+    assert np.isclose(monitor.log_[-1]["lml"], model.score(table))
