@@ -244,7 +244,9 @@ class FittedDensityMixin(DensityMixin):
             probable category; "sample" one joint draw of all that are missing in a row.
             Intervals are filled, too, with numbers within them.
         random_state : int, RandomState instance or None, default=None
-            Determines the draws. None takes the estimator's own.
+            Determines the draws. None takes the estimator's own. With an int, every
+            call draws by the same random numbers: fill a table in one call, or give a
+            RandomState instance.
 
         Returns
         -------

@@ -153,7 +153,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         with a warning, or refuses them.
     random_state : int, RandomState instance or None, default=None
         Determines the entries that are hidden to choose models, the fits and the draws.
-        None takes the `random_state` of `estimator`.
+        None takes the `random_state` of `estimator`. With an int, every call of
+        `transform` draws by the same random numbers, so that parts of a table that are
+        filled one after the other have equal errors: fill it in one call, or give a
+        RandomState instance.
 
     Attributes
     ----------

@@ -696,3 +696,13 @@ def test_columns_without_gaps_are_left_as_they_are(frame, method):
         filled[["level", "visits"]], whole[["level", "visits"]]
     )
     assert not filled.isna().any().any()
+
+
+def test_parts_of_a_table_have_their_own_draws_by_a_random_state_instance(wine):
+    part = np.tile([np.nan, 2.0, 2.0, 20.0], (20, 1))
+    for seed, differ in ((0, False), (np.random.RandomState(0), True)):
+        imputer = MPTImputer(MPTProbabilisticPCA(1), method="sample", random_state=seed)
+        imputer.fit(wine[0][:, :4])
+        drawn = [imputer.transform(part)[:, 0] for _ in range(2)]
+        assert len(np.unique(drawn[0])) == 20
+        assert (drawn[0] != drawn[1]).all() == differ
