@@ -318,15 +318,15 @@ class FittedDensityMixin(DensityMixin):
         names = getattr(self, "_table_names", None)
         check_columns(X, names, "X", "columns of fit")
 
-    def _check_training_weight(self, X, sample_weight):
-        """Return what rows count, for standard errors; warn if `fit` had others."""
+    def _check_training_weight(self, X, sample_weight, results="Standard errors are"):
+        """Return what rows count; warn if `fit` had others than results are for."""
         weight = check_sample_weight(sample_weight, X)
         trained = getattr(self, "_training_sums", None)  # None of parts of a stream
         if trained is not None and not np.allclose(
             sums_of_rows(X, weight), trained, rtol=1e-5, atol=0
         ):
             warn_caller(
-                "Standard errors are for the rows of fit, but X and sample_weight "
+                f"{results} for the rows of fit, but X and sample_weight "
                 f"({weight.sum():.6g} rows in all) are not those of fit "
                 f"({trained[0]:.6g})."
             )

@@ -1373,7 +1373,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             If items of `nested` have no guessing, and those of this model have: 0 is a
             bound of guessing, where the statistic is smaller than chi-squared. Of 6
             items without guessing, 3PL beside 2PL had a mean statistic of 2.9 where
-            chi-squared has 6. `p_value` is then an upper bound.
+            chi-squared has 6. `p_value` is then an upper bound. If X and
+            `sample_weight` are not those of the last `fit` of both models.
         """
         for model, name in ((self, "this model"), (nested, "nested")):
             model._check_is_fitted()
@@ -1386,6 +1387,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             )
         warn_of_bounds(self._model_of(vars(self)), nested._model_of(vars(nested)))
         args = (X, sample_weight)
+        for model in (self, nested):
+            rows, weight, _ = model._counted_rows(*args)
+            model._check_training_weight(rows, weight, "Likelihood ratios are")
         gain = self.log_likelihood(*args, groups=groups) - nested.log_likelihood(
             *args, groups=groups if len(nested.groups_) > 1 else None
         )

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import gammaln, log_softmax, logsumexp
 from scipy.stats import multivariate_normal, norm
+from sklearn.base import clone
 from tables import some_table, with_gaps
 
 from sklearn_mpt import (
@@ -508,12 +509,25 @@ def effects_on(model, X, sample_weight=None):
     return model.covariate_effects(X, np.arange(len(X))[:, None] % 7, sample_weight)
 
 
+def ratio_to_smaller(model, X, sample_weight=None):
+    nested = clone(model).set_params(model="rasch")
+    nested.fit(X, sample_weight=sample_weight)
+    return model.likelihood_ratio_test(nested, X, sample_weight)
+
+
+def ratio_to_larger(model, X, sample_weight=None):
+    larger = clone(model).set_params(model="2pl").fit(X, sample_weight=sample_weight)
+    return larger.likelihood_ratio_test(model, X, sample_weight)
+
+
 @pytest.mark.parametrize(
     ("model", "errors_of"),
     [
         (MPTLinearVAE(1, likelihood="bernoulli"), MPTLinearVAE.standard_errors),
         (MPTProbabilisticPCA(1), MPTProbabilisticPCA.factor_loadings),
         (MPTItemResponse("rasch"), MPTItemResponse.item_parameters),
+        (MPTItemResponse("2pl"), ratio_to_smaller),
+        (MPTItemResponse("rasch"), ratio_to_larger),
         (MPTMixture(2, likelihood="bernoulli"), MPTMixture.standard_errors),
         (MPTMixture(2, likelihood="bernoulli"), outcomes_of),
         (MPTMixture(2, likelihood="bernoulli"), effects_on),
