@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -96,7 +98,9 @@ class ConditionalMasker:
         if not hidden.any():
             return (rows,)
         options = {"method": "sample", "random_state": self.seed}
-        return (np.asarray(self.model.impute(rows, **options)),)
+        with warnings.catch_warnings():  # shap gives arrays, whatever `fit` was given
+            warnings.filterwarnings("ignore", "X does not have valid feature names")
+            return (np.asarray(self.model.impute(rows, **options)),)
 
     def shape(self, x: ArrayLike) -> tuple[int, int]:
         """Return the number of draws and of features, for shap.

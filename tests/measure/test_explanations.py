@@ -3,6 +3,7 @@
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 
@@ -91,3 +92,16 @@ def test_arviz_takes_the_rows():
     assert list(compared.index) == ["b", "a"]
     difference = rows[0] - rows[1]
     assert_allclose(np.abs(compared["elpd_diff"].iloc[1]), difference.sum(), rtol=0.1)
+
+
+def test_draws_of_a_model_of_a_table_come_without_warnings():
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    models = (
+        MPTProbabilisticPCA(1, random_state=0).fit(rows)
+        for rows in (X, pd.DataFrame(X, columns=list("abc")))
+    )
+    drawn = [
+        ConditionalMasker(model, n_samples=4, random_state=0)([True, False, True], x)[0]
+        for model, x in zip(models, (X[0], pd.Series(X[0], list("abc"))), strict=True)
+    ]
+    assert_allclose(*drawn)
