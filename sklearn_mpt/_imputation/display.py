@@ -217,7 +217,8 @@ class ImputationDisplay(Display):
             if len(levels):
                 covered = (levels[:, None] <= LEVELS).mean(axis=0)
                 ax.plot(LEVELS, covered, marker=".", label=kind)
-        ax.legend(fontsize="small", loc="upper left")
+        if any(map(len, self.levels.values())):
+            ax.legend(fontsize="small", loc="upper left")
         ax.set(
             title="Coverage of hidden entries",
             xlabel="Level of the interval",
@@ -265,6 +266,7 @@ def _plot_column(ax, column):
     """Draw the values of a column: bars of a few values, or densities."""
     ax.set_title(_short(column.name, 30))
     groups = {"observed": column.observed, "filled in": column.filled}
+    groups = {label: entries for label, entries in groups.items() if len(entries)}
     if column.categories is not None:
         codes = np.arange(len(column.categories))
         _plot_bars(ax, groups, codes, column.categories, column.origin)

@@ -108,3 +108,15 @@ def test_levels_are_uniform_if_draws_are_right_and_large_if_they_are_too_narrow(
         np.quantile(levels, [0.25, 0.5, 0.75]), [0.25, 0.5, 0.75], atol=0.05
     )
     assert _levels_of_codes(codes, np.zeros((20, 2000)), rng).mean() > 0.6
+
+
+@pytest.mark.parametrize("n_rows", [1, 40])
+def test_columns_without_entries_show_what_is_filled_in(imputer, n_rows):
+    rows = table().iloc[:n_rows].assign(number=np.nan, word=None, day=pd.NaT)
+    display = ImputationDisplay.from_estimator(
+        imputer, rows, columns=["number", "word", "day"], n_draws=5, random_state=0
+    )
+    for axis in display.ax_[2:]:
+        assert axis.patches
+        assert axis.get_legend_handles_labels()[1] == ["filled in"]
+    plt.close("all")
