@@ -899,6 +899,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             the population, divided by the variances of the abilities. :math:`I` is the
             Fisher information of the test and :math:`\Sigma` the covariance of the
             abilities. `marginal` does not depend on X.
+
+        Raises
+        ------
+        ValueError
+            If X has one row, or `sample_weight` adds up to 1 or less.
         """
         estimates = self.abilities(X)
         weight = check_sample_weight(sample_weight, estimates.theta)

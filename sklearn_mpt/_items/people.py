@@ -76,6 +76,11 @@ def plausible_values(density, X, codes, map_rows, n_draws, rng):
 def reliability(density, abilities, weight):
     """Return the reliability of EAP abilities of rows with weights, (n,)."""
     theta, error = abilities
+    if weight.sum() <= 1:
+        raise ValueError(
+            "reliability needs the variance of abilities of more than one person, but "
+            f"rows, or their sample_weight, add up to {weight.sum():.6g}."
+        )
     mean = np.average(theta, axis=0, weights=weight)
     variance = weight @ (theta - mean) ** 2 / (weight.sum() - 1)
     noise = np.average(error**2, axis=0, weights=weight)

@@ -1399,3 +1399,14 @@ def test_marginal_reliability_is_the_share_of_variance_that_abilities_keep(corre
     kept = 1 - ((model.transform(X) - theta) ** 2).mean(axis=0)
     # standard errors of the shares are about 0.01; the posterior is nearly normal
     assert_allclose(model.reliability(X[:10]).marginal, kept, atol=0.03)
+
+
+def test_reliability_needs_more_than_one_person(lsat7):
+    share = LSAT7 / LSAT7.sum()
+    for rows, weight in (
+        (PATTERNS[:1], None),
+        (PATTERNS, share),
+        (PATTERNS, share / 2),
+    ):
+        with pytest.raises(ValueError, match="more than one person, but rows, or"):
+            lsat7.reliability(rows, weight)
