@@ -42,6 +42,7 @@ from sklearn_mpt import (
     MPTProbabilisticPCA,
     MPTScorer,
     feature_contributions,
+    lml_samples,
     mpt_curve,
 )
 from sklearn_mpt._dependency import category_calibration
@@ -53,6 +54,7 @@ from sklearn_mpt._fitting import masks as fitting_masks
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._imputation import frequent_values as frequent_module
+from sklearn_mpt._integration.quadrature import normal_nodes
 from sklearn_mpt._items import abilities as item_abilities
 from sklearn_mpt._items import curves as item_curves
 from sklearn_mpt._items import estimator as item_estimator
@@ -60,6 +62,7 @@ from sklearn_mpt._items import masks as item_masks
 from sklearn_mpt._items import objective as item_objective
 from sklearn_mpt._items import sampling as item_sampling
 from sklearn_mpt._items import solver as item_solver
+from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.spacing import SCORING
 from sklearn_mpt._linear import gaussian_model
 from sklearn_mpt._masked.columns import MixtureHead
@@ -588,6 +591,44 @@ def item_answers(case, seed):
     return name, n_dims, X
 
 
+def item_integrals(case, seed):
+    """Errors of fifty rows, beside averages over 2^17 other points, and seconds.
+
+    Root mean squares of errors of scores, of conditionals of half of the items and of
+    scores along an order, in nats, and of EAP abilities; and of errors of scores over
+    those stated.
+    """
+    name, n_dims, X = item_answers(case, seed)
+    model = MPTItemResponse(name, n_dims, random_state=seed, max_iter=20).fit(X)
+    X, density = X[:50], model._density()
+    mask = np.random.default_rng(seed).random(X.shape) < 0.5
+    start = time.process_time()
+    score, stated = model.score_samples(X, return_std=True)
+    conditional, theta = model.conditional_log_prob(X, mask), model.abilities(X).theta
+    along = lml_samples(model, X, n_orders=1, random_state=seed)
+    seconds = time.process_time() - start
+    points = item_sampling.PopulationPoints(n_dims, 2**17, density.point)
+    points.z, _ = normal_nodes(2**17, n_dims, [1, seed], density.point)
+    given = density.items, density.point, points, density.population
+    exact = ItemDensity(*given, density.group_weight, density.root)
+    rows = torch.from_numpy(X)
+    expected = exact.log_joint(rows).logsumexp(1).numpy()
+
+    def error(found, tensor):
+        return np.sqrt(np.mean((found - np.asarray(tensor)) ** 2))
+
+    hidden = mask & ~np.isnan(X)
+    exact_conditional = exact.conditional_log_prob(rows, torch.from_numpy(mask)).numpy()
+    return {
+        "score": error(score, expected),
+        "of stated": error(score, expected) / np.sqrt(np.mean(stated**2)),
+        "conditional": error(conditional[hidden], exact_conditional[hidden]),
+        "order": error(along, expected),
+        "ability": error(theta, exact.latent_mean(rows)),
+        "seconds": seconds,
+    }
+
+
 def ones_as_slopes(X, n_dims, weight=None):
     slopes = np.ones((X.shape[1], n_dims))
     slopes[1::2, 1:] = -1  # several abilities must differ
@@ -964,6 +1005,10 @@ MECHANISMS = {
     "trends": (trends, list(TEXT_MODELS)),
     "item points": (
         number(item_fit, item_sampling, "MAX_LOSS", 0.0),
+        list(MANY_TABLES),
+    ),
+    "item integrals": (
+        number(item_integrals, item_sampling, "SCORING_GAIN", 1e-9),
         list(MANY_TABLES),
     ),
     "codes": (codes, list(EDITS)),

@@ -43,6 +43,7 @@ POPULATION_POINTS = 2**12
 # abilities, twice as many for each more, up to the second; and for scores of rows.
 TRAINING_POWERS, SCORING_POWER = (13, 15), 15
 # Standard error of random points over that of as many quasi-random ones as score rows.
+# What it states, beside the errors, is in benchmarks/RESULTS.rst, "Mechanisms".
 SCORING_GAIN = 5
 # Nats of all rows, for each parameter, that points of the prior may be expected to lose
 # in training: half a percent of what a parameter gains by fitting noise.
