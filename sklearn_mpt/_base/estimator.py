@@ -110,6 +110,7 @@ class BaseMPT(
         "random_state",
         "n_jobs",
     )
+    _least_rows = 2  # of a fit
     _advice_on_strings = ADVICE  # ends the error message for a column of strings
 
     # What a model fills in
@@ -242,7 +243,8 @@ class BaseMPT(
                 self._check_is_fitted()
             else:
                 forget(self)
-            X = self._read_training_rows(given, not is_warm_start, min_samples=2)
+            least = self._least_rows
+            X = self._read_training_rows(given, not is_warm_start, min_samples=least)
             if groups.get("groups") is None:  # which have a label for each row
                 X, weight = rows_with_entries(X, weight)
             if self._has_priors(X.shape[1]):

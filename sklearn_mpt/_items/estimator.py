@@ -92,6 +92,7 @@ from sklearn_mpt._items.people import (
     modal_abilities,
     plausible_values,
     posterior_abilities,
+    posterior_moments,
     reliability,
 )
 from sklearn_mpt._items.solver import ItemSolver
@@ -207,8 +208,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     factor_correlation_ : ndarray of shape (n_components, n_components)
         Correlations of the abilities.
     groups_ : ndarray of shape (n_groups,)
-        Labels of the groups. Only `abilities` and `log_likelihood` take that of a row;
-        other methods use the distribution of z in all groups together.
+        Labels of the groups. Methods without the argument `groups` use the distribution
+        of z in all groups together.
     reference_group_ : object
         Label of the group whose mean of z is 0.
     n_iter_ : int
@@ -460,6 +461,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         fixed, point = self._fixed_parameters(items), items.start(proportions, slopes)
         if fixed is not None:
             point = items.point(**fixed.of(items.describe(point)))
+        if len(X) < 2 and not self._is_known(items, fixed):
+            raise ValueError(
+                "Found 1 person with answers, but fit needs 2 or more of them, unless "
+                "all parameters of the items are fixed, and population='standard'."
+            )
         if groups is None:
             groups = Groups(np.array(["all"]), np.zeros(len(X), int))
         is_signed = fixed is not None
@@ -480,6 +486,15 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             "_is_fixed": None if fixed is None else fixed.is_fixed,
             "_has_free_population": self.population == "free",
         }
+
+    @property
+    def _least_rows(self):
+        return 1 if self.fixed else 2
+
+    def _is_known(self, items, fixed):
+        """Return whether nothing is left to estimate for one group."""
+        is_free_scale = self.population == "free" or items.has_fixed_scale
+        return fixed is not None and fixed.is_fixed.all() and not is_free_scale
 
     def _fixed_parameters(self, items):
         """Return the parameters that are fixed, or None."""
@@ -544,7 +559,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         )
         unseen = None
         if data.is_all:
-            unseen = _unseen(data.X, model.items).to(data.device)
+            unseen = _unseen(data.X, model).to(data.device)
         objective = model.objective(answers, self._priors, unseen)
         point = model.start(data.device)
         if self.objective == "lml" or not data.is_all:
@@ -815,7 +830,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             "plausible": draws from the posterior (plausible values).
         groups : array-like of shape (n_samples,), default=None
             Group of each person; the prior of z has the mean and variance of that
-            group. With None the prior is that of all groups together.
+            group. With None the prior is that of all groups together, with a warning
+            if there are several: differences of groups are then too small.
         n_draws : int, default=1
             Number of plausible values of each person.
         random_state : int, RandomState instance or None, default=None
@@ -832,7 +848,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         check_choice(method, "method", METHODS)
         check_int(n_draws, "n_draws")
         self._check_is_fitted()
-        codes = None if groups is None else codes_among(groups, X, self.groups_)
+        codes = self._codes_of_people(groups, X, has_prior=method != "ml")
         args = self._density(), self._validate_rows(X), codes, self._map_rows
         if method in MODES:
             return modal_abilities(*args, MODES[method])
@@ -841,6 +857,96 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             return estimates
         rng = self._generator_for(random_state)
         return estimates._replace(theta=plausible_values(*args, n_draws, rng))
+
+    def _codes_of_people(self, groups, X, has_prior=True):
+        """Return the codes of groups; None, with a warning of priors, if not given."""
+        if groups is not None:
+            return codes_among(groups, X, self.groups_)
+        was_fitted = hasattr(self, "_training_sums")  # not made by `from_items`
+        if has_prior and was_fitted and len(self.groups_) > 1:
+            warn_caller(
+                f"The model has the groups {listed(self.groups_)}, and groups= was not "
+                "given: abilities have the prior of all groups together, so that "
+                "differences of groups are too small. Pass groups=, the group of each "
+                "row."
+            )
+        return None
+
+    def transform(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> np.ndarray:
+        r"""Compute the posterior mean of the abilities of each person.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person, as in `abilities`. In a Pipeline it comes by metadata
+            routing, after ``set_transform_request(groups=True)``.
+
+        Returns
+        -------
+        Z : ndarray of shape (n_samples, n_components)
+            :math:`E[z \mid x_R]`.
+        """
+        rows, density = self._validate_rows(X), self._density()
+        codes = self._codes_of_people(groups, X)
+        if codes is None:
+            return self._map_rows(density, density.latent_mean, rows, dtype=rows.dtype)
+        return posterior_abilities(density, rows, codes, self._map_rows).theta.astype(
+            rows.dtype
+        )
+
+    def fit_transform(
+        self,
+        X: ArrayLike,
+        y: object = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> np.ndarray:
+        """Fit the model, and compute the posterior mean of the abilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        y : Ignored
+            Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row, as in `fit`.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person, as in `fit`.
+
+        Returns
+        -------
+        Z : ndarray of shape (n_samples, n_components)
+            The result of `transform`.
+        """
+        fitted = self.fit(X, y, sample_weight, groups=groups)
+        return fitted.transform(X, groups=groups)
+
+    def posterior(
+        self, X: ArrayLike, *, groups: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        r"""Compute mean and covariance of the abilities of each person.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person, as in `abilities`.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples, n_components)
+            :math:`E[z \mid x_R]`, as `transform` returns it.
+        covariance : ndarray of shape (n_samples, n_components, n_components)
+            Covariance of z given the answers of each person.
+        """
+        rows, density = self._validate_rows(X), self._density()
+        codes = self._codes_of_people(groups, X)
+        return posterior_moments(density, rows, codes, self._map_rows)
 
     def person_fit(
         self, X: ArrayLike, theta: ArrayLike | None = None
@@ -852,7 +958,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         X : array-like of shape (n_samples, n_items)
             Answers; NaN marks missing ones, which are left out.
         theta : array-like of shape (n_samples, n_components), default=None
-            Abilities. None is the result of `transform`.
+            Abilities. None is the result of `transform` without groups.
 
         Returns
         -------
@@ -905,17 +1011,18 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If X has one row, or `sample_weight` adds up to 1 or less.
         """
-        estimates = self.abilities(X)
+        args = self._density(), self._validate_rows(X), None, self._map_rows
+        estimates = posterior_abilities(*args)
         weight = check_sample_weight(sample_weight, estimates.theta)
         return reliability(self._density(), estimates, weight)
 
-    def _moments(self, rows, weight, theta=None):
+    def _moments(self, rows, weight, theta=None, density=None):
         """Yield the moments of the answers of blocks of people, and their weights.
 
-        rows : codes of answers. weight : (n,). theta : abilities; None is the result of
-        `transform`.
+        rows : codes of answers. weight : (n,). theta : abilities; None is the means of
+        the posteriors. density : None is that of the model.
         """
-        density = self._density()
+        density = density or self._density()
         if theta is None:
             theta = posterior_abilities(density, rows, None, self._map_rows).theta
         theta = check_array(theta, ensure_all_finite="allow-nan")
@@ -1067,7 +1174,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         return as_frame_of(parameters, names) if as_frame else parameters
 
     def item_fit(
-        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
     ) -> statistics.ItemFit:
         """Compute statistics of the fit of each item.
 
@@ -1078,6 +1189,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             statistics use all rows.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several. Each group is tested
+            by itself: all rows are of one.
 
         Returns
         -------
@@ -1093,18 +1207,18 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         Raises
         ------
         ValueError
-            If no row is complete, or there are several groups.
+            If no row is complete, or the rows are not of one group.
         """
-        rows, weight, _ = self._counted_rows(X, sample_weight)
-        value, df = self._s_x2(rows, weight)
-        parts = self._moments(rows, weight)
+        rows, weight, index = self._counted_rows(X, sample_weight)
+        model, density = self._one_group(groups, X, index, "item_fit")
+        value, df = self._s_x2(model, density, rows, weight)
+        parts = self._moments(rows, weight, density=density)
         sums = sum(statistics.sums_of(moments, w, 0) for moments, w in parts)
         infit, outfit, zh = statistics.fit_of(sums)
         return statistics.ItemFit(value, df, chi2.sf(value, df), infit, outfit, zh)
 
-    def _s_x2(self, rows, weight):
+    def _s_x2(self, model, density, rows, weight):
         """S-X2 of the complete rows and its degrees of freedom, for each item."""
-        model, density = self._model_of(vars(self)), self._density()
         if not fits_memory(density):
             n_items = len(model.items)
             return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
@@ -1114,7 +1228,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 "item_fit needs some complete rows for S-X2, but all rows have missing "
                 "answers."
             )
-        self._check_complete(rows[whole], "item_fit")
         return s_x2(model, density, rows[whole], weight[whole])
 
     def residual_correlations(
@@ -1212,16 +1325,23 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     # The whole model
 
     def model_fit(
-        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
     ) -> ModelFit:
         """Test the model on the moments of single items and of pairs.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items)
-            The training rows, without gaps.
+            The training rows; those with gaps are left out, with a warning.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several. Each group is tested
+            by itself: all rows are of one.
 
         Returns
         -------
@@ -1236,12 +1356,28 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         Raises
         ------
         ValueError
-            If answers are missing, there are several groups, or too many pairs of items
-            for a matrix over them.
+            If no row is complete, the rows are not of one group, or there are too many
+            pairs of items for a matrix over them.
+
+        Warns
+        -----
+        UserWarning
+            If rows with gaps are left out.
         """
-        rows, weight, _ = self._counted_rows(X, sample_weight)
-        self._check_complete(rows, "model_fit")
-        return model_fit(self._model_of(vars(self)), self._density(), rows, weight)
+        rows, weight, index = self._counted_rows(X, sample_weight)
+        model, density = self._one_group(groups, X, index, "model_fit")
+        whole = ~np.isnan(rows).any(axis=1)
+        if not whole.any():
+            raise ValueError(
+                "model_fit needs complete rows, but all rows have missing answers: "
+                "take fewer items."
+            )
+        if not whole.all():
+            warn_caller(
+                f"model_fit is that of the {np.count_nonzero(whole)} complete rows of "
+                f"{len(rows)}: the others have missing answers."
+            )
+        return model_fit(model, density, rows[whole], weight[whole])
 
     def log_likelihood(
         self,
@@ -1411,19 +1547,32 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     def _item_names(self):
         return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
 
-    def _check_complete(self, rows, purpose):
-        gaps = np.isnan(rows).any(axis=1)
-        if gaps.any():
+    def _one_group(self, groups, X, index, purpose):
+        """Return model and density of the only group of rows.
+
+        index : of the rows of X that count.
+        """
+        model, density = self._model_of(vars(self)), self._density()
+        if len(self.groups_) == 1 and groups is None:
+            return model, density
+        label = self.groups_.tolist()[0]
+        example = f"{purpose}(X[g == {label!r}], groups=g[g == {label!r}])"
+        if groups is None:
             raise ValueError(
-                f"{purpose} needs complete rows, but {np.count_nonzero(gaps)} of "
-                f"{len(rows)} have missing answers: leave these out, or fill them in "
-                "by impute(X, method='sample')."
+                f"{purpose} tests one group at a time, and the model has the groups "
+                f"{listed(self.groups_)}: {example}."
             )
-        if len(self.groups_) > 1:
+        codes = np.unique(codes_among(groups, X, self.groups_, index))
+        if len(codes) != 1:
             raise ValueError(
-                f"{purpose} is for models of one group, and this one has "
-                f"{len(self.groups_)}: fit each group by itself."
+                f"{purpose} tests one group at a time, but groups has the labels "
+                f"{listed(self.groups_[codes])}: {example}."
             )
+        model = model._replace(
+            group_weight=1.0 * (np.arange(len(self.groups_)) == codes)
+        )
+        with torch_modes():
+            return model, model.density(check_device(self.device))
 
     def _counted_rows(self, X, sample_weight=None):
         """Return codes of answers of rows whose weight is not 0, weights, and indices.
@@ -1488,9 +1637,12 @@ def _with_infinite(difficulty, discrimination, X):
     return np.where(np.isinf(limit) & ~np.isnan(difficulty), limit, difficulty)
 
 
-def _unseen(X, items):
-    """Categories that nobody chose; a tensor of bool (d, c), with a warning."""
-    unseen = items.unseen(X)
+def _unseen(X, model):
+    """Categories of free items that nobody chose; bool (d, c), with a warning."""
+    unseen = model.items.unseen(X)
+    if model.is_fixed is not None:
+        is_free = np.bincount(model.items.item_of_parameters, ~model.is_fixed) > 0
+        unseen &= is_free[:, None]
     if unseen.any():
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(

@@ -110,9 +110,10 @@ def _at_nodes(model, density, order):
         for block, score in zip(items.blocks, scores, strict=True)
     ]
     whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
-    density_scores = population_scores(layout, whole, grid.z)[0].numpy(force=True)
+    group = model.group_weight.argmax()  # the only one
+    scores_of_z = population_scores(layout, whole, grid.z)[group].numpy(force=True)
     weight = density.log_weight.exp().numpy(force=True)
     prob = np.take_along_axis(density.prob.numpy(force=True), order[..., None], 1)
     return limited.ModelAtNodes(
-        items, prob, scores, density_scores, weight, model.n_parameters
+        items, prob, scores, scores_of_z, weight, model.n_parameters
     )

@@ -30,8 +30,8 @@ class Reliability(NamedTuple):
     marginal: np.ndarray
 
 
-def posterior_abilities(density, X, codes, map_rows):
-    """Return means and standard deviations of the posteriors of rows.
+def posterior_moments(density, X, codes, map_rows):
+    """Return means, (n, k), and covariances, (n, k, k), of the posteriors of rows.
 
     X : codes of answers. codes : of the groups of the rows, (n,), or None. map_rows :
     the method of estimators that applies a function to chunks of rows.
@@ -40,11 +40,17 @@ def posterior_abilities(density, X, codes, map_rows):
     def moments(rows, codes=None):
         log_weight = density.row_log_weight(codes)
         mean, covariance = density.latent_moments(rows, log_weight)
-        variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
-        return torch.stack([mean, variance.sqrt()], 1)
+        return torch.cat([mean[:, None], covariance], 1)
 
     moments_of_z = map_rows(density, moments, *_with_codes(X, codes))
-    return Abilities(moments_of_z[:, 0], moments_of_z[:, 1])
+    return moments_of_z[:, 0], moments_of_z[:, 1:]
+
+
+def posterior_abilities(density, X, codes, map_rows):
+    """Return means and standard deviations of the posteriors of rows."""
+    mean, covariance = posterior_moments(density, X, codes, map_rows)
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    return Abilities(mean, np.sqrt(variance.clip(min=0)))
 
 
 def modal_abilities(density, X, codes, map_rows, find_modes):

@@ -1248,10 +1248,6 @@ def test_answers_outside_the_scale_are_refused():
 
 
 def test_what_is_not_valid_is_refused(lsat7):
-    gaps = PATTERNS.copy()
-    gaps[3, 2] = np.nan
-    with pytest.raises(ValueError, match="model_fit needs complete rows, but 1 of 32"):
-        lsat7.model_fit(gaps)
     with pytest.raises(ValueError, match=r"item 4 \(model '2pl'\) must be codes 0..1"):
         lsat7.transform(PATTERNS + 1)
     with pytest.raises(ValueError, match="model must be one of 'rasch'"):
