@@ -76,12 +76,14 @@ class FillingMixin(OpenedModelMixin):
         targets : sequence of str, default=None
             What may stand in the place of the one mask token of each text: words, or
             strings of several tokens, each of which is hidden. All are listed, the most
-            probable first. The log-probability of a target is given its number of
-            tokens, so compare targets of one length, or add that of the length.
+            probable first. The tokens of every target are filled in from left to right.
+            The log-probability of a target is given its number of tokens, so compare
+            targets of one length, or add that of the length.
         order : {"random", "left_to_right", "confident"}, default="random"
             The order in which mask tokens are filled in. "random": another random order
             for each draw, or text. "left_to_right": from left to right. "confident": in
             each step the one whose most probable token has the highest probability.
+            Not for `targets`.
         temperature : float, default=1.0
             Divisor of log-probabilities before a token is drawn. 0 takes the most
             probable token.
@@ -106,9 +108,9 @@ class FillingMixin(OpenedModelMixin):
         TypeError, ValueError
             If X is not a list of texts or pairs; if a text is longer than
             `max_length_`; if `top_k` or `targets` are given and draws are set by
-            `n_samples` or `temperature`; or if a text has not one mask token where
-            `targets` are given, the tokenizer does not know a target, or reads it
-            together with what is beside it.
+            `n_samples` or `temperature`; if `targets` are given, and `order` is
+            "confident", a text has not one mask token, the tokenizer does not know a
+            target, or it reads one together with what is beside it.
 
         Warns
         -----
@@ -132,7 +134,13 @@ class FillingMixin(OpenedModelMixin):
             )
         texts = [whole_text(text) for text in self._check_texts(X)]
         if targets is not None:
-            return self._rank(texts, targets, top_k, order, random_state)
+            check_choice(order, "order", FILL_ORDERS)
+            if order == "confident":
+                raise ValueError(
+                    "order is that of draws and of top_k, but targets are filled in "
+                    f"from left to right: leave it out, got {order!r}."
+                )
+            return self._rank(texts, targets, top_k)
         windows = self._windows(texts)
         check_lengths(windows, self.max_length_)
         self._warn_of_no_masks(windows)
@@ -302,7 +310,7 @@ class FillingMixin(OpenedModelMixin):
         ]
         return [fills[i : i + n_samples] for i in range(0, len(fills), n_samples)]
 
-    def _rank(self, texts, targets, top_k, order, random_state):
+    def _rank(self, texts, targets, top_k):
         """Fill in each of some targets, and list them by their probabilities."""
         targets = _check_targets(targets)
         tokenizer = self._open_again()[1]
@@ -319,7 +327,7 @@ class FillingMixin(OpenedModelMixin):
             name = f"targets[{target}], {show(targets[target])}, in texts[{index}]"
             positions = _positions_of_target(window, masked[index], tokenizer, name)
             hidden.append(with_own_ids(window, positions, tokenizer.mask_token_id))
-        blanks = self._blanks(hidden, 1, order, random_state, windows)
+        blanks = self._blanks(hidden, 1, "left_to_right", 0, windows)
         self._unmasker().fill(blanks)
         fills = [
             Fill(text, tokenizer.convert_ids_to_tokens(blank.ids), blank.log_prob)

@@ -20,7 +20,7 @@ from sklearn_mpt._text.masked_lm import (
 )
 from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.slow_tokenizers import rule_of_words
-from sklearn_mpt._text.sources import UNREAD, WEIGHTS, Source
+from sklearn_mpt._text.sources import OF_VOCAB_FILE, UNREAD, WEIGHTS, Source
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.windows import all_special_ids
 
@@ -48,18 +48,24 @@ class Checkpoint:
 
     def load(self):
         """Load the model onto the device, in evaluation mode."""
-        from transformers import AutoModelForMaskedLM, PretrainedConfig
+        from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
 
         # renamed by transformers 4.56
         dtype = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
         self.source.check_adapter()
-        model, info = self.source.load(
-            AutoModelForMaskedLM,
-            DESCRIPTION,
-            use_safetensors=True,
-            output_loading_info=True,
-            **{dtype: self.dtype},
-        )
+        try:
+            model, info = self.source.load(
+                AutoModelForMaskedLM,
+                DESCRIPTION,
+                use_safetensors=True,
+                output_loading_info=True,
+                **{dtype: self.dtype},
+            )
+        except ValueError as error:
+            if "Unrecognized configuration class" in str(error):
+                config = self.source.load(AutoConfig, DESCRIPTION)
+                check_masked_lm((config.architectures or ["?"])[0], config)
+            raise
         self._check_keys(type(model).__name__, info)
         return model.to(self.device)
 
@@ -135,7 +141,7 @@ class OpeningParams:
             model = _prepare(self.model, tokenizer, device, self.dtype)
             checkpoint = None
             source = self.model
-        check_masked_lm(model)
+        check_masked_lm(type(model).__name__, model.config)
         check_finite_weights(model)
         _check_tokenizer(tokenizer, model)
         settings = (self.batch_tokens, gathered, can_pad, checkpoint)
@@ -256,7 +262,9 @@ def check_tokenizer(tokenizer):
             f"tokenizer must know other tokens than special ones, but {name} knows "
             f"only {', '.join(tokenizer.all_special_tokens)}. If a folder holds no "
             "tokenizer, transformers makes an empty one. Save the model's tokenizer "
-            "there with tokenizer.save_pretrained(folder), or pass it as tokenizer."
+            "there with tokenizer.save_pretrained(folder), or pass it as tokenizer. "
+            "BertTokenizer(vocab_file=...) of transformers 5 leaves out the file. "
+            f"{OF_VOCAB_FILE}"
         )
 
 

@@ -236,20 +236,22 @@ def _is_out_of_memory(error):
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
-def check_masked_lm(model):
-    """Refuse models that do not predict a token from all visible tokens."""
+def check_masked_lm(name, config):
+    """Refuse models that do not predict a token from all visible tokens.
+
+    name : that of the class of the model.
+    """
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 
-    name, config = type(model).__name__, model.config
     causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     causal &= name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
-    if causal or getattr(config, "is_decoder", False):
-        kind = "a causal"
-    elif getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False):
         kind = "an encoder-decoder"
+    elif causal or getattr(config, "is_decoder", False):
+        kind = "a causal"
     else:
         return _check_attention(name, config)
     raise ValueError(

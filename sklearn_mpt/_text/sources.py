@@ -15,6 +15,10 @@ WEIGHTS = (".safetensors",)
 CONFIGS = ("config.json", "tokenizer_config.json", "tokenizer.json")
 HUB = "a name on the hub"
 TIMEOUT = 10  # seconds after which a hub does not answer, as in huggingface_hub
+OF_VOCAB_FILE = (
+    "Of a file vocab.txt, make a tokenizer by BertTokenizer(vocab={token: i for i, "
+    "token in enumerate(open('vocab.txt', encoding='utf-8').read().splitlines())}). "
+)
 UNKNOWN = "files that had changed before they were hashed"
 
 
@@ -100,6 +104,8 @@ class Source:
 
     def _reason(self, error):
         """Say what an error of transformers means, if that is known."""
+        if os.path.isfile(self.name) or self._is_vocab_file_alone():
+            return OF_VOCAB_FILE
         if not (self.local_files_only or os.path.isdir(self.name)) and self.is_local:
             return (
                 "There is no network, as the hub does not answer, and the cache does "
@@ -113,6 +119,10 @@ class Source:
                 "model.save_pretrained(folder). "
             )
         return ""
+
+    def _is_vocab_file_alone(self):
+        names = {entry.name for entry in files_of(self.name, ())}
+        return "vocab.txt" in names and not names & set(CONFIGS)
 
     def check_adapter(self):
         """Refuse an adapter that transformers would leave out without a message.

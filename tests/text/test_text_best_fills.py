@@ -95,11 +95,10 @@ def test_fills_are_those_of_transformers():
         assert_allclose(np.exp(log_prob[0, index]), prob, 1e-4)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_targets_of_several_tokens_have_their_joint_probability(order):
+def test_targets_of_several_tokens_have_their_joint_probability():
     log_joint = random_joint(4)
     targets = ["a b", "c", "b c a", "c c", "a a"]
-    (fills,) = scorer_of(log_joint).fill(["b [MASK]"], targets=targets, order=order)
+    (fills,) = scorer_of(log_joint).fill(["b [MASK]"], targets=targets)
     expected = {}
     for target in targets:
         letters = tuple("abc".index(letter) for letter in target.split())
@@ -109,6 +108,22 @@ def test_targets_of_several_tokens_have_their_joint_probability(order):
     assert [fill.text for fill in fills] == [f"b {target}" for target in ranked]
     assert [fill.tokens for fill in fills] == [target.split() for target in ranked]
     assert_allclose([fill.log_prob for fill in fills], [expected[t] for t in ranked])
+
+
+@pytest.mark.parametrize("random_state", [0, 1, 2])
+def test_all_targets_are_scored_from_left_to_right(random_state):
+    """Conditionals that belong to no joint distribution differ between orders."""
+    scorer = words_scorer()
+    targets = ["cat sat", "the dog", "on mat a", "sat"]
+    (fills,) = scorer.fill(["a [MASK]"], targets=targets, random_state=random_state)
+    for fill in fills:
+        expected = 0.0
+        for i, token in enumerate(fill.tokens):
+            n_left = len(fill.tokens) - i
+            visible = " ".join(["a", *fill.tokens[:i]])
+            (given,) = scorer.fill_log_prob([visible + " [MASK]" * n_left])
+            expected += given[0, make_tokenizer().convert_tokens_to_ids(token)]
+        assert_allclose(fill.log_prob, expected, rtol=1e-5)
 
 
 def test_distributions_are_those_of_the_joint_distribution():
@@ -157,6 +172,7 @@ def test_targets_in_a_column_or_a_generator(column):
         ("a [MASK]", {"targets": ["cat"], "temperature": 0}, "n_samples and temperat"),
         ("a [MASK]", {"top_k": 0}, "top_k == 0, must be >= 1"),
         ("a [MASK]", {"top_k": 1, "beam_size": 0}, "beam_size == 0, must be >= 1"),
+        ("a [MASK]", {"targets": ["cat"], "order": "confident"}, "targets are filled"),
         ("a [MASK]", {"targets": "cat"}, "targets must be a sequence of str, got a si"),
         ("a [MASK]", {"targets": []}, "targets must be a non-empty sequence"),
         (

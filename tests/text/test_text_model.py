@@ -195,14 +195,6 @@ def test_a_missing_model_is_named_with_what_to_do():
         scorer.fit(TEXTS)
 
 
-def test_a_causal_checkpoint_is_refused(tmp_path):
-    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=30)
-    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    make_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="could not be loaded as a masked language"):
-        scorer_of(str(tmp_path)).fit(TEXTS)
-
-
 def bart():
     names = ("encoder_layers", "decoder_layers")
     heads = ("encoder_attention_heads", "decoder_attention_heads")
@@ -217,6 +209,12 @@ def gpt2():
     sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8}
     config = transformers.GPT2Config(vocab_size=SIZES["vocab_size"], **sizes)
     return transformers.GPT2LMHeadModel(config)
+
+
+def t5():
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    config = transformers.T5Config(vocab_size=SIZES["vocab_size"], **sizes)
+    return transformers.T5ForConditionalGeneration(config)
 
 
 def decoder():
@@ -247,6 +245,22 @@ def classifier():
 def test_other_kinds_of_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         scorer_of(make(), make_tokenizer()).fit(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (bart, "an encoder-decoder one, BartForConditionalGeneration"),
+        (t5, "an encoder-decoder one, T5ForConditionalGeneration"),
+        (gpt2, "a causal one, GPT2LMHeadModel"),
+        (decoder, "a causal one, Bert"),
+    ],
+)
+def test_folders_of_other_kinds_of_models_are_refused(make, message, tmp_path):
+    make().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        scorer_of(str(tmp_path)).fit(TEXTS)
 
 
 def test_no_model_at_all_is_refused():

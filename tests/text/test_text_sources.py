@@ -76,13 +76,23 @@ def test_a_tokenizer_folder_without_a_tokenizer_is_refused(folder, tmp_path):
         fitted(folder, tokenizer=tmp_path / "empty")
 
 
+def test_a_bare_vocabulary_gets_the_line_that_makes_a_tokenizer(folder, tmp_path):
+    (tmp_path / "bare").mkdir()
+    file = tmp_path / "bare" / "vocab.txt"
+    file.write_text("\n".join(make_tokenizer().get_vocab()))
+    for name in (file, tmp_path / "bare"):
+        with pytest.raises((ValueError, OSError), match=r"BertTokenizer\(vocab={token"):
+            fitted(folder, tokenizer=name)
+
+
 def test_a_loaded_tokenizer_without_words_is_refused():
     empty = make_empty_tokenizer()
     for use in (
         lambda tokenizer: MPTScorer(make_model(), tokenizer).fit(),
         DataCollatorForMPT,
     ):
-        with pytest.raises(ValueError, match="tokenizer must know other tokens than"):
+        message = r"tokenizer must know other tokens than.*BertTokenizer\(vocab={token"
+        with pytest.raises(ValueError, match=message):
             use(empty)
 
 
