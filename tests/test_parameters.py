@@ -123,14 +123,17 @@ MODELS |= {
         "reg_covar": [*NO_REAL, -1e-6],
         "n_iter_no_change": COUNT,
     },
-    MPTItemResponse: EVERY_MODEL
+    MPTItemResponse: {
+        name: EVERY_MODEL[name]
+        for name in EVERY_MODEL
+        if name not in ("mask_rate", "learning_rate", "n_masks")
+    }
     | {
         "model": ["magic", 1, True, None, np.nan, [], ["2pl"], ["magic"] * 5],
         "n_components": COUNT,
         "rotation": ["magic", *ROTATION[1:]],
         "slope_prior": [*(v for v in NO_REAL if v is not None), 0, 0.0, -1.0],
         "guessing_prior": ["a", 1.0, [1.0], [0.0, 0.0], [np.nan, 1.0], [0.0, -1.0]],
-        "objective": NO_NAME,
         "fixed": ["a", 1, [1], {"a": {}}, {0: 1}, {0: {"slope": 1.0}}],
         "population": ["magic", *NO_NAME[1:], "free"],
         "reference_group": ["a", 1, [1]],

@@ -93,11 +93,7 @@ MODELS = {
     "mixture, categories": (MPTMixture(2, likelihood="categorical", **LML), codes()),
     "mixture, table": (MPTMixture(2, likelihood="from_dtype", **LML), table()),
     "classes": (MPTMixture(2, likelihood="bernoulli", **LML), answers()),
-    "items": (MPTItemResponse(slope_prior=2.0, **LML), answers()),
-    "items, masks": (
-        MPTItemResponse(objective="mpt", max_iter=30, random_state=0),
-        answers(),
-    ),
+    "items": (MPTItemResponse(slope_prior=2.0, tol=1e-8), answers()),
     "deep": (MPTDeepVAE(1, early_stopping=False, **NET), numbers()),
     "deep, validated": (MPTDeepVAE(1, **NET), numbers()),
     "masked": (MPTMaskedAutoencoder(n_orders=2, **NET), numbers()),

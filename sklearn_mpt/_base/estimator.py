@@ -294,8 +294,9 @@ class BaseMPT(
         given, X = X, self._read_rows(X, reset=is_new, min_samples=min_samples)
         self._check_names(given)
         self._check_values(X)
-        check_mask_rate(self.mask_rate, X.shape[1])
-        warn_of_mask_rate(self.mask_rate, X.shape[1])
+        if hasattr(self, "mask_rate"):
+            check_mask_rate(self.mask_rate, X.shape[1])
+            warn_of_mask_rate(self.mask_rate, X.shape[1])
         self._check_parameters(X.shape[1])
         if is_new:
             names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))

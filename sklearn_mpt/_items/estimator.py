@@ -35,7 +35,6 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._factors.rotation import ROTATIONS
-from sklearn_mpt._fitting.phases import Phases
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._frames import column_names, columns_of
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
@@ -44,12 +43,12 @@ from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import MAX_CATEGORIES, merged_answers
 from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
-from sklearn_mpt._items.fixed_parameters import FixedParameters
-from sklearn_mpt._items.given_parameters import (
+from sklearn_mpt._items.fixed_parameters import (
+    FixedParameters,
     by_item,
-    given_items,
     given_population,
-    given_shape,
+    slopes_of,
+    thresholds_of,
 )
 from sklearn_mpt._items.groups import (
     Groups,
@@ -76,7 +75,6 @@ from sklearn_mpt._items.levels import (
     kind_of_answers,
 )
 from sklearn_mpt._items.limited_information import ModelFit
-from sklearn_mpt._items.masks import MaskedItemSolver
 from sklearn_mpt._items.model import ItemModel, attributes_of, reshape_attributes
 from sklearn_mpt._items.model_fit import (
     LikelihoodRatio,
@@ -147,21 +145,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     reference_group : object, default=None
         Label of the group whose mean of z is 0 and whose variance is 1, if `fit` gets
         groups. None is the first in sorted order. Only the scale of z depends on it.
-    objective : {"lml", "mpt"}, default="lml"
-        The objective of training: the log marginal likelihood (LML), without masks; or
-        the masked scores, whose sum over all sizes of masks is the LML [2]_. With a
-        uniform mask rate both lead to the same parameters, and "mpt" with
-        ``n_masks="auto"`` ends with steps on the LML.
-    mask_rate : "uniform", float or int, default="uniform"
-        Share or number of items that each mask hides, for "mpt". Training is biased for
-        a fixed rate or size.
-    n_masks : int or "auto", default="auto"
-        Number of masks in each step, among which the rows are divided. "auto" is 32.
-        With an int, all steps are by masks.
     max_iter : int, default=1000
         Largest number of steps. 0 keeps the start.
-    learning_rate : float, default=1.0
-        Size of the first steps for "mpt"; 1 is a full step of EM.
     tol : float, default=1e-7
         Training ends when the expected further gain is less than `tol` times the number
         of parameters, in nats of the log-likelihood of all rows.
@@ -172,7 +157,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     device : str or torch.device, default="auto"
         Device of the computations; "auto" is CUDA if it is available, else the CPU.
     random_state : int, RandomState instance or None, default=None
-        Determines the masks, and the draws of `sample`, `impute` and `abilities`.
+        Determines the draws of `sample`, `impute` and `abilities`, and quasi-random
+        points of more than 3 abilities.
     n_jobs : int, default=None
         Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
         these get another number; `fit` does not use it.
@@ -230,8 +216,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     ----------
     .. [1] F. B. Baker and S.-H. Kim, "Item response theory: parameter estimation
        techniques", CRC Press, 2004.
-    .. [2] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
-       the marginal likelihood", NeurIPS 2023, Proposition 1.
 
     Examples
     --------
@@ -273,7 +257,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "fixed": [dict, None],
         "population": [StrOptions({"standard", "free"})],
-        "objective": [StrOptions({"mpt", "lml"})],
         "rotation": [StrOptions({*ROTATIONS}), None],
         "slope_prior": [POSITIVE, None],
     }
@@ -289,11 +272,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         fixed: dict | None = None,
         population: str = "standard",
         reference_group: object = None,
-        objective: str = "lml",
-        mask_rate: str | float = "uniform",
-        n_masks: int | str = "auto",
         max_iter: int = 1000,
-        learning_rate: float = 1.0,
         tol: float = 1e-7,
         warm_start: bool = False,
         verbose: bool = False,
@@ -309,11 +288,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         self.fixed = fixed
         self.population = population
         self.reference_group = reference_group
-        self.objective = objective
-        self.mask_rate = mask_rate
-        self.n_masks = n_masks
         self.max_iter = max_iter
-        self.learning_rate = learning_rate
         self.tol = tol
         self.warm_start = warm_start
         self.verbose = verbose
@@ -562,20 +537,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             unseen = _unseen(data.X, model).to(data.device)
         objective = model.objective(answers, self._priors, unseen)
         point = model.start(data.device)
-        if self.objective == "lml" or not data.is_all:
-            n_before = data.fitted["n_iter_"]
-            return ItemSolver(objective, point, self.tol, n_before)
-        masked = MaskedItemSolver(
-            objective,
-            point,
-            len(data.X),
-            rng=data.rng,
-            mask_rate=self.mask_rate,
-            n_masks=self.n_masks,
-            learning_rate=self.learning_rate,
-            tol=self.tol,
-        )
-        return Phases(masked)
+        n_before = 0 if data.is_all else data.fitted["n_iter_"]
+        return ItemSolver(objective, point, self.tol, n_before)
 
     def _codes_in_training(self, data):
         """Return the codes of the groups of training rows; None without groups."""
@@ -791,10 +754,13 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             factor_correlation = aligned(
                 factor_correlation, [abilities] * 2, "factor_correlation", "abilities"
             )
-        d, n_dims = given_shape(given)
+        d, n_dims = slopes_of(given, len(thresholds_of(given)[1])).shape
         made = cls(model, n_dims, device=device, random_state=random_state)
         made._check_parameters(d)
-        items, point = given_items(made._names(d), n_dims, given)
+        of_items = given, made._names(d), labels or range(d), n_dims
+        items, fixed = FixedParameters.of_arrays(*of_items)
+        no_values = items.describe(np.zeros(items.n_parameters))
+        point = items.point(**fixed.of(no_values))
         population = given_population(
             latent_mean, latent_variance, factor_correlation, n_dims
         )

@@ -80,8 +80,7 @@ def test_only_free_parameters_are_counted(anchored):
     assert anchored.model_fit(X).df == 10 - 7  # means and pairs of four items
 
 
-@pytest.mark.parametrize("objective", ["lml", "mpt"])
-def test_only_the_population_can_be_estimated(objective):
+def test_only_the_population_can_be_estimated():
     full = MPTItemResponse().fit(X)
     fixed = {
         j: {"discrimination": a, "difficulty": b}
@@ -89,9 +88,7 @@ def test_only_the_population_can_be_estimated(objective):
             zip(full.discrimination_, full.difficulty_, strict=True)
         )
     }
-    model = MPTItemResponse(
-        fixed=fixed, population="free", objective=objective, random_state=0
-    ).fit(X)
+    model = MPTItemResponse(fixed=fixed, population="free").fit(X)
     assert_allclose(model.discrimination_, full.discrimination_)
     assert_allclose(model.difficulty_, full.difficulty_)
     assert_allclose(model.latent_mean_, 0.0, atol=2e-3)

@@ -639,21 +639,6 @@ def test_fits_end_where_no_parameter_gains(name):
     assert np.isfinite(model.impute(rows)).all()
 
 
-def test_training_by_masks_ends_at_the_same_parameters(lsat7):
-    rows = np.repeat(PATTERNS, LSAT7.astype(int), 0)
-    masked = MPTItemResponse(objective="mpt", random_state=0).fit(rows)
-    assert_allclose(masked.discrimination_, lsat7.discrimination_, atol=2e-3)
-
-
-def test_training_by_masks_alone_loses_less_than_sampling():
-    """Which loses half a nat for each parameter."""
-    X = (_graded_rows(400, 8) > 0).astype(float)
-    best = MPTItemResponse().fit(X)
-    by_masks = MPTItemResponse(objective="mpt", n_masks=8, random_state=0).fit(X)
-    gap = best.log_likelihood(X) - by_masks.log_likelihood(X)
-    assert 0 < gap < 0.25 * best._n_parameters
-
-
 def test_groups_differ_in_mean_and_variance():
     """Against the likelihood itself: moving either parameter gains nothing."""
     items = MPTItemResponse.from_items(
@@ -1282,11 +1267,7 @@ def test_what_is_not_valid_is_refused(lsat7):
         ("rotation", ["equamax", 1, True]),
         ("slope_prior", [0, -1.0, "1", np.inf, True]),
         ("guessing_prior", [1, "ab", (1,), (0, 0), ("a", 1), (np.nan, 1), (0, None)]),
-        ("objective", ["elbo", None]),
-        ("mask_rate", [0.0, 9]),
-        ("n_masks", [0, "all"]),
         ("max_iter", [-1, 1.5]),
-        ("learning_rate", [0.0, "1"]),
         ("tol", [-1.0, None]),
         ("warm_start", [1]),
         ("verbose", ["a"]),

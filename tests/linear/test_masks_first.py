@@ -6,7 +6,6 @@ from numpy.testing import assert_allclose
 from sklearn.base import clone
 
 from sklearn_mpt import (
-    MPTItemResponse,
     MPTLinearVAE,
     MPTMixture,
     MPTProbabilisticPCA,
@@ -43,7 +42,6 @@ MODELS = {
     "amounts": (MPTLinearVAE(1, likelihood=["gamma"] * 6), rows("gamma")),
     "mixed": (MPTLinearVAE(1, likelihood=MIXED), rows("mixed")),
     "mixture": (MPTMixture(2), rows("gaussian")),
-    "items": (MPTItemResponse(), rows("bernoulli")),
 }
 
 
@@ -64,7 +62,7 @@ def test_masks_are_drawn_first_and_lead_to_the_same_likelihood(name):
     assert not set(first) & set(other_masks.loss_curve_)
 
 
-@pytest.mark.parametrize("name", ["ppca", "binary", "items"])
+@pytest.mark.parametrize("name", ["ppca", "binary"])
 def test_with_an_int_all_epochs_draw_masks(name):
     model, X = MODELS[name]
     model = clone(model).set_params(n_masks=8, objective="mpt", random_state=0)
@@ -83,7 +81,6 @@ RAW = 1.0, 3.0, 10.0, 30.0, 100.0, 300.0
         ("factor analysis", 1.0),
         ("factor analysis", RAW),
         ("binary", 1.0),
-        ("items", 1.0),
     ],
 )
 def test_one_mask_in_each_step_leads_to_the_likelihood(name, scale):
