@@ -4,104 +4,89 @@ Training and densities have matrices (K, g, g), or variances (K, g) if the colum
 independent. `covariances_` has the shapes of `sklearn.mixture.GaussianMixture`.
 """
 
-from abc import ABC, abstractmethod
-
 import numpy as np
 import torch
 
 from sklearn_mpt._factors.em import em_step
 from sklearn_mpt._factors.rotation import count_free
 from sklearn_mpt._factors.starts import factors_of_covariances
-from sklearn_mpt._matrices import identity, inverse_of_lower
+from sklearn_mpt._matrices import inverse_of_lower
 from sklearn_mpt._mixture.gaussians import DenseGaussians, DiagonalGaussians
 from sklearn_mpt._numbers import TINY
 
 
-class CovarianceForm(ABC):
-    """A form of the covariances of K components."""
+class Full:
+    """A matrix for each component."""
 
-    gaussians: type  # distribution of the Gaussian columns, from means and covariances
+    gaussians = DenseGaussians  # from means and covariances
     takes_intervals = False  # whether entries of Gaussian columns may be intervals
     has_prior = False  # whether rows of a prior are added to those of each component
 
-    @abstractmethod
     def shape(self, n_components, n_features):
         """Return the shape of `covariances_`."""
+        return n_components, n_features, n_features
 
-    @abstractmethod
     def compress(self, covariances):
-        """Return arrays (K, g, g) or (K, g) in the shape of `covariances_`."""
+        """Return covariances in the shape of `covariances_`."""
+        return covariances
 
-    @abstractmethod
     def expand(self, array, n_components, n_features):
-        """Return an array in the shape of `covariances_` for every component."""
+        """Return a tensor in the shape of `covariances_` for every component."""
+        return array
 
-    @abstractmethod
     def with_variances(self, variances):
         """Return covariances with these variances, (K, g), and no correlations."""
+        return torch.diag_embed(variances)
 
-    @abstractmethod
     def outer(self, vectors):
         """Return what vectors (K, g) contribute to covariances about another mean."""
+        return vectors[:, :, None] * vectors[:, None]
 
-    @abstractmethod
     def pool(self, scatter, fraction):
         """Return the covariances of maximum likelihood of this form.
 
         scatter : covariances of the rows in each component. fraction : of all rows, in
         each component, (K,).
         """
+        return 0.5 * (scatter + scatter.mT)
 
-    @abstractmethod
-    def add_to_variances(self, covariances, amount):
-        """Add a number to the variances."""
-
-    @abstractmethod
     def is_valid(self, covariances):
         """Return whether all covariances are positive definite."""
+        is_empty = covariances.numel() == 0
+        return is_empty or not bool(torch.linalg.cholesky_ex(covariances)[1].any())
 
-    @abstractmethod
     def inverses(self, covariances):
-        """Return Cholesky factors of the inverses of arrays, and the inverses."""
+        """Return Cholesky factors of the inverses of covariances, and the inverses."""
+        root = inverse_of_lower(torch.linalg.cholesky(covariances)).mT
+        return root, root @ root.mT
 
-    @abstractmethod
-    def min_variances(self, covariances):
-        """Return the least variance of each component in any direction, (K,)."""
+    def least_variances(self, covariances):
+        """Return the least variance of each component in any direction, (K,).
 
-    @abstractmethod
-    def correlations(self, covariances):
-        """Return arrays of covariances of columns whose variances are 1, or stay 0."""
-
-    @abstractmethod
-    def index(self, n_components, n_features):
-        """Return which free parameter each entry of the covariances is.
-
-        A tensor of the shape (K, g, g) or (K, g) of the covariances.
+        Also the least one if all columns have variance 1, or 0.
         """
+        variances = covariances.diagonal(dim1=1, dim2=2)
+        scale = torch.where(variances > TINY, variances, torch.inf).sqrt()
+        relative = covariances / scale[:, :, None] / scale[:, None]
+        return (torch.linalg.eigvalsh(m)[:, 0].numpy() for m in (covariances, relative))
 
-    def n_parameters(self, n_components, n_features):
-        """Return the number of free parameters."""
-        index = self.index(n_components, n_features)
-        return int(index.max()) + 1 if index.numel() else 0
+    def free(self, components):
+        """Return the free parameters of the covariances, as tensors."""
+        covariances = self.compress(components.covariances)
+        rows, columns = np.tril_indices(covariances.shape[-1])
+        return (covariances[..., rows, columns],)
+
+    def covariances_of(self, free, like):
+        """Return the covariances that `free` stands for. like : Components."""
+        n_components, n_features = like.means.shape
+        rows, columns = np.tril_indices(n_features)
+        index = np.zeros((n_features, n_features), dtype=int)
+        index[rows, columns] = index[columns, rows] = np.arange(len(rows))
+        return self.expand(free[..., index], n_components, n_features)
 
     def n_rotations(self, n_features):
         """Return how many directions of `free` change nothing in a component."""
         return 0
-
-    def free(self, components):
-        """Return the free parameters of the covariances, as tensors."""
-        covariances = components.covariances
-        index = self._index_of(covariances).flatten()
-        free = covariances.new_empty(self.n_parameters(*covariances.shape[:2]))
-        free[index] = covariances.flatten()
-        return (free,)
-
-    def covariances_of(self, free, like):
-        """Return the covariances that `free` stands for. like : Components."""
-        return free[self._index_of(like.covariances)]
-
-    def _index_of(self, covariances):
-        return self.index(*covariances.shape[:2]).to(covariances.device)
 
     def factors(self, covariances, reg_covar):
         """Return loadings (K, g, q) and noise variances of given covariances.
@@ -119,66 +104,9 @@ class CovarianceForm(ABC):
         component, (K,). loadings, noise : those before the step. size : of the step; 1
         is a full one. reg_covar : added to the variances in a full step.
         """
+        added = scatter.new_full(scatter.shape[:2], size * reg_covar)
         covariances = self.pool(scatter, counts / counts.sum())
-        return self.add_to_variances(covariances, size * reg_covar), loadings, noise
-
-
-class Full(CovarianceForm):
-    """A matrix for each component."""
-
-    gaussians = DenseGaussians
-
-    def shape(self, n_components, n_features):
-        return n_components, n_features, n_features
-
-    def compress(self, covariances):
-        return covariances
-
-    def expand(self, array, n_components, n_features):
-        return array
-
-    def with_variances(self, variances):
-        return torch.diag_embed(variances)
-
-    def outer(self, vectors):
-        return vectors[:, :, None] * vectors[:, None]
-
-    def pool(self, scatter, fraction):
-        return 0.5 * (scatter + scatter.mT)
-
-    def add_to_variances(self, covariances, amount):
-        return covariances + amount * identity(covariances.shape[1], covariances)
-
-    def is_valid(self, covariances):
-        is_empty = covariances.numel() == 0
-        return is_empty or not bool(torch.linalg.cholesky_ex(covariances)[1].any())
-
-    def inverses(self, covariances):
-        root = torch.linalg.cholesky(torch.from_numpy(covariances))
-        root = inverse_of_lower(root).mT
-        return root.numpy(), (root @ root.mT).numpy()
-
-    def min_variances(self, covariances):
-        return np.linalg.eigvalsh(covariances)[:, 0]
-
-    def correlations(self, covariances):
-        variances = np.diagonal(covariances, axis1=1, axis2=2)
-        scale = np.sqrt(np.where(variances > TINY, variances, np.inf))
-        return covariances / scale[:, :, None] / scale[:, None]
-
-    def index(self, n_components, n_features):
-        first = self._n_entries(n_features) * torch.arange(n_components, device="cpu")
-        return first[:, None, None] + self._entries(n_features)
-
-    def _n_entries(self, n_features):
-        return n_features * (n_features + 1) // 2
-
-    def _entries(self, n_features):
-        """Return the numbers of the entries of a symmetric matrix, (g, g)."""
-        entries = torch.zeros(n_features, n_features, dtype=torch.long, device="cpu")
-        rows, columns = torch.tril_indices(n_features, n_features, device="cpu")
-        entries[rows, columns] = torch.arange(len(rows), device="cpu")
-        return torch.maximum(entries, entries.T)
+        return covariances + self.with_variances(added), loadings, noise
 
 
 class Tied(Full):
@@ -191,14 +119,11 @@ class Tied(Full):
         return covariances[0]
 
     def expand(self, array, n_components, n_features):
-        return np.tile(array, (n_components, 1, 1))
+        return array.expand(n_components, -1, -1)
 
     def pool(self, scatter, fraction):
         mean = (fraction[:, None, None] * scatter).sum(0).expand_as(scatter)
         return super().pool(mean, fraction)
-
-    def index(self, n_components, n_features):
-        return self._entries(n_features).expand(n_components, -1, -1)
 
 
 class LowRank(Full):
@@ -234,22 +159,19 @@ class LowRank(Full):
             noise = noise + size * reg_covar
         return self.covariances_of(loadings, noise, None), loadings, noise
 
-    def n_rotations(self, n_features):
-        n_numbers = n_features * (min(self.n_factors, n_features) + 1)
-        return n_numbers - self.n_parameters(1, n_features)
-
     def free(self, components):
         return components.loadings, components.noise
 
     def covariances_of(self, loadings, noise, like):
         return loadings @ loadings.mT + torch.diag_embed(noise)
 
-    def n_parameters(self, n_components, n_features):
+    def n_rotations(self, n_features):
         n_factors = min(self.n_factors, n_features)
-        return n_components * count_free(n_features, n_factors, n_features)
+        n_numbers = n_features * (n_factors + 1)
+        return n_numbers - count_free(n_features, n_factors, n_features)
 
 
-class Diagonal(CovarianceForm):
+class Diagonal(Full):
     """A variance for each column of each component."""
 
     gaussians = DiagonalGaussians
@@ -257,12 +179,6 @@ class Diagonal(CovarianceForm):
 
     def shape(self, n_components, n_features):
         return n_components, n_features
-
-    def compress(self, covariances):
-        return covariances
-
-    def expand(self, array, n_components, n_features):
-        return array
 
     def with_variances(self, variances):
         return variances
@@ -273,24 +189,21 @@ class Diagonal(CovarianceForm):
     def pool(self, scatter, fraction):
         return scatter
 
-    def add_to_variances(self, covariances, amount):
-        return covariances + amount
-
     def is_valid(self, covariances):
         return bool((covariances > 0).all())
 
     def inverses(self, covariances):
-        return 1 / np.sqrt(covariances), 1 / covariances
+        return covariances.rsqrt(), 1 / covariances
 
-    def min_variances(self, covariances):
-        return covariances.min(axis=1)
+    def least_variances(self, covariances):
+        least = covariances.amin(1).numpy()
+        return least, np.where(least > TINY, 1.0, 0.0)
 
-    def correlations(self, covariances):
-        return np.where(covariances > TINY, 1.0, 0.0)
+    def free(self, components):
+        return (components.covariances,)
 
-    def index(self, n_components, n_features):
-        numbers = torch.arange(n_components * n_features, device="cpu")
-        return numbers.view(n_components, -1)
+    def covariances_of(self, free, like):
+        return free
 
 
 class Spherical(Diagonal):
@@ -300,17 +213,19 @@ class Spherical(Diagonal):
         return (n_components,)
 
     def compress(self, covariances):
-        return covariances.sum(axis=1) / max(covariances.shape[1], 1)
+        return covariances.sum(1) / max(covariances.shape[1], 1)
 
     def expand(self, array, n_components, n_features):
-        return np.repeat(array[:, None], n_features, axis=1)
+        return array[:, None].expand(-1, n_features)
 
     def pool(self, scatter, fraction):
         return scatter.mean(1, keepdim=True).expand_as(scatter)
 
-    def index(self, n_components, n_features):
-        numbers = torch.arange(n_components, device="cpu")
-        return numbers[:, None].expand(-1, n_features)
+    def free(self, components):
+        return (components.covariances[:, :1],)
+
+    def covariances_of(self, free, like):
+        return free.expand_as(like.means)
 
 
 FORMS = {

@@ -20,7 +20,7 @@ from sklearn_mpt._base.density import Density
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._likelihoods.interval import is_open
-from sklearn_mpt._mixture.covariances import CovarianceForm
+from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
 from sklearn_mpt._mixture.patterns import Patterns, pattern_order
 from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, FLOAT_BYTES, chunk_slices
@@ -54,7 +54,7 @@ class Components(NamedTuple):
 class MixtureLayout(NamedTuple):
     """Which columns are Gaussian, and the likelihood of the others."""
 
-    form: CovarianceForm  # of the covariances of the Gaussian columns
+    form: Full  # of the covariances of the Gaussian columns
     gaussian: torch.Tensor  # indices of the Gaussian columns, (g,)
     others: torch.Tensor  # indices of the other columns, (d - g,)
     likelihood: torch.nn.Module | None  # None if all columns are Gaussian

@@ -34,6 +34,7 @@ from sklearn_mpt._labels import first_labels
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
@@ -632,16 +633,17 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _n_parameters_of(self, fitted):
         """Return the number of free parameters of fitted attributes."""
-        n_components, n_features = fitted["means_"].shape
-        layout = self._layout(n_features)
-        g, free = len(layout.gaussian), 0
-        n_covariance_params = layout.form.n_parameters(n_components, g)
+        components = self._components(fitted, "cpu")
+        n_components, n_gaussian = components.means.shape
+        layout, n_locations = self._layout(fitted["means_"].shape[1]), 0
         if layout.likelihood is not None:
-            entries = torch.from_numpy(np.ones(len(layout.others)))
-            n_locations = len(layout.likelihood.to_locations(entries))
-            middle = layout.likelihood.centre(torch.from_numpy(np.eye(n_locations)))
-            free = int(torch.linalg.matrix_rank(middle))
-        return n_components - 1 + n_components * (g + free) + n_covariance_params
+            eye = identity(components.locations.shape[1], components.locations)
+            # locations that change the distribution: centring is a projection
+            n_locations = round(float(layout.likelihood.centre(eye).trace()))
+        rotations = layout.form.n_rotations(n_gaussian)
+        n_numbers = sum(part.numel() for part in layout.form.free(components))
+        means = n_components * (n_gaussian + n_locations - rotations)
+        return n_components - 1 + means + n_numbers
 
     @property
     def _n_features_out(self):
@@ -758,13 +760,14 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
                 form.shape(n_components, n_gaussian),
                 form.shape(classes, columns),
             )
+            precisions = torch.from_numpy(precisions)
             precisions = form.expand(precisions, n_components, n_gaussian)
-            if not form.is_valid(torch.from_numpy(precisions)):
+            if not form.is_valid(precisions):
                 raise ValueError(
                     "precisions_init must be positive definite, got "
                     f"{reprlib.repr(self.precisions_init)}."
                 )
-            given = torch.from_numpy(form.inverses(precisions)[1])
+            given = form.inverses(precisions)[1]
             loadings, noise = form.factors(given, self.reg_covar)
             components = components._replace(
                 covariances=given, loadings=loadings, noise=noise
@@ -829,34 +832,38 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _attributes(self, components, n_features):
         layout = self._layout(n_features)
-        arrays = Components(*(part.cpu().numpy() for part in components))
-        means = np.full((len(arrays.weights), n_features), np.nan)
-        means[:, layout.gaussian.numpy()] = arrays.means
+        components = Components(*(part.cpu() for part in components))
+        means = components.means.new_full(
+            (len(components.weights), n_features), torch.nan
+        )
+        means[:, layout.gaussian] = components.means
         if layout.likelihood is not None and layout.likelihood.n_locations == 1:
-            mean = layout.expectations(torch.from_numpy(arrays.locations))
-            means[:, layout.others.numpy()] = mean.numpy()
-        form = layout.form
-        roots, precisions = form.inverses(arrays.covariances)
-        return {
-            "weights_": arrays.weights.copy(),
+            means[:, layout.others] = layout.expectations(components.locations)
+        form, covariances = layout.form, components.covariances
+        roots, precisions = form.inverses(covariances)
+        attributes = {
+            "weights_": components.weights,
             "means_": means,
-            "covariances_": form.compress(arrays.covariances).copy(),
-            "precisions_cholesky_": form.compress(roots).copy(),
-            "precisions_": form.compress(precisions).copy(),
-            "locations_": arrays.locations.copy(),
-            "factors_": np.swapaxes(arrays.loadings, 1, 2).copy(),
-            "noise_variances_": arrays.noise.copy(),
-            "_floor": self.reg_covar,  # of variances
+            "covariances_": form.compress(covariances),
+            "precisions_cholesky_": form.compress(roots),
+            "precisions_": form.compress(precisions),
+            "locations_": components.locations,
+            "factors_": components.loadings.mT,
+            "noise_variances_": components.noise,
         }
+        floor = {"_floor": self.reg_covar}  # of variances
+        return {k: v.numpy().copy() for k, v in attributes.items()} | floor
 
     def _components(self, fitted, device):
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
-        covariances = layout.form.expand(fitted["covariances_"], *means.shape)
         loadings = np.swapaxes(fitted["factors_"], 1, 2)
         others = (fitted["locations_"], loadings, fitted["noise_variances_"])
-        arrays = (fitted["weights_"], means, covariances, *others)
-        return Components(*(as_tensor(array, device) for array in arrays))
+        arrays = (fitted["weights_"], means, fitted["covariances_"], *others)
+        components = Components(*(as_tensor(array, device) for array in arrays))
+        return components._replace(
+            covariances=layout.form.expand(components.covariances, *means.shape)
+        )
 
     def _density_of(self, fitted, device):
         layout = self._layout(fitted["means_"].shape[1], device)
@@ -928,15 +935,12 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         A variance is there, too, if it is 0, or a rounding error beside those of the
         columns.
         """
-        layout = self._layout(fitted["means_"].shape[1])
-        means = fitted["means_"][:, layout.gaussian.numpy()]
-        if not means.size:
+        components = self._components(fitted, "cpu")
+        if not components.means.numel():
             return np.arange(0)
-        form = layout.form
-        covariances = form.expand(fitted["covariances_"], *means.shape)
-        relative = form.min_variances(form.correlations(covariances))
-        is_at_floor = form.min_variances(covariances) < 2 * fitted["_floor"]
-        return np.flatnonzero(is_at_floor | (relative < ROUNDING))
+        form = self._layout(fitted["means_"].shape[1]).form
+        least, relative = form.least_variances(components.covariances)
+        return np.flatnonzero((least < 2 * fitted["_floor"]) | (relative < ROUNDING))
 
     def _warn_of_limits(self, fitted, n_samples):
         flat = self._components_at_floor(fitted)

@@ -1,7 +1,7 @@
 """Observed information of the parameters of a mixture, and their standard errors.
 
 The parameters are one vector: logarithms of the weights, means of the Gaussian columns,
-locations of the others, and what `CovarianceForm.free` says of the covariances. The
+locations of the others, and what `Full.free` says of the covariances. The
 first and the third are determined up to constants.
 """
 
