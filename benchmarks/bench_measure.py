@@ -5,11 +5,10 @@ Run ``python benchmarks/bench_measure.py [part ...]``, with the parts
 - ``designs``: for each model and design, the processor time of a curve, the standard
   deviation of its area and of its scores over seeds, and for the scores their variance
   times the time, relative to independent masks. The true scores cancel.
-- ``wide``: the same for rows of 784 features. A curve is one order, or one mask of each
-  size; its time and errors are those of eight, divided by eight, and independent and
-  balanced masks are measured at a few sizes, between which variances are interpolated.
-  The last columns are the costs at equal error, relative to independent masks, and by
-  how much the area of eight orders misses `score`.
+- ``wide``: the same for rows of 784 features. A curve is one mask of each size; its
+  time and errors are those of eight, divided by eight, at a few sizes, between which
+  variances are interpolated. The last columns are the costs at equal error, relative to
+  independent masks.
 - ``quantiles``: mean log-probabilities along the confident order of masked
   autoencoders, by the number of quantiles of a column over which its entropy is
   averaged, and the share of rows whose order is that by 32 quantiles.
@@ -37,7 +36,7 @@ from sklearn_mpt._measure.chosen_orders import along_confident_order, read_candi
 from sklearn_mpt._measure.rows import Rows
 
 WIDE_SIZES = np.array([1, 100, 400, 650, 750, 775, 782, 783, 784])
-N_WIDE = 8  # masks of a size, or orders
+N_WIDE = 8  # masks of a size
 
 
 def latent_rows(n_rows, n_features, n_components, seed, slope=1.0):
@@ -118,7 +117,7 @@ def designs():
     for name, (factory, n_seeds) in MODELS.items():
         model, X = factory()
         unit = None
-        for design in ("independent", "balanced", "chain"):
+        for design in ("independent", "balanced"):
             seconds, area, score = measure(model, X, design, n_seeds)
             unit = unit or score**2 * seconds
             print(
@@ -138,32 +137,29 @@ WIDE_MODELS = {
 
 
 def wide():
-    columns = ("s/curve", "sd area", "sd S", "area cost", "S cost", "off")
+    columns = ("s/curve", "sd area", "sd S", "area cost", "S cost")
     print(f"{'':20}{'design':12}" + "".join(f"{name:>11}" for name in columns))
     for name, factory in WIDE_MODELS.items():
         model, X = factory()
         X, unit = X[:20], None
-        for design in ("independent", "balanced", "chain"):
-            seconds, area, score, off = measure_wide(model, X, design)
+        for design in ("independent", "balanced"):
+            seconds, area, score = measure_wide(model, X, design)
             cost = np.array([area, score]) ** 2 * seconds
             unit = cost if unit is None else unit
-            shown = [seconds, area, score, *(cost / unit), off]
+            shown = [seconds, area, score, *(cost / unit)]
             values = "".join(f"{value:11.3g}" for value in shown)
             print(f"{name:20}{design:12}{values}", flush=True)
 
 
 def measure_wide(model, X, design):
-    """Seconds of a curve, standard deviations of its area and scores, its error."""
-    is_chain, n_features = design == "chain", X.shape[1]
+    """Seconds of a curve, standard deviations of its area and scores."""
     options = {"n_masks": N_WIDE, "design": design, "random_state": 0}
-    options["mask_sizes"] = None if is_chain else WIDE_SIZES
+    options["mask_sizes"] = WIDE_SIZES
     seconds, curve = processor_seconds(lambda: mpt_curve(model, X, **options))
-    seconds *= n_features / (N_WIDE * len(curve.mask_sizes))
-    sizes = np.arange(1, n_features + 1)
+    seconds *= X.shape[1] / (N_WIDE * len(curve.mask_sizes))
+    sizes = np.arange(1, X.shape[1] + 1)
     variance = N_WIDE * np.interp(sizes, curve.mask_sizes, curve.std_errors**2)
-    area = N_WIDE * curve.lml_std_error**2 if is_chain else variance.sum()
-    off = curve.lml - model.score(X) if is_chain else np.nan
-    return seconds, area**0.5, variance[WIDE_SIZES - 1].mean() ** 0.5, off
+    return seconds, variance.sum() ** 0.5, variance[WIDE_SIZES - 1].mean() ** 0.5
 
 
 def quantiles():

@@ -95,7 +95,6 @@ def use_estimator(make, X, device, with_orders):
     yield "fit", model.score_samples(rows)
     yield "partial_fit", part.score_samples(rows)
     yield "conditional_log_prob", model.conditional_log_prob(rows, mask)
-    yield "mean_masked_scores", model.mean_masked_scores(rows, mask[:2])
     yield "impute", model.impute(gaps)
     yield "draws", model.impute(gaps, method="sample", random_state=0)
     drawn = model.sample(4, random_state=0)

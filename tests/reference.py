@@ -109,25 +109,10 @@ def scores_of_masks(conditional, X, masks):
 def terms_of_orders(conditional, X, orders):
     """What `chain_log_prob` must return, by a call for each place of each order."""
     terms = np.zeros((len(orders), *X.shape))
-    for _, i, log_prob, following in _along(conditional, X, orders):
-        terms[i] += log_prob * following
+    for along, place in zip(terms, np.argsort(orders, axis=-1), strict=True):
+        for t in range(X.shape[1]):
+            along += conditional(X, place >= t) * (place == t)
     return terms
-
-
-def scores_of_orders(conditional, X, orders):
-    """What `mean_chain_scores` must return, by a call for each place of each order."""
-    n_features = X.shape[1]
-    scores = np.zeros((2, len(orders), n_features))
-    for t, i, log_prob, following in _along(conditional, X, orders):
-        scores[0, i, t] = log_prob.sum(1).mean() / (n_features - t)
-        scores[1, i, t] = (log_prob * following).sum(1).mean()
-    return scores
-
-
-def _along(conditional, X, orders):
-    for t in range(X.shape[1]):
-        for i, place in enumerate(np.argsort(orders, axis=-1)):
-            yield t, i, conditional(X, place >= t), place == t
 
 
 def mask_size(rate, n_features):

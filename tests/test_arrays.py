@@ -68,9 +68,6 @@ def methods(model):
     return {
         "score_samples": model.score_samples,
         "conditional_log_prob": lambda X: model.conditional_log_prob(X, MASK),
-        "mean_masked_scores": lambda X: model.mean_masked_scores(X, MASK[None]),
-        "mean_chain_scores": lambda X: model.mean_chain_scores(X, [[4, 0, 1, 3, 2]]),
-        "chain_log_prob": lambda X: model.chain_log_prob(X, [[4, 0, 1, 3, 2]]),
         "transform": model.transform,
         "impute": model.impute,
         "impute by sampling": lambda X: model.impute(X, "sample"),

@@ -64,9 +64,8 @@ def search(model, X):
 
 
 ROWS = {
-    "chain": curve,
-    "chain, gaps": lambda model, X: curve(model, with_gaps(X)),
-    "balanced": lambda model, X: curve(model, X, design="balanced"),
+    "balanced": curve,
+    "gaps": lambda model, X: curve(model, with_gaps(X)),
     "independent": lambda model, X: curve(model, X, design="independent"),
     "neyman": lambda model, X: curve(model, X, allocation="neyman"),
     "function": lambda model, X: curve(model.conditional_log_prob, X),
@@ -132,8 +131,7 @@ def test_workers_refuse_a_folder_that_has_changed(engine, tmp_path, request):
 
 
 MEASURES = {
-    "chain": lambda model, X: mpt_curve(model, X, n_masks=4),
-    "balanced": lambda model, X: mpt_curve(model, X, n_masks=4, design="balanced"),
+    "balanced": lambda model, X: mpt_curve(model, X, n_masks=4),
     "independent": lambda model, X: mpt_curve(
         model, X, n_masks=4, design="independent"
     ),

@@ -176,16 +176,6 @@ def test_nets_take_few_nodes_at_a_time(deep):
 
 @needs_proc
 @pytest.mark.slow
-def test_chains_of_nets_take_few_rows_at_a_time(deep):
-    model, X = deep
-    order = np.arange(4)[None]
-    model.mean_chain_scores(X[:2], order)
-    added, _ = most_added(lambda: model.mean_chain_scores(X, order))
-    assert added < CONSTANT
-
-
-@needs_proc
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "times_rows"),
     [(lml_samples, 1), (feature_contributions, 3), (mpt_curve, 3)],

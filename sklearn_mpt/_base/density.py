@@ -15,9 +15,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._integration.chain_scores import integrate_along, prefix_scores
 from sklearn_mpt._integration.integrals import (
-    ObservedRows,
     conditionals_by_difference,
     draw_latent,
     effective_number,
@@ -36,8 +34,7 @@ from sklearn_mpt._integration.quadrature import (
     moments,
 )
 from sklearn_mpt._likelihoods import Likelihood
-from sklearn_mpt._measure.contract import fill_along_order, masked_score
-from sklearn_mpt._numbers import CHUNK_BYTES, CHUNK_ENTRIES, FLOAT_BYTES, chunk_slices
+from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, chunk_slices
 
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 # Candidates for draws of z: around all posteriors together, and from the prior.
@@ -113,11 +110,6 @@ class Density(ABC):
     """The density of a fitted model."""
 
     row_bytes: int  # memory that scoring a row takes
-
-    @property
-    def chain_row_bytes(self):
-        """Memory that the terms of a row along an order take."""
-        return self.row_bytes
 
     @abstractmethod
     def lml(self, X):
@@ -220,64 +212,6 @@ class Density(ABC):
     def draw(self, X, rng):
         """Draw x given the present entries; (n, d)."""
 
-    def mean_masked_scores(self, X, masks, n_rows):
-        """Return the masked score averaged over rows, for each mask; (n_masks,).
-
-        n_rows : number of rows of a chunk.
-        """
-        parts = X.split(n_rows)
-        return torch.stack(
-            [
-                torch.cat([self._masked_scores(p.double(), mask) for p in parts]).mean()
-                for mask in masks
-            ]
-        )
-
-    def mean_chain_scores(self, X, orders):
-        """Return what the contract's `mean_chain_scores` does; (2, n_orders, d)."""
-        scores = X.new_zeros(2, len(orders), X.shape[1], dtype=torch.float64)
-        for i, order in enumerate(orders):
-            row_orders = order.expand(X.shape)
-            for part in chunk_slices(len(X), self.row_bytes, CHUNK_BYTES):
-                scores[:, i] += self._chain_sums(X[part].double(), row_orders[part])
-        return scores / len(X)
-
-    def _chain_sums(self, X, order):
-        """Return sums over rows of masked scores and next terms of an order; (2, d)."""
-        position, d = order.argsort(1)[:, None], X.shape[1]
-        parts = []
-        for t in torch.arange(d, device=X.device).split(self._n_at_a_time(len(X))):
-            mask = position >= t[:, None]  # shape: (n, n_positions, d)
-            log_prob = self.conditional_log_prob(
-                X[:, None].expand_as(mask).flatten(0, 1), mask.flatten(0, 1)
-            ).unflatten(0, mask.shape[:2])
-            next_terms = torch.where(position == t[:, None], log_prob, 0.0)
-            score = log_prob.sum((0, 2)) / (d - t)
-            parts.append(torch.stack([score, next_terms.sum((0, 2))]))
-        return torch.cat(parts, 1)
-
-    def _n_at_a_time(self, n_rows):
-        """Return for how many positions of an order rows are predicted together."""
-        return max(1, CHUNK_BYTES // self.row_bytes // max(1, n_rows))
-
-    def chain_log_prob(self, X, orders):
-        """Return log p(x_j | features before j in the order); (n, n_orders, d).
-
-        orders : int, of shape (1 or n, n_orders, d).
-        """
-
-        def log_prob_given(mask):
-            return self.conditional_log_prob(X, torch.atleast_2d(mask))
-
-        terms = X.new_empty(len(X), *orders.shape[1:])
-        orders = orders[0] if len(orders) == 1 else orders.unbind(1)
-        for order, along in zip(orders, terms.unbind(1), strict=True):
-            fill_along_order(log_prob_given, order, along)
-        return terms
-
-    def _masked_scores(self, X, mask):
-        return masked_score(self.conditional_log_prob(X, mask[None]), mask)
-
 
 class LatentDensity(Density):
     """The density of a fitted model of continuous latent variables z."""
@@ -359,29 +293,6 @@ class Units(NamedTuple):
         return self.scale * X + self.shift
 
 
-class _JointInUnits(NamedTuple):
-    """A joint distribution whose densities are in the units of X."""
-
-    joint: object
-    units: Units
-
-    def standardise(self, X):
-        return self.units.standardise(X)
-
-    @property
-    def width(self):
-        return self.joint.width
-
-    def propose(self, rows):
-        return self.joint.propose(rows)
-
-    def propose_fewer(self, rows, posteriors):
-        return self.joint.propose_fewer(rows, posteriors)
-
-    def entry_log_prob(self, X, z):
-        return self.joint.entry_log_prob(X, z) - self.units.log_scale
-
-
 class IntegratedDensity(LatentDensity):
     """A density whose integrals over z are sums over nodes.
 
@@ -430,33 +341,6 @@ class IntegratedDensity(LatentDensity):
         rows = self._rows(X, mask)
         return self._in_units(rows, self._conditionals(rows, self.predicting))
 
-    def chain_log_prob(self, X, orders):
-        shared = self.predicting.shared_rules
-        if not shared:
-            return super().chain_log_prob(X, orders)
-        rows, orders = self._rows(X), orders.expand(len(X), -1, -1)
-
-        def along(rule, row_index):
-            return integrate_along(
-                rows.take(row_index), orders[row_index], rule, self.joint
-            )
-
-        value, error, _ = refine(along, shared, self.predicting.tolerance)
-        inaccurate = (error > self.predicting.tolerance).nonzero()
-        positions = orders.argsort(-1)
-        accuracy = self.predicting.without_shared()
-        parts = [part.T for part in inaccurate.split(len(X)) if len(part)]
-        for row_index, i, feature in parts:
-            position = positions[row_index, i]
-            target = position.gather(1, feature[:, None])
-            is_target = position == target
-            visible = (position < target) & rows.present[row_index]
-            prefixes = ObservedRows(rows.X[row_index], visible | is_target, visible)
-            log_prob = self._conditionals(prefixes, accuracy)
-            value[row_index, i, feature] = log_prob[is_target]
-        log_prob = value - self.units.log_scale
-        return torch.where(rows.present[:, None], log_prob, 0.0)
-
     def _conditionals(self, rows, accuracy):
         value, error, _ = self._estimate(integrate_conditionals, rows, accuracy)
         largest = (
@@ -482,10 +366,6 @@ class IntegratedDensity(LatentDensity):
         """Return log-probabilities of hidden entries in the units of X, else 0.0."""
         is_target = rows.present & ~rows.observed
         return torch.where(is_target, log_prob - self.units.log_scale, 0.0)
-
-    def mean_chain_scores(self, X, orders):
-        joint = _JointInUnits(self.joint, self.units)
-        return prefix_scores(X, orders, joint, self.joint.n_dims, list(self.seed))
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X, "Means of latent variables")

@@ -45,7 +45,11 @@ class FittedDensityMixin(DensityMixin):
     device: str | torch.device
     n_features_in_: int
     _bound: Mapping  # the parameters that results depend on, as they were in `fit`
-    _has_chain_scores = True  # whether it offers `mean_chain_scores`
+
+    @property
+    def _hooks(self):
+        """Names of the methods of the contract that are faster than its loops."""
+        return ()
 
     # Scores
 
@@ -147,6 +151,7 @@ class FittedDensityMixin(DensityMixin):
             density, lambda rows: density.conditional_log_prob(rows, shared), X
         )
 
+    @available_if(lambda self: "mean_masked_scores" in self._hooks)
     def mean_masked_scores(self, X: ArrayLike, masks: ArrayLike) -> np.ndarray:
         """Average the masked score over rows, for each of several masks.
 
@@ -172,32 +177,7 @@ class FittedDensityMixin(DensityMixin):
             scores = density.mean_masked_scores(rows, masks, n_rows)
         return scores.cpu().numpy()
 
-    @available_if(lambda self: self._has_chain_scores)
-    def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
-        """Compute the scores along orders of the features, averaged over rows.
-
-        `MPTDeepVAE` has it unless ``conditional="encode_decode"``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-        orders : array-like of int, of shape (n_orders, n_features) or \
-                (n_orders, n_samples, n_features)
-            Orders of the features, for all rows or for each.
-
-        Returns
-        -------
-        scores : ndarray of shape (2, n_orders, n_features)
-            Given the first t features of an order, in nats: the mean score of all
-            others, and the log-probability of the next one alone.
-        """
-        X, device = self._validate_rows(X), check_device(self.device)
-        with torch_modes():
-            orders = torch.from_numpy(np.require(orders, None, ["C", "W"])).to(device)
-            scores = self._density().mean_chain_scores(as_view(X, device), orders)
-        return scores.cpu().numpy()
-
+    @available_if(lambda self: "chain_log_prob" in self._hooks)
     def chain_log_prob(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
         """Compute the log-probability of each feature given those before it.
 
@@ -224,8 +204,7 @@ class FittedDensityMixin(DensityMixin):
         arrays = (X, orders)
         if len(orders) != len(X):
             along, arrays = partial(along, order=self._tensor(orders)), (X,)
-        row_bytes = density.chain_row_bytes
-        log_prob = self._map_rows(density, along, *arrays, row_bytes=row_bytes)
+        log_prob = self._map_rows(density, along, *arrays)
         return log_prob.swapaxes(0, 1)
 
     # Imputation and samples
@@ -345,16 +324,14 @@ class FittedDensityMixin(DensityMixin):
         with torch_modes():
             return as_tensor(array, check_device(self.device))
 
-    def _map_rows(self, density, function, *arrays, dtype=None, row_bytes=None):
+    def _map_rows(self, density, function, *arrays, dtype=None):
         """Apply a function of tensors in double precision to chunks of rows.
 
-        dtype : of the result; None is what the function returns. row_bytes : memory
-        that a row takes; None is what scoring it takes.
+        dtype : of the result; None is what the function returns.
         """
         result = None
-        row_bytes = density.row_bytes if row_bytes is None else row_bytes
         with torch_modes():
-            device, n_rows = check_device(self.device), _n_rows(row_bytes)
+            device, n_rows = check_device(self.device), _n_rows(density.row_bytes)
             for start in range(0, len(arrays[0]), n_rows):
                 rows = slice(start, start + n_rows)
                 part = function(*(as_tensor(array[rows], device) for array in arrays))

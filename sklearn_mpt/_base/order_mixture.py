@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Density, Units
+from sklearn_mpt._numbers import CHUNK_BYTES
 
 
 def draw_orders(n_orders, n_features, rng):
@@ -100,7 +101,8 @@ class OrderMixture(Density):
         terms = rows.new_zeros(len(rows), *orders.shape[1:])
         positions = orders.argsort(-1)
         columns = torch.arange(X.shape[1], device=X.device)
-        for block in columns.split(self._n_at_a_time(len(X))):
+        n_at_a_time = max(1, CHUNK_BYTES // self.row_bytes // max(1, len(X)))
+        for block in columns.split(n_at_a_time):
             column, row = present[:, block].T.nonzero().T
             column = block[column]
             position = positions[row] if len(positions) > 1 else positions[:1]

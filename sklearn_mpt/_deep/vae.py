@@ -252,11 +252,6 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
         return decoder.module if isinstance(decoder, UserDecoder) else decoder
 
     @property
-    def _has_chain_scores(self):
-        bound = getattr(self, "_bound", {"conditional": self.conditional})
-        return bound["conditional"] == "importance"
-
-    @property
     def _n_features_out(self):
         return len(self.encoder_precision_)
 

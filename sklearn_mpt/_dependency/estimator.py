@@ -204,6 +204,10 @@ class MPTDependencyNetwork(TableMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
+    @property
+    def _hooks(self):
+        return ("chain_log_prob",)
+
     def _check_parameters(self, n_features):
         for name in ("classifier", "regressor"):
             if isinstance(getattr(self, name), type):

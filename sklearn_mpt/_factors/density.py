@@ -5,26 +5,17 @@ epsilon; `components` is W here, of shape (K, D). All results are computed from 
 K x K posterior precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed
 features R, so no mask needs a D x D matrix.
 
-Along an order, features become visible one after the other. Let t be the next feature.
-A rank-one update gives the posterior covariance P of z, and the residual and the
-variance of every later feature j,
-
-.. math:: c_j = w_j^\top P w_t, \quad e_j \leftarrow e_j - c_j e_t / v_t, \quad
-          v_j \leftarrow v_j - c_j^2 / v_t.
-
-For complete rows that share an order, the second moments of the rows suffice.
-
 Rounding errors grow with the ratio of the variance of features to the noise: with the
 square of the ratio in computations from second moments, and with the ratio itself in
-K x K precisions and in rank-one updates. If that is too much, slower computations are
-used, whose errors grow with the square root.
+K x K precisions. If that is too much, slower computations are used, whose errors grow
+with the square root.
 """
 
 import torch
 
 from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._factors.chains import terms_along
-from sklearn_mpt._factors.sums import double_slices, moments_of
+from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._matrices import (
     identity,
@@ -32,7 +23,8 @@ from sklearn_mpt._matrices import (
     log_determinant,
     sums_of_outer_products,
 )
-from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
+from sklearn_mpt._measure.contract import masked_score
+from sklearn_mpt._numbers import FLOAT_BYTES
 
 # Largest ratio of a feature's variance to the noise for which sums of products have an
 # error of less than 1e-6 nats (benchmarks/RESULTS.rst, "Mechanisms").
@@ -167,17 +159,25 @@ class LinearGaussian(LatentDensity):
         return self.decode(z) + self.noise_variance.sqrt() * noise
 
     def mean_masked_scores(self, X, masks, n_rows):
+        """Return the masked score averaged over rows, for each mask; (n_masks,).
+
+        n_rows : number of rows, or masks, of a chunk.
+        """
         if torch.isnan(X).any() or self.signal > MAX_RATIO:
-            return super().mean_masked_scores(X, masks, n_rows)
+            parts = X.split(n_rows)
+            return torch.stack([self._mean_score(parts, mask) for mask in masks])
         moments = moments_of(X)
         return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
 
-    def mean_chain_scores(self, X, orders):
-        if self.signal > MAX_RATIO:
-            return super().mean_chain_scores(X, orders)
-        return chain_scores(X, orders, self)
+    def _mean_score(self, parts, mask):
+        log_prob = [self.conditional_log_prob(p.double(), mask[None]) for p in parts]
+        return masked_score(torch.cat(log_prob), mask).mean()
 
     def chain_log_prob(self, X, orders):
+        """Return log p(x_j | features before j in the order); (n, n_orders, d).
+
+        orders : int, of shape (1 or n, n_orders, d).
+        """
         log_prob = _finite(terms_along(X, orders, self))
         return torch.where(X.isnan()[:, None], 0.0, log_prob)
 
@@ -304,18 +304,6 @@ class RescaledDensity(LatentDensity):
         hidden = masks.to(scores.dtype)
         return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
 
-    def mean_chain_scores(self, X, orders):
-        scores = self.density.mean_chain_scores(self._standard(X), orders)
-        following = self._log_scale(X)
-        if orders.ndim == 2:
-            following = following.mean(0)[orders]  # shape: (n_orders, d)
-        else:
-            all_orders = following.expand(len(orders), -1, -1)
-            following = all_orders.gather(2, orders).mean(1)
-        n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
-        later = following.flip(1).cumsum(1).flip(1) / n_left
-        return scores - torch.stack([later, following])
-
     def chain_log_prob(self, X, orders):
         log_prob = self.density.chain_log_prob(self._standard(X), orders)
         return log_prob - self._log_scale(X)[:, None]
@@ -332,109 +320,3 @@ def density_of(components, mean, noise_variance):
     noise = torch.ones_like(scale[0])
     standard = LinearGaussian(components / scale, torch.zeros_like(mean), noise)
     return RescaledDensity(standard, scale, mean)
-
-
-def chain_scores(X, orders, model):
-    """Return `mean_chain_scores` of the contract, (2, n_orders, d).
-
-    Units are standard deviations of the noise: fourth powers of small ones underflow.
-
-    X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
-    """
-    unit = model.noise_variance.sqrt()
-    if orders.ndim == 3 or torch.isnan(X).any():
-        return _by_rows(X, orders, model)
-    centred = ((X[part] - model.mean) / unit for part in double_slices(X))
-    second = sum(block.T @ block for block in centred) / len(X)
-    W = model.components / unit
-    return torch.stack([_by_moments(second, o, W) for o in orders], 1) - unit.log()
-
-
-def _by_moments(second, order, W):
-    """Score one order from the second moments of the rows, at a cost of O(d^2 k^2)."""
-    W, second = W[:, order], second[order][:, order]
-    n_components, n_features = W.shape
-    gram, product = W.new_zeros(n_components, n_components), torch.zeros_like(W)
-    blocks = []
-    size = max(1, CACHE_ENTRIES // W.numel())
-    for positions in torch.arange(n_features, device=W.device).split(size):
-        w = W[:, positions].T
-        grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
-        products, product = _sums_before(
-            product, w[:, :, None] * second[positions, None]
-        )
-        # With as many positions as components, W would be a batch of vectors.
-        weights, eye = W.expand(len(grams), -1, -1), identity(len(W), W)
-        p = torch.linalg.solve(grams + eye, weights)
-        variance = 1 + (W * p).sum(1)
-        observed = torch.arange(n_features, device=W.device) < positions[:, None]
-        quadratic = (products * observed[:, None]) @ W.T
-        error = second.diagonal() + (p * (quadratic @ p - 2 * products)).sum(1)
-        blocks.append(_along(normal_log_prob(error, variance), positions))
-    return torch.cat(blocks, 1)
-
-
-def _sums_before(total, terms):
-    """Return the sum of the terms before each position, and of all terms."""
-    sums = torch.cat([total[None], terms]).cumsum(0)
-    return sums[:-1], sums[-1]
-
-
-def _along(log_prob, positions):
-    """Return the mean over features from each position on, and of its own; (2, t)."""
-    n_features = log_prob.shape[1]
-    later = torch.arange(n_features, device=positions.device) >= positions[:, None]
-    scores = torch.where(later, log_prob, 0.0).sum(1) / (n_features - positions)
-    following = log_prob.gather(1, positions[:, None])[:, 0]
-    return torch.stack([scores, following])
-
-
-def _by_rows(X, orders, model):
-    """Score blocks of rows along orders, or along orders of their own.
-
-    The cost is O(n d (d + k) k) for an order.
-    """
-    if orders.ndim == 2:
-        orders = orders[:, None].expand(-1, len(X), -1)
-    sums = 0
-    for part in chunk_slices(len(X), orders[:, 0].numel(), CACHE_ENTRIES):
-        rows, block_orders = X[part], orders[:, part]
-        scores = _score_rows(
-            rows.repeat(len(block_orders), 1), block_orders.flatten(0, 1), model
-        )
-        sums = sums + scores.unflatten(2, (len(block_orders), -1)).sum(3).permute(
-            1, 2, 0
-        )
-    return sums / len(X)
-
-
-def _score_rows(X, order, model):
-    """Score each row along its own order, by rank-one updates; (d, 2, n)."""
-    unit = model.noise_variance.sqrt()
-    W = model.components / unit
-    n_features = W.shape[1]
-    # Residuals and variances of the features to come, in the order of each row.
-    error = ((X - model.mean) / unit).gather(1, order)
-    present = (~torch.isnan(error)).to(error.dtype)
-    error = error.nan_to_num_()
-    variance = (1 + (W**2).sum(0))[order]
-    covariance = identity(len(W), W).repeat(len(X), 1, 1)
-    scores = error.new_empty(n_features, 2, len(X))
-    n_left = torch.arange(n_features, 0, -1, device=X.device)
-    later = present.flip(1).cumsum(1).flip(1) / n_left
-    log_unit = torch.stack([later.T, present.T], 1) * unit.log()
-    for t in range(n_features):
-        log_prob = normal_log_prob(error**2, variance).mul_(present)
-        scores[t, 0] = log_prob.sum(1) / (n_features - t)
-        scores[t, 1] = log_prob[:, 0]
-        # A missing feature does not change the posterior.
-        gain = present[:, :1] / variance[:, :1]
-        # For small matrices this is faster than batched products.
-        p = (covariance * W.T[order[:, t], None]).sum(2)
-        change = (p @ W).gather(1, order[:, t + 1 :])
-        error = torch.addcmul(error[:, 1:], change, gain * error[:, :1], value=-1)
-        variance = torch.addcmul(variance[:, 1:], change.square_(), gain, value=-1)
-        variance.clamp_(min=1)
-        covariance.addcmul_((p * gain)[:, :, None], p[:, None], value=-1)
-        present = present[:, 1:]
-    return scores - log_unit

@@ -8,11 +8,10 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 import torch
 
 from sklearn_mpt._base.density import LatentDensity, torch_modes
-from sklearn_mpt._integration.chain_scores import totals_along
 from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, PriorGrid
 from sklearn_mpt._integration.quadrature import mean_and_covariance, moments
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
-from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, TINY, chunk_slices
+from sklearn_mpt._numbers import FLOAT_BYTES, TINY
 from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 # Smaller errors of integration, in nats, are reported as 0, as for linear models.
@@ -195,37 +194,3 @@ class ItemDensity(LatentDensity):
         cell = rng.random((len(X), n_draws, self.items.n_dims)) - 0.5
         z = self.grid.z[chosen] + X.new_tensor(cell * self.grid.steps)
         return z @ self.root
-
-    def chain_log_prob(self, X, orders):
-        orders = orders.expand(len(X), -1, -1)
-        terms = X.new_empty(orders.shape)
-        items = torch.arange(self.n_items, device=X.device)
-        row_entries = len(self.grid.z) * (self.n_items + 1)
-        for part in chunk_slices(len(X), row_entries, CACHE_ENTRIES):
-            missing = X[part].isnan()
-            table = self.table[items, X[part].nan_to_num().long()]
-            table.masked_fill_(missing[..., None], 0.0)
-            for order, along in zip(
-                orders[part].unbind(1), terms[part].unbind(1), strict=True
-            ):
-                total, _ = totals_along(table, order, self.log_weight)
-                along.scatter_(1, order, total.diff(dim=1))
-        return terms
-
-    def _chain_sums(self, X, order):
-        n_rows, d = X.shape
-        codes, present = X.nan_to_num().long(), ~X.isnan()
-        joint = self.log_weight.expand(n_rows, -1).clone()
-        is_target, scores = present.clone(), X.new_zeros(2, d)
-        row_index = torch.arange(n_rows, device=X.device)
-        for t in range(d):
-            probs = self.answer_probs(joint.softmax(1))
-            log_prob = self._log_prob_of(X, probs, is_target)
-            item = order[:, t]
-            scores[0, t] = log_prob.sum() / (d - t)
-            scores[1, t] = log_prob[row_index, item].sum()
-            observed = present[row_index, item][:, None]
-            terms = self.table[item, codes[row_index, item]]
-            joint += torch.where(observed, terms, 0.0)
-            is_target[row_index, item] = False
-        return scores

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._base.density import Density, IntegratedDensity, Units
+from sklearn_mpt._base.density import IntegratedDensity, Units
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._integration.integrals import (
     IMPORTANCE_POINTS,
@@ -150,9 +150,6 @@ class RowNodesDensity(IntegratedDensity, ItemDensity):
     def is_open(self, X):
         return ItemDensity.is_open(self, X)  # no answer is an interval
 
-    def chain_log_prob(self, X, orders):
-        return Density.chain_log_prob(self, X, orders)  # rows share no nodes
-
     def expect(self, X):
         answer_prob = self._average(self._flat_probs, X, "Probabilities")
         return self.most_probable(answer_prob.unflatten(1, self.prob.shape[:2]), X)
@@ -217,9 +214,6 @@ class SampledItemDensity(RowNodesDensity):
 
     def conditional_log_prob(self, X, mask):
         return self._joined("conditional_log_prob", X, mask.expand_as(X))
-
-    def chain_log_prob(self, X, orders):
-        return self._joined("chain_log_prob", X, orders.expand(len(X), -1, -1))
 
     def expect(self, X):
         return self._joined("expect", X)

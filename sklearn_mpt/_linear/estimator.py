@@ -38,6 +38,11 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
     def _model(self) -> LinearModel:
         """The linear model, a `GaussianModel` or an `IntegratedModel`."""
 
+    @property
+    def _hooks(self):
+        is_gaussian = hasattr(self, "mean_")
+        return ("mean_masked_scores", "chain_log_prob") if is_gaussian else ()
+
     def _check_parameters(self, n_features):
         self._model.check(n_features)
 

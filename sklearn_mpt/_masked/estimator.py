@@ -264,6 +264,10 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
     def _likelihood(self):
         return self._likelihood_by_column()
 
+    @property
+    def _hooks(self):
+        return ("chain_log_prob",)
+
     def _check_parameters(self, n_features):
         check_widths(self.hidden_layer_sizes)
         read_blocks(self.mask_blocks, self._table_names or range(n_features))

@@ -7,23 +7,18 @@ The result has the shape of X. At entries that are hidden and present it is a
 log-probability in nats, -inf for an event of probability 0; NaN and inf are refused. At
 other entries it is not used. A torch module gets tensors instead of arrays.
 
-Three more methods are optional. They make scores faster and must not change them;
+Two more methods are optional. They make scores faster and must not change them;
 without them, ``conditional_log_prob`` is called in a loop. The array X that they get is
 read-only:
 
 ``mean_masked_scores(X, masks)``
     The masked score averaged over rows, for each mask; array (n_masks,).
-``mean_chain_scores(X, orders)``
-    Scores along orders of the features, which become visible one after the other.
-    `orders` holds integers of shape (n_orders, n_features), or (n_orders, n_samples,
-    n_features) with an order for each row. Returns an array (2, n_orders, n_features)
-    of averages over rows. At position t of each order it has the masked score of all
-    features not among the first t, and the log-probability of the next feature alone,
-    both given the first t features.
 ``chain_log_prob(X, orders)``
-    The terms along such orders for each row: array (n_orders, n_samples, n_features).
-    It has the log-probability of each feature given those before it in the order, and
-    0.0 where the feature is missing.
+    Log-probabilities along orders of the features, which become visible one after the
+    other. `orders` holds integers of shape (n_orders, n_features), or (n_orders,
+    n_samples, n_features) with an order for each row. Returns an array (n_orders,
+    n_samples, n_features). It has the log-probability of each feature given those
+    before it in the order, and 0.0 where the feature is missing.
 
 Another optional method returns whether log-probabilities are densities:
 
@@ -49,8 +44,6 @@ It has these methods instead, with the arguments of the public functions:
 ``_score_samples_on_masks(X, random_state, n_jobs)``
     Returns the score of each row for `compare_lml`, with masks that depend on the seed.
 """
-
-from functools import partial
 
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
@@ -322,29 +315,6 @@ def loop_over_masks(model, rows, masks):
     )
 
 
-def mean_chain_scores(model, rows, orders):
-    """Average the scores along orders over rows; shape (2, n_orders, n_features)."""
-    rows = Rows.from_table(rows)
-    if hasattr(model, "mean_chain_scores"):
-        scores = as_array(model.mean_chain_scores(rows.readonly_view(), orders))
-        shape = (2, len(orders), rows.shape[1])
-        return _check_scores(scores, shape, "mean_chain_scores")
-    conditional = CheckedConditional(model)
-    return np.stack([_loop_over_order(conditional, rows, order) for order in orders], 1)
-
-
-def _loop_over_order(conditional, rows, order):
-    """Compute `mean_chain_scores` of one order with one call per feature."""
-    positions = np.argsort(order, axis=-1)
-    scores = np.empty((2, positions.shape[-1]))
-    for t in range(positions.shape[-1]):
-        mask = positions >= t
-        log_prob = hidden_log_prob(conditional, rows, mask)
-        scores[0, t] = masked_score(log_prob, mask).mean()
-        scores[1, t] = np.where(positions == t, log_prob, 0.0).sum(1).mean()
-    return scores
-
-
 def chain_log_prob(conditional, rows, orders):
     """Compute log p(x_j | features before j); (n_orders, n_samples, n_features).
 
@@ -357,23 +327,12 @@ def chain_log_prob(conditional, rows, orders):
         return _check_scores(terms, shape, "chain_log_prob")
     terms = np.empty(shape)
     for order, along in zip(orders, terms, strict=True):
-        fill_along_order(partial(hidden_log_prob, conditional, rows), order, along)
+        places = order.argsort(-1)
+        for place in range(shape[2]):
+            is_next = np.broadcast_to(places == place, rows.shape)
+            log_prob = hidden_log_prob(conditional, rows, places >= place)
+            along[is_next] = log_prob[is_next]
     return terms
-
-
-def fill_along_order(log_prob_given, order, terms):
-    """Write the log-probability of each feature given those before it into `terms`.
-
-    Arrays, or tensors.
-
-    log_prob_given : callable, from a mask to log-probabilities (n, d). order : (d,), or
-    (n, d) with an order for each row. terms : (n, d), by feature.
-    """
-    positions = order.argsort(-1)
-    for position in range(positions.shape[-1]):
-        is_next = positions == position
-        features = is_next if is_next.ndim == 2 else (slice(None), is_next)
-        terms[features] = log_prob_given(positions >= position)[features]
 
 
 def row_blocks(rows):

@@ -27,9 +27,6 @@ class MaskNoise:
         -inf.
     degrees : ndarray of shape (n_sizes,)
         Degrees of freedom of that estimate, if all strata vary alike.
-    is_linked : bool
-        Whether all sizes use the same draws (orders), so that contrasts of the same
-        index are errors of the same draw.
     draw : tuple
         Identifies the masks. Curves with equal `draw` can be subtracted.
     n_strata : int
@@ -39,7 +36,6 @@ class MaskNoise:
 
     contrasts: np.ndarray
     degrees: np.ndarray
-    is_linked: bool
     draw: tuple = ()
     n_strata: int = 1
 
@@ -53,8 +49,6 @@ class MaskNoise:
         The degrees of freedom take the variance of each stratum of each size into
         account: they are few if a few rows cause most of the variance.
         """
-        if self.is_linked:
-            return np.linalg.norm(weights @ self.contrasts), self.degrees[0]
         n_sizes, n_contrasts = self.contrasts.shape
         shape = n_sizes, n_contrasts // self.n_strata, self.n_strata
         by_stratum = self.contrasts.reshape(shape)

@@ -12,7 +12,6 @@ from sklearn_mpt._measure.contract import (
     CheckedConditional,
     hidden_log_prob,
     masked_score,
-    mean_chain_scores,
     mean_masked_scores,
 )
 from sklearn_mpt._measure.curve import MaskNoise, size_weights
@@ -21,11 +20,9 @@ from sklearn_mpt._measure.masks import (
     MaskBlocks,
     child_generator,
     count_masks,
-    count_orders,
     draw_distinct,
     draw_distinct_per_row,
     draw_in_blocks,
-    draw_order,
     draw_partitions,
     neighbouring_std,
     split_total,
@@ -42,10 +39,6 @@ N_STRATA = 8
 # one are the degrees of freedom of their variance for each row. Student's t with four
 # is 1.4 times as wide as the normal distribution.
 N_SETS = 5
-# With fewer chains, coefficients are not estimated but 1 / n_sizes. The error of one
-# over the other n - 1 chains adds 1 / (n - 4) of the variance that its control leaves,
-# if scores are normal: half of it for six.
-MIN_CHAINS_FOR_REGRESSION = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,59 +76,6 @@ class Measurement:
 
 def _with_rows(function, measurement, rows, tasks):
     return function(replace(measurement, rows=rows), tasks)
-
-
-def chain(measurement):
-    """Score nested masks along random orders.
-
-    The log-probability of the next feature alone is the control variate.
-    """
-    n_all = count_orders(measurement.shape[1])
-    n_orders = min(measurement.n_masks, n_all)
-    along = np.stack(measurement.map(_score_orders, range(n_orders)), axis=1)
-    later, following = along[..., ::-1]  # index by size - 1, not by position
-    scores = _controlled(later, following, n_all)[:, measurement.sizes - 1]
-    means, contrasts = contrasts_of_mean(scores, np.ones(n_orders), n_all)
-    return means, MaskNoise(contrasts.T, np.full(len(means), n_orders - 1), True)
-
-
-def _score_orders(measurement, indices):
-    n_rows = measurement.shape[0] if measurement.per_row else 1
-    scores, order_entries = [], n_rows * measurement.shape[1]
-    for part in chunk_slices(len(indices), order_entries, CHUNK_ENTRIES):
-        orders = np.stack([
-            draw_order(index, measurement.seed, n_rows, measurement.shape[1])
-            for index in indices[part]
-        ])  # fmt: skip
-        orders = orders if measurement.per_row else orders[:, 0]
-        means = mean_chain_scores(measurement.model, measurement.rows, orders)
-        scores += list(np.swapaxes(means, 0, 1))
-    return scores
-
-
-def _controlled(later, following, n_all):
-    """Subtract the control variate of each chain from its scores.
-
-    later : mean log-probability of all features to come, (n_orders, n_sizes).
-    following : that of the next feature alone, of the same shape. Their sums along a
-    chain have the same expectation, so the difference of the sums, the control variate,
-    has mean 0. Its coefficient for each size is that of a regression over the other
-    chains, which keeps the scores unbiased. If the conditionals belong to a joint
-    density, the coefficients add up to 1 and the scores to its logarithm.
-    """
-    if not np.isfinite(later).all():  # a row has probability 0; the sum is -inf
-        return later
-    n_others = len(later) - 1
-    error = (later - following).sum(axis=1, keepdims=True)
-    coefficients = np.full_like(later, 1 / later.shape[1])
-    if n_all == np.inf and n_others + 1 >= MIN_CHAINS_FOR_REGRESSION:
-        x, y = error - error.mean(), later - later.mean(axis=0)
-        # Sums over the other chains about their own means, from sums over all chains.
-        leave_out = 1 + 1 / n_others
-        products = (x * y).sum(axis=0) - leave_out * x * y
-        squares = (x**2).sum() - leave_out * x**2
-        coefficients = np.divide(products, squares, out=coefficients, where=squares > 0)
-    return later - coefficients * error
 
 
 def independent(measurement):
@@ -300,4 +240,4 @@ def _collect_sizes(parts, degrees, n_strata=1):
     for row, (_, part_contrasts) in zip(contrasts, parts, strict=True):
         row[: len(part_contrasts)] = part_contrasts
     means = np.array([mean for mean, _ in parts])
-    return means, MaskNoise(contrasts, np.array(degrees), False, n_strata=n_strata)
+    return means, MaskNoise(contrasts, np.array(degrees), n_strata=n_strata)

@@ -24,7 +24,7 @@ from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
-DESIGNS = ["auto", "all", "chain", "balanced", "independent"]
+DESIGNS = ["auto", "all", "balanced", "independent"]
 # With so many features, `draw_distinct` lists at most 924 masks of a size.
 MAX_FEATURES_FOR_ALL = 12
 
@@ -73,19 +73,15 @@ def mpt_curve(
     n_masks : int, default=None
         Number of masks of each size, at most as many as exist. None is 10, or the
         `n_masks` of `MPTScorer`. Must be None with ``design="all"``.
-    design : {"auto", "all", "chain", "balanced", "independent"}, default="auto"
+    design : {"auto", "all", "balanced", "independent"}, default="auto"
         How masks are drawn. "all": none are drawn, because all that exist are scored,
-        without any error; for at most 12 features, which have 4,095 masks. "chain":
-        along `n_masks` random orders of the features, each mask hides the features that
-        come later; the log-probability of the next feature alone serves as a control
-        variate, so the sum has no error if the conditionals are exact. "balanced": each
-        row gets masks of its own, and those of one size hide all features about equally
-        often, if the function takes a mask for each row and, in a trial on a few rows,
-        its results change with the visible entries; otherwise as "independent".
-        "independent": masks of each size are drawn independently, as in [1]_, without
-        repetition. "auto": "chain" if the model has a method `mean_chain_scores` and
-        `mask_sizes` is None, else "balanced". If entries are missing, "chain" draws
-        orders for each row, and so it does for functions that take masks for each.
+        without any error; for at most 12 features, which have 4,095 masks. "balanced":
+        each row gets masks of its own, and those of one size hide all features about
+        equally often, if the function takes a mask for each row and, in a trial on a
+        few rows, its results change with the visible entries; otherwise as
+        "independent". "independent": masks of each size are drawn independently, as in
+        [1]_, without repetition. "auto": "balanced", or "independent" with
+        `mask_blocks` or ``allocation="neyman"``.
     allocation : {"equal", "neyman"}, default="equal"
         How the masks are divided among the sizes. "neyman" keeps their total number and
         draws more of them at sizes where scores vary more, in proportion to the
@@ -166,10 +162,9 @@ def mpt_curve(
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
     names = feature_names(estimator, X)
     blocks = read_blocks(mask_blocks, names or range(rows.shape[1]))
-    is_chain = mask_sizes is None and hasattr(estimator, "mean_chain_scores")
     check_choice(design, "design", DESIGNS)
     is_all = design == "all"
-    design = _choose_design(design, allocation, blocks, is_chain)
+    design = _choose_design(design, allocation, blocks)
     if is_all:
         n_masks = _count_for_all(n_masks, rows.shape[1])
         random_state = 0  # it decides in which order masks are added up, no more
@@ -209,7 +204,7 @@ def _check_ragged(mask_sizes, design, allocation):
         )
 
 
-def _choose_design(design, allocation, blocks, is_chain):
+def _choose_design(design, allocation, blocks):
     """Return the name of the function in `designs` to call."""
     check_choice(allocation, "allocation", ["equal", "neyman"])
     if blocks is not None and design not in ("auto", "independent"):
@@ -224,7 +219,7 @@ def _choose_design(design, allocation, blocks, is_chain):
             )
         return "neyman"
     if design == "auto" and blocks is None:
-        return "chain" if is_chain else "balanced"
+        return "balanced"
     # All masks are independent ones, without repetition, as many as there are.
     return "independent" if design in ("all", "auto") else design
 
@@ -245,17 +240,13 @@ def _count_for_all(n_masks, n_features):
 def _is_per_row(estimator, rows, design):
     """Return whether to draw masks for each row.
 
-    If no entries are missing, chains, and balanced masks of models with a hook, are the
-    same for all rows, which can then share computations.
+    Complete rows of models with a hook share masks, and computations with them.
     """
-    if design not in ("chain", "balanced"):
+    if design != "balanced":
         return False
-    hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
-    if not hasattr(estimator, hook):
-        return takes_row_masks(CheckedConditional(estimator), rows)
-    if rows.missing is None:
+    if rows.missing is None and hasattr(estimator, "mean_masked_scores"):
         return False
-    return design == "chain" or takes_row_masks(CheckedConditional(estimator), rows)
+    return takes_row_masks(CheckedConditional(estimator), rows)
 
 
 def _identify(measurement, design, noise):

@@ -273,18 +273,6 @@ class PipelineModel(FittedPipeline):
         mean = np.where(masks, log_derivative.mean(axis=0), 0.0)
         return scores + masked_score(mean, masks)
 
-    @_last_has("mean_chain_scores")
-    def mean_chain_scores(self, X, orders):
-        X, log_derivative = self._transform(X)
-        orders = np.asarray(orders)
-        rows = np.broadcast_to(log_derivative, (len(orders), *log_derivative.shape))
-        all_orders = orders if orders.ndim == 3 else orders[:, None]
-        following = np.take_along_axis(rows, all_orders, axis=2).mean(axis=1)
-        left = following[:, ::-1].cumsum(axis=1)[:, ::-1]
-        left = left / np.arange(left.shape[1], 0, -1)
-        scores = np.asarray(self.model.mean_chain_scores(X, orders))
-        return scores + np.stack([left, following])
-
     @_last_has("chain_log_prob")
     def chain_log_prob(self, X, orders):
         X, log_derivative = self._transform(X)

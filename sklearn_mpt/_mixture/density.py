@@ -22,8 +22,8 @@ from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._likelihoods.interval import is_open
 from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
-from sklearn_mpt._mixture.patterns import Patterns, pattern_order
-from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, FLOAT_BYTES, chunk_slices
+from sklearn_mpt._mixture.patterns import Patterns
+from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, FLOAT_BYTES
 from sklearn_mpt._probabilities import drawn_codes
 
 
@@ -145,11 +145,6 @@ class MixtureDensity(Density):
         n_numbers = self._gaussians.pattern_numbers + 8 * self.layout.n_features + 8
         return FLOAT_BYTES * len(self.components.weights) * n_numbers
 
-    @property
-    def chain_row_bytes(self):
-        # Matrices of patterns are computed for blocks of rows.
-        return FLOAT_BYTES * len(self.components.weights) * 8 * self.layout.n_features
-
     def blocks(self, observed):
         """Yield slices of rows that stay within the memory for rows and for patterns.
 
@@ -241,50 +236,6 @@ class MixtureDensity(Density):
         entries = self.entry_log_prob(X, given)
         log_prob = (given.log_responsibility[..., None] + entries).logsumexp(1)
         return torch.where(hidden, log_prob, 0.0)
-
-    def chain_log_prob(self, X, orders):
-        present = ~X.isnan()
-        by_pattern = pattern_order(present[:, self.layout.gaussian])
-        X, present = X[by_pattern], present[by_pattern]
-        if len(orders) == 1:
-            parts = self.parts(present)
-        else:
-            orders = orders[by_pattern]
-            slices = chunk_slices(len(X), self.row_bytes, CHUNK_BYTES)
-            parts = [(block, None) for block in slices]
-        terms = X.new_empty(len(X), *orders.shape[1:])
-        for block, patterns in parts:
-            rows, observed = X[block], present[block]
-            entries = self._other_entries(rows)
-            for i, order in enumerate(orders.unbind(1)):
-                order = order if len(order) == 1 else order[block]
-                terms[block, i] = self._terms_along(
-                    rows, observed, entries, order, patterns
-                )
-        return torch.empty_like(terms).index_copy_(0, by_pattern, terms)
-
-    def _terms_along(self, X, observed, entries, order, patterns):
-        """Return the terms of rows along an order (1 or n, d), or orders; (n, d).
-
-        entries : log p(entry | component) of other columns, (n, K, d - g).
-        """
-        columns = self.layout.gaussian
-        positions = order.argsort(1)[:, columns]
-        log_prob = self._everywhere(
-            self._gaussians.terms_along(
-                X[:, columns], observed[:, columns], positions, patterns
-            ),
-            entries,
-        )
-        along = log_prob.where(observed[:, None], 0.0)
-        order = order.expand(len(X), -1)
-        along = along.gather(2, order[:, None].expand_as(along))
-        joint = self.components.weights.log()[:, None] + along.cumsum(2)
-        responsibility = (joint - along).log_softmax(1)
-        terms = (responsibility + along).logsumexp(1)
-        return torch.where(
-            observed, torch.empty_like(terms).scatter_(1, order, terms), 0.0
-        )
 
     def is_open(self, X):
         return is_open(X)

@@ -66,39 +66,6 @@ class DenseGaussians:
         log_prob = -0.5 * (white.square_().sum(2) + log_det + size)
         return DenseConditioned(self, log_prob.T, deviation, covariance, patterns)
 
-    def terms_along(self, X, observed, positions, patterns=None):
-        """Return log p(entry | observed entries before it in an order), (n, K, g).
-
-        It is 0.0 where not observed. A triangular root of the covariance in that order
-        makes deviations independent. It comes from `root` by reflections, because sums
-        of products would lose the digits of small variances.
-
-        X, observed : shape (n, g). positions : of the columns in the order, int, of
-        shape (1 or n, g). patterns : those of `observed`, if rows have the same order;
-        None if each row has its own.
-        """
-        distinct = observed if patterns is None else patterns.distinct
-        # Columns that are not observed come last, so that no entry depends on them.
-        order = torch.where(
-            distinct, positions, torch.iinfo(positions.dtype).max
-        ).argsort(1)
-        upper = torch.linalg.qr(self.root[:, order].mT, mode="r").R
-        whitening = inverse_of_lower(upper.mT)
-        log_size = upper.diagonal(dim1=2, dim2=3).abs().log()
-        deviation = torch.where(observed, X, 0.0) - self.means[:, None]
-        deviation *= observed
-        if patterns is None:
-            row_order = order.expand(len(deviation), -1, -1)
-            ordered = deviation.gather(2, row_order)[..., None]
-            white = (whitening @ ordered)[..., 0]
-        else:
-            row_order = order[patterns.pattern_index].expand(len(deviation), -1, -1)
-            white = patterns.multiply(whitening, deviation.gather(2, row_order))
-            log_size = log_size[:, patterns.pattern_index]
-        log_prob = -0.5 * (LOG_2PI + white.square_()) - log_size
-        by_column = torch.empty_like(log_prob).scatter_(2, row_order, log_prob)
-        return torch.where(observed, by_column, 0.0).transpose(0, 1)
-
     def draw(self, k, noise):
         """Draw rows from components k, (n,); noise : (n, g)."""
         return self.means[k] + (self.root[k] @ noise[..., None])[..., 0]
@@ -253,12 +220,6 @@ class DiagonalGaussians:
             more = torch.where(is_interval, log_prob_of(X, *normals), 0.0)
             log_prob = log_prob + more.sum(2).T
         return DiagonalConditioned(self, log_prob, residual, squares, seen)
-
-    def terms_along(self, X, observed, positions, patterns=None):
-        """Return log p(entry | component), (n, K, g); see `DenseGaussians`."""
-        X = torch.where(observed, X, 0.0)[:, None]
-        log_prob = log_prob_of(X, self.means, self.variances)
-        return torch.where(observed[:, None], log_prob, 0.0)
 
     def draw(self, k, noise):
         return self.means[k] + self.variances.sqrt()[k] * noise

@@ -244,7 +244,7 @@ class TextScores:
                 blocks.append(weight * score.size_contrasts[self._columns(rates, n)])
         contrasts = np.concatenate(blocks, axis=1)
         degrees = np.full(len(rates), contrasts.shape[1] - (len(blocks) - 1))
-        return MaskNoise(contrasts, degrees, False, self._identity())
+        return MaskNoise(contrasts, degrees, self._identity())
 
     def noise_of_terms(self, weights):
         """Return the weighted noise of the terms of all texts; each term has a row."""
@@ -258,7 +258,7 @@ class TextScores:
         if self.draw.moderation is not None and np.sum(contrasts**2) > 0:
             variance = self._calibrated(weights).sum()
             contrasts *= np.sqrt(variance / np.sum(contrasts**2))
-        return MaskNoise(contrasts, np.array(degrees), False, self._identity())
+        return MaskNoise(contrasts, np.array(degrees), self._identity())
 
     def _columns(self, rates, n_units):
         """Return the indices of the mask sizes of a window at these rates."""

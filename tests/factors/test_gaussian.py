@@ -715,7 +715,7 @@ def assert_close_up_to_rounding(actual, expected, X, noise):
 @pytest.mark.parametrize("n_dims", [1, 3, N_FEATURES])
 @pytest.mark.parametrize("noise", [1e-14, 1e-9, 1e-6, 1e-2])
 def test_rows_far_out_score_alike_by_every_route(n_dims, noise):
-    """Joint, chain rule, chains of rows and of moments; along components, and off."""
+    """Joint, conditionals, moments, rank-one updates; along components, and off."""
     rng = np.random.default_rng(4)
     W, mean = rng.normal(size=(n_dims, N_FEATURES)), rng.normal(size=N_FEATURES)
     model = LinearGaussian(*map(torch.tensor, (W, mean, np.array(noise))))
@@ -738,20 +738,7 @@ def test_rows_far_out_score_alike_by_every_route(n_dims, noise):
             own = masked_score(log_prob, masks)
             scores = model.mean_masked_scores(X, masks, 10)
             assert_close(scores, own)
-            for orders in (order[None], order[None, None]):  # by moments, and by rows
-                scores = model.mean_chain_scores(X, orders)[:, 0]
-                assert_close(scores[0], own)
-                assert_close(scores[1].sum(), expected)
-
-
-def test_as_many_components_as_features_have_the_chains_of_any_number():
-    """Matrices over places are square then: they must not be taken for vectors."""
-    rng = np.random.default_rng(0)
-    W, mean = rng.normal(size=(4, 4)), rng.normal(size=4)
-    model = LinearGaussian(*map(torch.tensor, (W, mean, np.array(0.3))))
-    X = torch.tensor(rng.normal(size=(10, 4)))
-    scores = model.mean_chain_scores(X, torch.tensor([[2, 0, 3, 1]]))
-    assert_allclose(scores[1].sum(), model.lml(X)[0].mean())
+            assert_close(model.chain_log_prob(X, order[None, None]).sum(), expected)
 
 
 @pytest.mark.parametrize("size", [1e154, 1e200, 1e308])

@@ -210,7 +210,8 @@ def test_conditionals_are_ratios_of_sums_of_rows():
         expected = prob[seen & (rows[:, j] == row[0, j])].sum() / prob[seen].sum()
         assert_allclose(np.exp(found[j]), expected)
     assert_allclose(found[[0, 1, 3]], 0)
-    assert_allclose(mpt_curve(model, rows[:40], n_masks=3).lml, model.score(rows[:40]))
+    curve = mpt_curve(model, rows[:40], design="all")
+    assert_allclose(curve.lml, model.score(rows[:40]))
 
 
 def test_gaps_are_filled_with_the_median_and_nominal_ones_with_the_mode():

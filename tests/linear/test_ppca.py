@@ -164,7 +164,7 @@ def test_loss_curve_estimates_the_objective():
     fixed = MPTProbabilisticPCA(mask_rate=0.2, random_state=0).fit(X)
     curve = mpt_curve(fixed, X, n_masks=1000, random_state=0)
     assert_allclose(-uniform.loss_curve_[-1], uniform.score(X), atol=1e-6)
-    assert abs(-np.mean(fixed.loss_curve_[-5:]) - curve.fixed_rate(0.2)) < 0.1
+    assert abs(-np.mean(fixed.loss_curve_[-3:]) - curve.fixed_rate(0.2)) < 0.1
     assert abs(curve.bias(0.2)) > 0.3
 
 
@@ -332,9 +332,8 @@ def test_units_of_rows_do_not_matter_to_curves(unit, has_gaps):
     if has_gaps:
         X[rng.random(X.shape) < 0.1] = np.nan
     model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
-    for design in ("chain", "all"):
-        lml = mpt_curve(model, X, design=design, random_state=0).lml
-        assert_allclose(lml, model.score(X), rtol=1e-10)
+    lml = mpt_curve(model, X, design="all").lml
+    assert_allclose(lml, model.score(X), rtol=1e-10)
 
 
 def test_one_feature():

@@ -10,11 +10,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from recorder import Recorder
-from reference import conditional_log_density, covariance_of, scores_of_orders
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
 
-DESIGNS = ["chain", "balanced", "independent"]
+DESIGNS = ["balanced", "independent"]
 
 
 def model_of(n_features, n_components=2, n_rows=20, seed=0):
@@ -30,7 +29,7 @@ def model_of(n_features, n_components=2, n_rows=20, seed=0):
 
 
 def no_joint(X, mask):
-    """Conditionals that no joint density has: chains do not sum to a constant."""
+    """Conditionals that no joint density has."""
     visible = np.where(mask, 0.0, X)
     mean = visible.sum(axis=1, keepdims=True) / (~mask).sum(-1, keepdims=True).clip(1)
     weight = 1 + 0.5 * np.cos(np.arange(X.shape[1]))
@@ -55,59 +54,15 @@ def z_scores(function, X, truth, n_seeds, **options):
     return error, np.array([c.lml_std_error for c in curves]), np.mean(covers)
 
 
-@pytest.mark.parametrize("has_gaps", [False, True])
-@pytest.mark.parametrize("per_row", [False, True])
-def test_chain_scores_are_those_of_the_conditionals(has_gaps, per_row):
-    model, X = model_of(7, 3)
-    rng = np.random.default_rng(1)
-    if has_gaps:
-        X[rng.random(X.shape) < 0.3] = np.nan
-        X[0] = np.nan
-    shape = (2, len(X), 7) if per_row else (2, 7)
-    orders = rng.permuted(np.broadcast_to(np.arange(7), shape), axis=-1)
-    scores = model.mean_chain_scores(X, orders)
-    expected = scores_of_orders(model.conditional_log_prob, X, orders)
-    assert_allclose(scores, expected, rtol=1e-10, atol=1e-12)
-    assert_allclose(scores[1].sum(axis=1), model.score(X))
-
-
-def test_chain_scores_against_scipy():
-    model, X = model_of(5)
-    order = np.array([3, 0, 4, 1, 2])
-    scores = model.mean_chain_scores(X, order[None])[:, 0]
-    for t in range(5):
-        mask = np.isin(np.arange(5), order[t:])
-        expected = conditional_log_density(X, mask, model.mean_, covariance_of(model))
-        assert_allclose(scores[0, t], expected.sum(1).mean() / (5 - t))
-        assert_allclose(scores[1, t], expected[:, order[t]].mean())
-
-
-@pytest.mark.parametrize("n_masks", [1, 2, 10])
-@pytest.mark.parametrize("has_gaps", [False, True])
-def test_a_chain_has_the_exact_area(n_masks, has_gaps):
-    model, X = model_of(9, 3)
-    if has_gaps:
-        X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
-    curve = mpt_curve(model, X, n_masks=n_masks, random_state=0)
-    assert_allclose(curve.lml, model.score(X), rtol=1e-10)
-    assert_allclose(curve.scores.sum(), curve.lml)
-    assert (
-        np.isnan(curve.lml_std_error) if n_masks == 1 else curve.lml_std_error < 1e-10
-    )
-
-
 def test_designs_agree_on_every_size():
     model, X = model_of(8, 3)
     exact = mpt_curve(model, X, n_masks=100, design="independent", random_state=0)
     assert exact.std_errors.max() == 0  # there are no more masks of any size
-    for design in ("chain", "balanced"):
-        curves = [
-            mpt_curve(model, X, n_masks=8, design=design, random_state=seed)
-            for seed in range(60)
-        ]
-        error = np.array([curve.scores for curve in curves]) - exact.scores
-        spread = error.std(axis=0, ddof=1) / np.sqrt(60)
-        assert np.all(np.abs(error.mean(axis=0)) <= 4.5 * spread + 1e-12)
+    function = model.conditional_log_prob
+    curves = [mpt_curve(function, X, n_masks=8, random_state=s) for s in range(60)]
+    error = np.array([curve.scores for curve in curves]) - exact.scores
+    spread = error.std(axis=0, ddof=1) / np.sqrt(60)
+    assert np.all(np.abs(error.mean(axis=0)) <= 4.5 * spread + 1e-12)
 
 
 @pytest.mark.parametrize("has_gaps", [False, True])
@@ -168,15 +123,12 @@ def test_what_does_not_go_with_all_masks_is_refused(n_features, options, message
 @pytest.mark.parametrize(
     ("design", "n_masks", "n_features", "shared"),
     [
-        ("chain", 3, 8, False),
-        ("chain", 10, 8, False),
         ("balanced", 3, 10, False),
         ("balanced", 10, 10, False),
         ("balanced", 3, 10, True),
         ("balanced", 10, 10, True),
         ("independent", 3, 8, True),
         ("independent", 10, 8, True),
-        ("chain", 3, 3, False),
         ("balanced", 2, 3, False),
         ("independent", 2, 4, True),
     ],
@@ -221,28 +173,9 @@ def test_errors_are_those_of_samples_without_repetition(n_drawn):
     assert_allclose(curve.std_errors, np.sqrt(variance), atol=1e-15)
 
 
-def test_slopes_of_controls_come_from_the_other_chains():
-    rng = np.random.default_rng(0)
-    later, following = rng.normal(size=(2, 7, 8)) + np.arange(8)
-    later += following
-    recorder = Recorder(terms=np.stack([later, following]))
-    curve = mpt_curve(recorder, np.zeros((2, 8)), n_masks=7, random_state=0)
-    error = (later - following).sum(1)
-    controlled = later.copy()
-    for i in range(7):
-        others = np.arange(7) != i
-        for j in range(8):
-            slope = np.polyfit(error[others], later[others, j], 1)[0]
-            controlled[i, j] -= slope * error[i]
-    assert_allclose(curve.scores, controlled.mean(axis=0)[::-1])
-    spread = controlled.std(axis=0, ddof=1)[::-1]
-    assert_allclose(curve.std_errors, spread / np.sqrt(7))
-
-
 @pytest.mark.parametrize(
     ("design", "shared", "degrees"),
     [
-        ("chain", True, 4),  # 5 orders
         ("independent", True, 4),  # 5 masks
         ("balanced", True, 4),  # 5 masks
         ("balanced", False, 8),  # 8 strata of rows, 2 sets
@@ -262,8 +195,7 @@ def test_degrees_of_freedom_are_those_of_the_variance(design, shared, degrees):
     def model():
         if not shared:
             return hashed
-        terms = rng.normal(size=(2, 5, 10))
-        return Recorder(lambda masks: rng.normal(size=len(masks)), terms)
+        return Recorder(lambda masks: rng.normal(size=len(masks)))
 
     options = {"design": design, "n_masks": 5, "mask_sizes": [5]}
     curves = [mpt_curve(model(), X, random_state=s, **options) for s in range(300)]
@@ -342,7 +274,7 @@ def test_curves_of_blocks_are_averages_over_their_masks(allocation):
         ({"mask_blocks": [0, 1]}, "a label for each of the 5 features, got shape"),
         ({"mask_blocks": "row"}, "mask_blocks must be None, 'span', or an array"),
         ({"mask_blocks": "span", "design": "all"}, "mask_blocks needs design="),
-        ({"mask_blocks": "span", "design": "chain"}, "mask_blocks needs design="),
+        ({"mask_blocks": "span", "design": "balanced"}, "mask_blocks needs design="),
     ],
 )
 def test_blocks_that_are_not_allowed_are_named(options, message):
@@ -536,23 +468,20 @@ def test_what_comes_at_missing_entries_does_not_count():
         assert_allclose(mpt_curve(careless, X, **options).scores, expected.scores)
 
 
-@pytest.mark.parametrize("name", ["mean_masked_scores", "mean_chain_scores"])
-def test_the_optional_methods_are_checked(name):
+def test_the_optional_method_is_checked():
     X = model_of(4)[1]
 
     class Model:
         def conditional_log_prob(self, X, mask):
             return no_joint(X, mask)
 
-    design = "chain" if name == "mean_chain_scores" else "independent"
-    options = {"design": design, "n_masks": 2, "random_state": 0}
+    name = "mean_masked_scores"
     setattr(Model, name, lambda self, X, masks: np.zeros(3))
     with pytest.raises(ValueError, match=f"{name} must return an array of shape"):
-        mpt_curve(Model(), X, **options)
-    shape = (2, 2, 4) if design == "chain" else (7,)  # of one block: 2, 2, 2 and 1
-    setattr(Model, name, lambda self, X, masks: np.full(shape, np.nan))
+        mpt_curve(Model(), X, n_masks=2, random_state=0)
+    setattr(Model, name, lambda self, X, masks: np.full(len(masks), np.nan))
     with pytest.raises(ValueError, match=f"{name} must return numbers below infinity"):
-        mpt_curve(Model(), X, **options)
+        mpt_curve(Model(), X, n_masks=2, random_state=0)
 
 
 def test_a_row_that_varies_most_leaves_few_degrees_of_freedom():
@@ -620,7 +549,10 @@ def test_a_difference_of_curves_says_what_differs(known):
             mpt_curve(function, X, n_masks=3, random_state=0),
             "'n_masks' differs: 10 and",
         ),
-        (mpt_curve(model, X, random_state=0), "'design' differs: balanced and chain"),
+        (
+            mpt_curve(function, X, design="independent", random_state=0),
+            "'design' differs: balanced and independent",
+        ),
     ):
         with pytest.raises(ValueError, match=f"Here {message}"):
             auto - other

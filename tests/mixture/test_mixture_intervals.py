@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from scipy.optimize import minimize
 
-from sklearn_mpt import MPTMixture, mpt_curve
+from sklearn_mpt import MPTMixture, lml_samples, mpt_curve
 
 pytest.importorskip("torch")
 
@@ -71,9 +71,8 @@ def test_scores_conditionals_and_classes_are_those_of_scipy():
         expected -= np.logaddexp.reduce(given, 1)
         assert_allclose(found[:, j], expected, rtol=1e-4, atol=1e-6)
     assert_allclose(mpt_curve(model, X, random_state=0).lml, whole.mean(), rtol=1e-5)
-    orders = np.array([[0, 1, 2], [2, 1, 0]])
-    along = model.chain_log_prob(X, orders).sum(2)
-    assert_allclose(along, np.tile(whole, (2, 1)), rtol=1e-5)
+    along = lml_samples(model, X, n_orders=2, random_state=0)
+    assert_allclose(along, whole, rtol=1e-5)
 
 
 def test_intervals_are_filled_with_their_expectations_and_draws():
