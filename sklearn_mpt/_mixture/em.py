@@ -52,46 +52,24 @@ class MStepParams(NamedTuple):
     layout: object
 
 
-def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
+def statistics_of_rows(
+    density, X, weight, prior=0.0, patterns=None, responsibility=None
+):
     """Return the expected statistics of whole rows: the E-step of EM.
 
     prior : additional count of each row in every component, for columns that are not
     Gaussian. It keeps the probabilities of categories above zero. patterns : those of
-    the present entries, if they are known.
+    the present entries, if they are known. responsibility : times the weights of the
+    rows, (n, K); None is that of the model.
     """
     given = density.given(X, ~X.isnan(), patterns)
-    responsibility = given.log_responsibility.exp() * weight[:, None]
-    value = given.joint.logsumexp(1)
-    return _whole_rows(density, X, given, responsibility, value, weight, prior)
-
-
-def statistics_of_responsibilities(density, X, responsibility, prior, patterns):
-    """Return the statistics of whole rows with given responsibilities.
-
-    responsibility : times the weights of the rows, (n, K). prior, patterns : as in
-    `statistics_of_rows`.
-    """
-    given = density.given(X, ~X.isnan(), patterns)
-    weight, value = responsibility.sum(1), X.new_zeros(len(X))
-    return _whole_rows(density, X, given, responsibility, value, weight, prior)
-
-
-def _whole_rows(density, X, given, responsibility, value, weight, prior):
+    if responsibility is None:
+        responsibility = given.log_responsibility.exp() * weight[:, None]
     entry_weight = _entry_weights(density, X, responsibility + prior * weight[:, None])
     return _weighted_statistics(
         density, X, given, responsibility, None, entry_weight, entry_weight.sum(0),
-        value, weight,
+        given.joint.logsumexp(1), weight,
     )  # fmt: skip
-
-
-def location_derivatives_of(density, X, responsibility, prior):
-    """Return gradient and information in the locations, of whole rows.
-
-    Arguments are those of `statistics_of_responsibilities`.
-    """
-    counts = responsibility + prior * responsibility.sum(1, keepdim=True)
-    entry_weight = _entry_weights(density, X, counts)
-    return location_derivatives(density, X, entry_weight, entry_weight.sum(0))
 
 
 def _entry_weights(density, X, row_weight):

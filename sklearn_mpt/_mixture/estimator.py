@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +29,6 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._frames import readable_numbers
-from sklearn_mpt._labels import first_labels
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
@@ -40,7 +38,11 @@ from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.em import MStepParams
 from sklearn_mpt._mixture.information import MixtureParameters, standard_deviations
-from sklearn_mpt._mixture.start import KINDS_OF_STARTS, Starts, given_array
+from sklearn_mpt._mixture.start import (
+    KINDS_OF_STARTS,
+    first_components,
+    with_given_arrays,
+)
 from sklearn_mpt._mixture.three_step import (
     CORRECTIONS,
     Assignments,
@@ -51,7 +53,7 @@ from sklearn_mpt._mixture.three_step import (
     read_outcome,
 )
 from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
-from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING
+from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.intervals import INTERVAL
 
@@ -61,9 +63,6 @@ AUTO_MASKS = 64  # in each step, if n_masks is "auto"
 MIN_PAIRS = 512
 # `fit` warns if a component stands for fewer: it describes single rows.
 MIN_COMPONENT_ROWS = 1.5
-# Kinds of starts: the first ones, and then those that draw another start each time.
-FIRST_STARTS = ("kmeans", "hierarchical", "random_from_data", "whitened_kmeans")
-LATER_STARTS = ("kmeans", "random_from_data", "whitened_kmeans")
 # `fit` warns if rows tell less of the entropy of their components: all components are
 # nearly the same. 72 fits to noise told 1.4% and more (benchmarks/RESULTS.rst,
 # "Mixtures of noise").
@@ -114,13 +113,12 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         Number of starts. Each is trained by EM until it ends, and the best goes on.
     init_params : str, default="auto"
         How the first responsibilities are found: "kmeans", "k-means++", "random" or
-        "random_from_data", as in `sklearn.mixture.GaussianMixture`; "whitened_kmeans",
-        which finds clusters in columns without correlations and of variance 1; or
-        "hierarchical", which merges rows of these by Ward's criterion, much as mclust
-        does [4]_ (2,000 drawn rows, if there are more). Means take the place of gaps.
-        "auto" is "kmeans", and if `n_init` is above 1 the starts are of several kinds:
-        "kmeans", "hierarchical", "random_from_data", "whitened_kmeans", then again all
-        that depend on random numbers. With another value all starts are of this kind.
+        "random_from_data", as in `sklearn.mixture.GaussianMixture`; or "hierarchical",
+        which merges rows by Ward's criterion in columns without correlations and of
+        variance 1, much as mclust does [4]_ (2,000 drawn rows, if there are more).
+        Means take the place of gaps. "auto" is "kmeans" for the first of `n_init`
+        starts, "hierarchical" for the second, and "random_from_data" for others. With
+        another value all starts are of this kind.
     weights_init, means_init, precisions_init : array-like, default=None
         Weights, means of the Gaussian columns and inverse covariances to start from, in
         the shapes of `weights_`, (n_components, n_gaussian) and of `covariances_`. Rows
@@ -514,8 +512,14 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         (2, 1)
         """
         check_choice(correction, "correction", CORRECTIONS)
-        self._check_reference(reference)
-        if len(self.weights_) == 1:
+        self._check_is_fitted()
+        check_int(reference, "reference", 0)
+        largest = len(self.weights_) - 1
+        if reference > largest:
+            raise ValueError(
+                f"reference must be a class from 0 to {largest}, got {reference}."
+            )
+        if largest == 0:
             raise ValueError("n_components=1 has no classes to tell from each other.")
         Z = check_array(
             readable_numbers(covariates), dtype=np.float64, input_name="covariates"
@@ -617,25 +621,11 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             assignments.covariance = jacobian @ covariance @ jacobian.T
         return assignments
 
-    def _check_reference(self, reference):
-        """Refuse a `reference` that is not the number of a component."""
-        self._check_is_fitted()
-        n_components = len(self.weights_)
-        check_int(reference, "reference", 0)
-        if reference >= n_components:
-            raise ValueError(
-                f"reference must be a class from 0 to {n_components - 1}, got "
-                f"{reference}."
-            )
-
-    def _n_parameters(self):
-        return self._n_parameters_of(vars(self))
-
-    def _n_parameters_of(self, fitted):
+    def _n_parameters(self, fitted=None):
         """Return the number of free parameters of fitted attributes."""
-        components = self._components(fitted, "cpu")
+        components = self._components(fitted or vars(self), "cpu")
         n_components, n_gaussian = components.means.shape
-        layout, n_locations = self._layout(fitted["means_"].shape[1]), 0
+        layout, n_locations = self._layout(self.n_features_in_), 0
         if layout.likelihood is not None:
             eye = identity(components.locations.shape[1], components.locations)
             # locations that change the distribution: centring is a projection
@@ -699,80 +689,33 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if INTERVAL in self._kinds:
             check_intervals(X[:, np.array(self._kinds) == INTERVAL])
         check_sizes(self._numbers(X))
-        layout = self._layout(X.shape[1])
-        components = self._started(self._starts(X, weight, layout), 0, rng)
+        components = self._started(X, weight, 0, rng)
         constants = {"lml_method_": "exact"}
         return constants | self._attributes(components, X.shape[1])
 
-    def _starts(self, X, weight, layout):
-        return Starts(
-            self._numbers(X), weight, self.n_components, self._step_params(layout)
-        )
-
-    def _started(self, starts, i, rng):
+    def _started(self, X, weight, i, rng):
         """Return the components of the i-th start, with the arrays of the user."""
-        components = starts.components(self._kind_of_start(i), rng)
-        return self._with_initial_arrays(components, starts.layout)
+        layout, kind = self._layout(X.shape[1]), self.init_params
+        if kind == "auto":
+            kind = ("kmeans", "hierarchical", "random_from_data")[min(i, 2)]
+        weight = np.ones(len(X)) if weight is None else weight
+        rows, step_params = self._numbers(X), self._step_params(layout)
+        components = first_components(
+            rows, weight, self.n_components, kind, rng, step_params
+        )
+        names = self._table_names or range(self.n_features_in_)
+        arrays = {
+            name: getattr(self, name)
+            for name in ("weights_init", "means_init", "precisions_init")
+        }
+        columns = [names[j] for j in layout.gaussian.tolist()]
+        return with_given_arrays(
+            components, arrays, columns, layout.form, self.reg_covar
+        )
 
     def _numbers(self, X):
         """Return rows with numbers in place of intervals, for starts."""
         return numbers_near(X) if INTERVAL in self._kinds else X
-
-    def _kind_of_start(self, i):
-        """Return the kind of the i-th start, as `init_params` says."""
-        if self.init_params != "auto":
-            return self.init_params
-        kinds = FIRST_STARTS if i < len(FIRST_STARTS) else LATER_STARTS
-        return kinds[i % len(kinds)]
-
-    def _names_of_init(self, layout):
-        """Return the names of components and columns that initial arrays may have.
-
-        Those of components are the labels of the first array that has any.
-        """
-        by_class = [self.weights_init, self.means_init]
-        if layout.form.shape(True, False)[0]:
-            by_class.append(self.precisions_init)
-        names = self._table_names or range(self.n_features_in_)
-        return first_labels(by_class), [names[j] for j in layout.gaussian.tolist()]
-
-    def _with_initial_arrays(self, components, layout):
-        """Replace starting values by those that the user gives."""
-        n_components, n_gaussian = components.means.shape
-        classes, columns = self._names_of_init(layout)
-        shape = n_components, n_gaussian
-        weights = given_array(self.weights_init, "weights_init", shape[:1], [classes])
-        means = given_array(self.means_init, "means_init", shape, [classes, columns])
-        if weights is not None:
-            if (weights < 0).any() or abs(weights.sum() - 1) > MAX_GIVEN_ERROR:
-                raise ValueError(
-                    "weights_init must be at least 0 and add up to 1, got "
-                    f"{weights.tolist()}."
-                )
-            components = components._replace(weights=torch.from_numpy(weights))
-        if means is not None:
-            components = components._replace(means=torch.from_numpy(means))
-        if self.precisions_init is not None:
-            form = layout.form
-            precisions = given_array(
-                self.precisions_init,
-                "precisions_init",
-                form.shape(n_components, n_gaussian),
-                form.shape(classes, columns),
-            )
-            precisions = torch.from_numpy(precisions)
-            precisions = form.expand(precisions, n_components, n_gaussian)
-            if not form.is_valid(precisions):
-                raise ValueError(
-                    "precisions_init must be positive definite, got "
-                    f"{reprlib.repr(self.precisions_init)}."
-                )
-            given = form.inverses(precisions)[1]
-            loadings, noise = form.factors(given, self.reg_covar)
-            components = components._replace(
-                covariances=given, loadings=loadings, noise=noise
-            )
-        return components
 
     # Training
 
@@ -785,9 +728,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         starts = [self._components(data.fitted, data.device)]
         if data.is_new and data.is_all and self.n_components > 1:
-            others = self._starts(data.X, data.weight, self._layout(data.X.shape[1]))
             for i in range(1, self.n_init):
-                components = self._started(others, i, data.rng)
+                components = self._started(data.X, data.weight, i, data.rng)
                 starts.append(Components(*(p.to(data.device) for p in components)))
         weight = as_tensor(weight, data.device)
         training_rows = MixtureRows(rows, weight, self._step_params(layout))
@@ -879,13 +821,13 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     def _warn_of_cells(self, fitted):
         """Warn if classes have more parameters than their table has cells."""
         layout = self._layout(fitted["means_"].shape[1])
-        if len(layout.gaussian):
-            return
-        values = layout.likelihood.values_of_each(layout.n_features)
+        values = None
+        if not len(layout.gaussian):
+            values = layout.likelihood.values_of_each(layout.n_features)
         if values is None:
             return
         n_cells = math.prod(map(len, values))
-        n_parameters = self._n_parameters_of(fitted)
+        n_parameters = self._n_parameters(fitted)
         if n_parameters >= n_cells:
             warn_caller(
                 f"{self.n_components} components have {n_parameters} parameters, but "
@@ -906,20 +848,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             )
         if self.n_components == 1:
             return
-        information, entropy = self._mutual_information(fitted, data)
-        if information < MIN_INFORMATION_FRACTION * entropy:
-            warn_caller(
-                f"All {self.n_components} components have nearly the same "
-                f"distribution: a row tells {information:.2g} of the {entropy:.2g} "
-                "nats that say which one it is from. One component describes X as "
-                "well; use n_components=1, or other starts (n_init, init_params)."
-            )
-
-    def _mutual_information(self, fitted, data):
-        """Return the mutual information of rows and their components, in nats.
-
-        The entropy of the components, which it cannot exceed, comes with it.
-        """
+        # Mutual information of rows and components: at most the entropy of these.
         rows = slice(None, None, math.ceil(len(data.X) / N_INFORMATION_ROWS))
         density = self._density_of(fitted, data.device)
         X = as_tensor(data.X[rows], data.device)
@@ -927,7 +856,13 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         weight = None if data.weight is None else data.weight[rows]
         entropy = entr(np.average(proba, axis=0, weights=weight)).sum()
         left = np.average(entr(proba).sum(axis=1), weights=weight)
-        return entropy - left, entropy
+        if entropy - left < MIN_INFORMATION_FRACTION * entropy:
+            warn_caller(
+                f"All {self.n_components} components have nearly the same "
+                f"distribution: a row tells {entropy - left:.2g} of the {entropy:.2g} "
+                "nats that say which one it is from. One component describes X as "
+                "well; use n_components=1, or other starts (n_init, init_params)."
+            )
 
     def _components_at_floor(self, fitted):
         """Return the components with a variance at the floor, `reg_covar` of fit.

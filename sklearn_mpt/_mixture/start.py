@@ -1,23 +1,19 @@
 """Starting values of mixtures: first responsibilities, and arrays of the user."""
 
-from functools import cached_property, reduce
+import reprlib
+from functools import reduce
 from operator import add
 
 import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
-from sklearn_mpt._labels import aligned
+from sklearn_mpt._labels import aligned, first_labels
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._mixture.density import Components, MixtureDensity
-from sklearn_mpt._mixture.em import (
-    location_derivatives_of,
-    m_step,
-    scoring_step,
-    statistics_of_responsibilities,
-)
+from sklearn_mpt._mixture.em import m_step, statistics_of_rows
 from sklearn_mpt._mixture.patterns import pattern_order
-from sklearn_mpt._numbers import ROUNDING, TINY
+from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING, TINY
 from sklearn_mpt._seeds import seed_from
 
 # Rows that are clustered by merging: time and memory grow with their square. These take
@@ -25,249 +21,179 @@ from sklearn_mpt._seeds import seed_from
 MAX_MERGED_ROWS = 2000
 
 
-class Starts:
-    """Components to start from, fitted to responsibilities of the rows.
+def first_components(X, weight, n_components, kind, rng, step_params):
+    """Return components that a few M-steps fit to first responsibilities of rows.
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        NaN where missing.
-    weight : ndarray of shape (n,), or None
-        Weights of the rows; None is 1.
-    n_components : int
-    step_params : MStepParams
+    X : array (n, d), NaN where missing. weight : of the rows, array (n,). kind : a key
+    of `KINDS_OF_STARTS`. step_params : MStepParams.
     """
+    layout, reg_covar = step_params.layout, step_params.reg_covar
+    numbers = X[:, layout.gaussian.numpy()].astype(float)
+    others = X[:, layout.others.numpy()].astype(float)
+    mean, variance, _ = column_moments(numbers, weight)
+    location, features = np.zeros(0), numbers
+    if layout.likelihood is not None:
+        location = layout.likelihood.start_location(others, weight)
+        entries = torch.from_numpy(others)
+        read = layout.likelihood.inputs(torch.nan_to_num(entries))
+        is_missing = layout.likelihood.to_locations(entries.isnan().double()) > 0
+        read = torch.where(is_missing, torch.nan, read).numpy()
+        features = np.column_stack([numbers / column_scales(mean, variance), read])
+    filling = column_moments(features, weight)[0]
+    features = np.where(np.isnan(features), filling, features)
+    rows, responsibility = KINDS_OF_STARTS[kind](features, n_components, weight, rng)
+    order = pattern_order(torch.from_numpy(~np.isnan(numbers[rows]))).numpy()
+    responsibility = torch.from_numpy(responsibility[order])
+    rows = torch.from_numpy(X[rows[order]].astype(float))
 
-    def __init__(self, X, weight, n_components, step_params):
-        self.X, self.n_components = X, n_components
-        self.weight = np.ones(len(X)) if weight is None else weight
-        self.is_weighted = np.ptp(self.weight) > 0
-        self.step_params = step_params
-        self.layout = step_params.layout
-
-    def components(self, kind, rng):
-        """Return the components of a start. kind : a key of `KINDS_OF_STARTS`."""
-        rows, responsibility = KINDS_OF_STARTS[kind](self, rng)
-        order = pattern_order(self._observed_numbers[rows]).numpy()
-        rows, responsibility = rows[order], responsibility[order]
-        responsibility = torch.from_numpy(responsibility)
-        fraction = responsibility.sum(0) / responsibility.sum()
-        components = self._components_alike._replace(weights=fraction)
-        X = torch.from_numpy(self.X[rows].astype(float))
-        return fitted_to_responsibilities(
-            components, responsibility, X, self.step_params
-        )
-
-    @cached_property
-    def _observed_numbers(self):
-        return torch.from_numpy(~np.isnan(self.X[:, self.layout.gaussian.numpy()]))
-
-    @cached_property
-    def _moments(self):
-        """Means and variances of the Gaussian columns."""
-        numbers = self.X[:, self.layout.gaussian.numpy()].astype(float)
-        return column_moments(numbers, self.weight)[:2]
-
-    @cached_property
-    def _components_alike(self):
-        """Components that all have the distribution of the whole table."""
-        mean, variance = self._moments
-        n_components, form = self.n_components, self.layout.form
-        reg_covar = self.step_params.reg_covar
-        location = np.zeros(0)
-        if self.layout.likelihood is not None:
-            others = self.X[:, self.layout.others.numpy()]
-            location = self.layout.likelihood.start_location(others, self.weight)
-        variance = torch.from_numpy(np.maximum(variance, reg_covar + TINY))
-        covariances = form.with_variances(variance.repeat(n_components, 1))
-        return Components(
-            covariances.new_full((n_components,), 1 / n_components),
-            torch.from_numpy(np.tile(mean, (n_components, 1))),
-            covariances,
-            torch.from_numpy(np.tile(location, (n_components, 1))),
-            *form.factors(covariances, reg_covar),
-        )
-
-    @cached_property
-    def features(self):
-        """The features by which rows are clustered, with means in place of gaps.
-
-        If all columns are Gaussian they are not scaled, as in `GaussianMixture`.
-        Otherwise Gaussian columns are divided by their standard deviations.
-        """
-        columns = [self.X[:, self.layout.gaussian.numpy()]]
-        likelihood = self.layout.likelihood
-        if likelihood is not None:
-            columns = [columns[0] / column_scales(*self._moments)]
-            others = self.X[:, self.layout.others.numpy()].astype(float)
-            others = torch.from_numpy(others)
-            read = likelihood.inputs(torch.nan_to_num(others))
-            is_missing = likelihood.to_locations(others.isnan().double()) > 0
-            columns.append(torch.where(is_missing, torch.nan, read).numpy())
-        features = np.concatenate(columns, axis=1)
-        is_missing = np.isnan(features)
-        if not is_missing.any():
-            return features
-        mean = column_moments(features.astype(float), self.weight)[0]
-        return np.where(is_missing, mean, features)
-
-    @cached_property
-    def whitened(self):
-        """The features in units in which they have no correlation and variance 1."""
-        centred = self.features - np.average(self.features, 0, self.weight)
-        root = np.sqrt(self.weight / self.weight.sum())
-        _, scale, axes = np.linalg.svd(root[:, None] * centred, full_matrices=False)
-        scale[scale <= ROUNDING * scale.max(initial=TINY)] = np.inf
-        return centred @ (axes.T / scale)
-
-    def drawn_rows(self, n_rows, rng, replace=False):
-        """Draw rows, in proportion to their weights."""
-        p = self.weight / self.weight.sum() if self.is_weighted else None
-        return rng.choice(len(self.X), n_rows, replace=replace, p=p)
-
-    def clusters(self, labels):
-        """Return all rows, and responsibilities of clusters, times weights."""
-        rows = np.arange(len(self.X))
-        return rows, self.weight[:, None] * of_clusters(labels, self.n_components)
-
-    def nearest(self, centres):
-        """Return all rows, each in the cluster of the nearest of some rows."""
-        distances = [
-            ((self.features - centre) ** 2).sum(axis=1)
-            for centre in self.features[centres]
-        ]
-        return self.clusters(np.stack(distances, 1).argmin(axis=1))
-
-
-def of_clusters(labels, n_components):
-    """Return responsibilities that say to which cluster each row belongs, (n, K)."""
-    other = 1e-3  # so that components of few rows have covariances
-    return (np.eye(n_components)[labels] + other) / (1 + other * n_components)
+    alike = np.maximum(variance, reg_covar + TINY), mean, location
+    variance, mean, location = (
+        torch.from_numpy(array).repeat(n_components, 1) for array in alike
+    )
+    covariances = layout.form.with_variances(variance)
+    components = Components(
+        responsibility.sum(0) / responsibility.sum(),
+        mean,
+        covariances,
+        location,
+        *layout.form.factors(covariances, reg_covar),
+    )
+    parts, n_rows = None, float(responsibility.sum())
+    # M-steps with gaps, and of locations, are not at the maximum at once
+    n_steps = 3 if rows[:, layout.gaussian].isnan().any() else 1
+    for _ in range(n_steps if layout.likelihood is None else 10):
+        density = MixtureDensity(components, layout)
+        parts = density.parts(~rows.isnan()) if parts is None else parts
+        statistics = reduce(add, (
+            statistics_of_rows(
+                density, rows[part], responsibility[part].sum(1), 1 / n_rows, patterns,
+                responsibility[part],
+            )
+            for part, patterns in parts
+        ))  # fmt: skip
+        after = m_step(components, statistics, n_rows, 1.0, step_params, False)
+        if after is None:
+            break
+        components = after
+    return components
 
 
 # Kinds of starts: each returns indices of rows, and responsibilities times weights
 
 
-def k_means(starts, rng):
-    return starts.clusters(_k_means_labels(starts, starts.features, rng))
-
-
-def whitened_k_means(starts, rng):
-    return starts.clusters(_k_means_labels(starts, starts.whitened, rng))
-
-
-def _k_means_labels(starts, features, rng):
+def k_means(features, n_components, weight, rng):
     from sklearn.cluster import KMeans  # its import takes long
 
     seed = np.random.RandomState(seed_from(rng))
-    clusters = KMeans(starts.n_components, n_init=1, random_state=seed)
-    weight = starts.weight if starts.is_weighted else None
-    return clusters.fit(features, sample_weight=weight).labels_
+    clusters = KMeans(n_components, n_init=1, random_state=seed)
+    labels = clusters.fit(features, sample_weight=weight).labels_
+    return np.arange(len(features)), of_clusters(labels, n_components, weight)
 
 
-def distant_points(starts, rng):
+def distant_points(features, n_components, weight, rng):
     from sklearn.cluster import kmeans_plusplus
 
     seed = np.random.RandomState(seed_from(rng))
-    _, chosen = kmeans_plusplus(
-        starts.features,
-        starts.n_components,
-        sample_weight=starts.weight if starts.is_weighted else None,
-        random_state=seed,
+    centres, _ = kmeans_plusplus(
+        features, n_components, sample_weight=weight, random_state=seed
     )
-    return starts.nearest(chosen)
+    return nearest(features, centres, weight)
 
 
-def points(starts, rng):
-    return starts.nearest(starts.drawn_rows(starts.n_components, rng))
+def points(features, n_components, weight, rng):
+    p = weight / weight.sum() if np.ptp(weight) > 0 else None
+    chosen = rng.choice(len(features), n_components, replace=False, p=p)
+    return nearest(features, features[chosen], weight)
 
 
-def random(starts, rng):
-    drawn = rng.random((len(starts.X), starts.n_components))
-    drawn *= starts.weight[:, None] / drawn.sum(axis=1, keepdims=True)
+def random(features, n_components, weight, rng):
+    drawn = rng.random((len(features), n_components))
+    drawn *= weight[:, None] / drawn.sum(axis=1, keepdims=True)
     return np.arange(len(drawn)), drawn
 
 
-def hierarchical(starts, rng):
+def hierarchical(features, n_components, weight, rng):
     """Merge rows by Ward's criterion, whitened as in mclust; a sample if many."""
     from sklearn.cluster import AgglomerativeClustering
 
-    rows = np.arange(len(starts.X))
-    if len(rows) > MAX_MERGED_ROWS or starts.is_weighted:
-        rows = starts.drawn_rows(MAX_MERGED_ROWS, rng, replace=starts.is_weighted)
-    merging = AgglomerativeClustering(starts.n_components)
-    return rows, of_clusters(
-        merging.fit(starts.whitened[rows]).labels_, starts.n_components
-    )
+    centred = features - np.average(features, 0, weight)
+    root = np.sqrt(weight / weight.sum())
+    _, scale, axes = np.linalg.svd(root[:, None] * centred, full_matrices=False)
+    scale[scale <= ROUNDING * scale.max(initial=TINY)] = np.inf
+    rows, is_weighted = np.arange(len(features)), np.ptp(weight) > 0
+    if len(rows) > MAX_MERGED_ROWS or is_weighted:
+        p = weight / weight.sum()
+        rows = rng.choice(len(rows), MAX_MERGED_ROWS, replace=is_weighted, p=p)
+    merging = AgglomerativeClustering(n_components)
+    labels = merging.fit(centred[rows] @ (axes.T / scale)).labels_
+    return rows, of_clusters(labels, n_components, np.ones(len(rows)))
 
 
 KINDS_OF_STARTS = {
     "kmeans": k_means,
     "hierarchical": hierarchical,
     "random_from_data": points,
-    "whitened_kmeans": whitened_k_means,
     "k-means++": distant_points,
     "random": random,
 }
 
 
-def fitted_to_responsibilities(
-    components, responsibility, rows, step_params, *, n_gaussian_steps=3,
-    n_location_steps=10,
-):  # fmt: skip
-    """Return components that fit given responsibilities, by a few M-steps.
+def nearest(features, centres, weight):
+    """Return all rows, each in the cluster of the nearest of some centres."""
+    distances = [((features - centre) ** 2).sum(axis=1) for centre in centres]
+    labels = np.argmin(distances, axis=0)
+    return np.arange(len(features)), of_clusters(labels, len(centres), weight)
 
-    responsibility : times the weights of the rows, (n, K). rows : (n, d), NaN where
-    missing; those with the same gaps must follow each other. step_params : MStepParams.
-    n_gaussian_steps : number of M-steps of Gaussian columns with gaps.
-    n_location_steps : that of other columns, whose steps are shorter.
+
+def of_clusters(labels, n_components, weight):
+    """Return responsibilities of rows in clusters, times their weights, (n, K)."""
+    other = 1e-3  # so that components of few rows have covariances
+    responsibility = (np.eye(n_components)[labels] + other) / (1 + other * n_components)
+    return weight[:, None] * responsibility
+
+
+def with_given_arrays(components, arrays, columns, form, reg_covar):
+    """Replace starting values by those that the user gives.
+
+    arrays : parameters such as "means_init"; None stays. columns : names of the
+    Gaussian columns, by which entries of arrays with labels are found. Components are
+    named by the labels of the first array that has any.
     """
-    layout, n_rows = step_params.layout, float(responsibility.sum())
-    parts = MixtureDensity(components, layout).parts(~rows.isnan())
-    has_gaps = bool(rows[:, layout.gaussian].isnan().any())
-    n_steps = n_gaussian_steps if has_gaps else 1  # further steps have the same result
-    for _ in range(n_steps):
-        density = MixtureDensity(components, layout)
-        statistics = _sum(
-            statistics_of_responsibilities(
-                density, rows[part], responsibility[part], 1 / n_rows, patterns
+    n_components, n_columns = components.means.shape
+    has_classes = form.shape(True, False)[0]
+    classes = first_labels(list(arrays.values())[: 3 if has_classes else 2])
+    axes = (
+        ((n_components,), [classes]),
+        ((n_components, n_columns), [classes, columns]),
+        (form.shape(n_components, n_columns), form.shape(classes, columns)),
+    )
+    given = {}
+    for (name, value), (shape, labels) in zip(arrays.items(), axes, strict=True):
+        if value is None:
+            continue
+        whose = "columns of X, or of the components"
+        array = check_floats(aligned(value, labels, name, whose), name)
+        if array.shape != shape:
+            raise ValueError(
+                f"{name} must have shape {shape}, got shape {array.shape}."
             )
-            for part, patterns in parts
-        )
-        after = m_step(components, statistics, n_rows, 1.0, step_params, False)
-        if after is None:
-            return components
-        components = after
-    n_steps = 0 if layout.likelihood is None else n_location_steps - n_steps
-    for _ in range(n_steps):
-        density = MixtureDensity(components, layout)
-        derivatives = _sum(
-            torch.stack(
-                location_derivatives_of(
-                    density, rows[part], responsibility[part], 1 / n_rows
-                )
+        check_finite(array, name)
+        given[name.removesuffix("_init")] = torch.from_numpy(array)
+    if "weights" in given:
+        weights = given["weights"]
+        if (weights < 0).any() or abs(weights.sum() - 1) > MAX_GIVEN_ERROR:
+            raise ValueError(
+                "weights_init must be at least 0 and add up to 1, got "
+                f"{weights.tolist()}."
             )
-            for part, _ in parts
-        )
-        locations = scoring_step(components.locations, *derivatives, n_rows)
-        components = components._replace(locations=locations)
-    return components
-
-
-def _sum(parts):
-    return reduce(add, parts)
-
-
-def given_array(value, name, shape, names):
-    """Check an array that the user gives to start from; None stays None.
-
-    names : along each axis, by which entries with labels are found; None has none.
-    """
-    if value is None:
-        return None
-    whose = "columns of X, or of the components"
-    array = check_floats(aligned(value, names, name, whose), name)
-    if array.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got shape {array.shape}.")
-    check_finite(array, name)
-    return array
+    if "precisions" in given:
+        precisions = form.expand(given.pop("precisions"), n_components, n_columns)
+        if not form.is_valid(precisions):
+            raise ValueError(
+                "precisions_init must be positive definite, got "
+                f"{reprlib.repr(arrays['precisions_init'])}."
+            )
+        covariances = form.inverses(precisions)[1]
+        loadings, noise = form.factors(covariances, reg_covar)
+        given |= {"covariances": covariances, "loadings": loadings, "noise": noise}
+    return components._replace(**given)

@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg import block_diag
 from scipy.optimize import minimize
 from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
@@ -327,9 +328,8 @@ def _means_by_likelihood(assignments, outcome):
     start_means = (weighted.T @ y)[:, 0] / counts
     start = torch.cat([counts.log(), start_means, torch.zeros_like(counts)])
     K = len(counts)
-    theta, covariance = estimate(
-        log_prob, start, assignments, ties=_sums_of((K,), start)
-    )
+    ties = np.repeat([[1.0, 0.0, 0.0]], K, axis=1)  # log-odds, up to a constant
+    theta, covariance = estimate(log_prob, start, assignments, ties=ties)
     means = theta[K : 2 * K].numpy() * scale + mean
     return means[:, None], scale**2 * covariance[K : 2 * K, K : 2 * K]
 
@@ -349,25 +349,13 @@ def _proportions_by_likelihood(assignments, values):
     weighted = assignments.weight[:, None] * assignments.chosen
     counts = weighted.T @ torch.from_numpy(values) + 0.5
     start = torch.cat([counts.sum(1).log(), counts.log().flatten()])
-    ties = _sums_of((K, *[n_values] * K), start)
+    ties = block_diag(*(np.ones((1, n)) for n in (K, *[n_values] * K)))
     theta, covariance = estimate(log_prob, start, assignments, ties=ties)
     jacobian = torch.autograd.functional.jacobian(
         lambda theta: log_proportions(theta).exp().flatten(), theta
     ).numpy()
     proportions = log_proportions(theta).exp().numpy()
     return proportions, jacobian @ covariance @ jacobian.T
-
-
-def _sums_of(sizes, start):
-    """Return gradients of the sums of parts of parameters, which start with these.
-
-    Logits are determined up to a constant. sizes : of the parts.
-    """
-    ties, first = np.zeros((len(sizes), len(start))), 0
-    for row, size in zip(ties, sizes, strict=True):
-        row[first : first + size] = 1.0
-        first += size
-    return ties
 
 
 def estimate(log_prob, start, assignments, *, scores=None, ties=None):
