@@ -1,11 +1,15 @@
 r"""Standardised loadings of factor analysis, rotated, and their standard errors.
 
 The loadings are :math:`L_j = W_j / \sqrt{\psi_j + |W_j|^2}` before rotation, with the
-noise variance psi: correlations of features and factors. Rotated factors have the
+noise variance psi: correlations of features and factors. Binary and ordinal features
+have those of the latent response, location plus logistic noise, whose thresholds the
+levels are: psi is :math:`\pi^2 / 3`. Rotated factors have the
 correlations Phi, and the communality of a feature, the share of its variance that they
 explain, is :math:`L_j \Phi L_j^\top` whatever the rotation. Standard errors are by the
 delta method, with derivatives of rotated loadings by differences.
 """
+
+import math
 
 import numpy as np
 import torch
@@ -17,18 +21,20 @@ from sklearn_mpt._matrices import identity
 # Step of differences, near the cube root of the errors of T: searches end where the
 # criterion falls by no more than rounding, so these are near the root of rounding.
 STEP = 2e-3
+LOGISTIC_VARIANCE = math.pi**2 / 3
 
 
-def solution(weights, noise_variance, rotation, start=None):
+def solution(weights, noise_variance, rotation, start=None, axes=None):
     """Return the standardised solution as a dict of arrays.
 
     weights : (d, k). noise_variance : () or (d,). rotation : see `rotation_of`; None
-    leaves the axes. start : T near which that of the rotation is.
+    takes `axes`, T; None again leaves those of z. start : T near which that of the
+    rotation is.
     """
     length = np.sqrt(noise_variance + (weights**2).sum(axis=1))
     loadings = weights / length[:, None]
     communality = (loadings**2).sum(axis=1)
-    transform = np.eye(weights.shape[1])
+    transform = np.eye(weights.shape[1]) if axes is None else axes
     if rotation is not None:
         unique_variance = 1 - communality[:, None]
         transform = rotation_of(loadings, rotation, start, unique_variance)

@@ -487,6 +487,15 @@ class Items:
         """Whether some slopes are fixed, so that the variance of z is free."""
         return any(name in WITHOUT_SLOPE for name in self.names)
 
+    def without_response(self):
+        """Return the items without a latent response that has a variance."""
+        others = [
+            block.items
+            for block in self.blocks
+            if not (block.kind.is_logistic or isinstance(block.kind, GradedItems))
+        ]
+        return torch.cat(others).sort().values.tolist() if others else []
+
     def parameter_index(self, j):
         """Return the indices of the parameters of item j in the flat vector."""
         for block in self.blocks:

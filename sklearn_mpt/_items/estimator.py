@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array
+from sklearn.utils import Bunch, check_array
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -64,6 +64,8 @@ from sklearn_mpt._items.items import (
     fits_memory,
     information_about,
     item_parameters,
+    loading_errors,
+    loadings_of,
     s_x2,
 )
 from sklearn_mpt._items.levels import (
@@ -1138,6 +1140,68 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 errors = errors_of(*args)
         parameters = item_parameters(vars(self), errors)
         return as_frame_of(parameters, names) if as_frame else parameters
+
+    def factor_loadings(
+        self,
+        X: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        rotation: str | None = None,
+    ) -> Bunch:
+        r"""Compute standardised loadings of the latent responses of the items.
+
+        An answer is the level of a latent response, the logit at z plus logistic noise
+        of variance :math:`\pi^2 / 3`. Loadings are those of responses with variance 1,
+        in the reference group: with uncorrelated abilities, the correlations of
+        responses and abilities.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items), default=None
+            The training rows; NaN marks missing answers. With them, standard errors are
+            computed by the delta method, from the observed information.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row, as in `fit`.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person, as in `fit`.
+        rotation : {"varimax", "quartimax", "oblimin", "promax"}, default=None
+            How the abilities are rotated. None leaves the axes of `fit`.
+
+        Returns
+        -------
+        solution : Bunch
+            As `MPTLinearVAE.factor_loadings` returns it: ``loadings``, ``structure``,
+            ``factor_correlation``, ``communality``, ``uniqueness``,
+            ``explained_variance`` and ``rotation_matrix``; and with X the standard
+            errors ``loadings_error``, ``factor_correlation_error`` and
+            ``communality_error``.
+
+        Raises
+        ------
+        ValueError
+            If items are "3pl" or "nominal", or "gpcm" or "partial_credit" with more
+            than two answers: they have no such response.
+        """
+        self._check_is_fitted()
+        if rotation is not None:
+            check_choice(rotation, "rotation", ROTATIONS)
+        model, names = self._model_of(vars(self)), self._item_names
+        without = model.items.without_response()
+        if without:
+            models = sorted({model.items.names[j] for j in without})
+            raise ValueError(
+                "factor_loadings needs items whose answers are levels of a response "
+                f"with logistic noise, and the item(s) {listed(names[without])} are "
+                f"{listed(models)}."
+            )
+        solution = Bunch(**loadings_of(model, rotation))
+        if X is not None:
+            with torch_modes():
+                objective, point = self._objective_on(model, X, sample_weight, groups)
+                args = model, objective, point, rotation, names, self.groups_
+                solution.update(loading_errors(*args))
+        return solution
 
     def item_fit(
         self,

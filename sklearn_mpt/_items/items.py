@@ -7,11 +7,16 @@ import torch
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._factors import loadings
 from sklearn_mpt._information.differences import STEP, central_differences
 from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.groups import far_groups
-from sklearn_mpt._items.information import information_and_bounds, item_blocks
+from sklearn_mpt._items.information import (
+    MAX_PARAMETERS,
+    information_and_bounds,
+    item_blocks,
+)
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._labels import aligned
 from sklearn_mpt._matrices import identity
@@ -144,6 +149,74 @@ def errors_of(model, objective, point, rotation, names, groups):
     objective : of the rows. point : fitted flat parameters. names : of the items.
     groups : labels of the groups.
     """
+    items, flat = model.items, point.cpu().numpy()
+    whole, blocks, at_bound, lost = _flat_covariance(
+        model, objective, point, names, groups
+    )
+    if items.n_dims > 1 and whole is not None:
+        covariance, difficulty = _rotated_covariances(model, flat, whole, rotation)
+    else:
+        covariance, difficulty = _delta(items, flat[: items.n_parameters], blocks)
+    covariance[lost] = difficulty[lost] = np.nan
+    return Errors(covariance, difficulty, *_latent_errors(model, whole, at_bound))
+
+
+def loadings_of(model, rotation):
+    """Return standardised loadings of the latent responses; see `factor_loadings`."""
+    weights = model.items.slopes(torch.from_numpy(model.point)).numpy()
+    return _loadings(model, weights, model.variance[model.reference], rotation)
+
+
+def _loadings(model, slopes, variance, rotation, start=None):
+    weights, root = slopes * np.sqrt(variance), model.root
+    axes = root if start is None else start
+    parts = loadings.solution(
+        weights, loadings.LOGISTIC_VARIANCE, rotation, start, axes=axes
+    )
+    scores = np.linalg.inv(root) / np.sqrt(variance)
+    return parts | {"rotation_matrix": scores @ parts["rotation_matrix"]}
+
+
+def loading_errors(model, objective, point, rotation, names, groups):
+    """Return standard errors of `loadings_of`, by the delta method."""
+    whole, *_ = _flat_covariance(model, objective, point, names, groups)
+    if whole is None:
+        raise ValueError(
+            f"Standard errors of loadings of {len(point)} parameters need a matrix of "
+            f"more than {MAX_PARAMETERS} rows: call factor_loadings without X."
+        )
+    names = "loadings", "factor_correlation", "communality"
+    found = loadings_of(model, rotation)
+    start = (
+        model.root @ found["rotation_matrix"] * np.sqrt(model.variance[model.reference])
+    )
+
+    def reported(flat):
+        slopes = model.items.slopes(flat).numpy()
+        variance = model.layout.population(flat).deviation[model.reference] ** 2
+        parts = _loadings(model, slopes, variance.numpy(), rotation, start)
+        return torch.from_numpy(np.concatenate([parts[n].ravel() for n in names]))
+
+    at = point.cpu()
+    steps = loadings.STEP * identity(len(at), at)
+    jacobian = (central_differences(reported, at, steps) / loadings.STEP).numpy()
+    variance = np.einsum("pr,pq,qr->r", jacobian, whole, jacobian, optimize=True)
+    errors = np.split(
+        np.sqrt(variance.clip(min=0)),
+        np.cumsum([found[name].size for name in names])[:-1],
+    )
+    return {
+        f"{name}_error": error.reshape(found[name].shape)
+        for name, error in zip(names, errors, strict=True)
+    }
+
+
+def _flat_covariance(model, objective, point, names, groups):
+    """Return the covariance of flat parameters, with warnings of those without errors.
+
+    It is a matrix (p, p), or None; matrices of the items of each block; and which
+    parameters are at a bound, (p,), and which items have no errors, (d,).
+    """
     items = model.items
     information, at_bound = information_and_bounds(objective, point)
     K, owner = items.n_dims, items.item_of_parameters
@@ -163,7 +236,6 @@ def errors_of(model, objective, point, rotation, names, groups):
     left_out[:n_items] |= constant[owner]
     if model.is_fixed is not None:
         left_out[:n_items] |= model.is_fixed
-    flat = point.cpu().numpy()
     if isinstance(information, list):
         whole, blocks = None, _inverses(items, information, left_out)
     else:
@@ -171,12 +243,7 @@ def errors_of(model, objective, point, rotation, names, groups):
         free = np.ix_(~left_out, ~left_out)
         whole[free] = covariance_of(information[free], n_rotations=K * (K - 1) // 2)
         blocks = [part.numpy() for part in item_blocks(items, whole)]
-    if K > 1 and whole is not None:
-        covariance, difficulty = _rotated_covariances(model, flat, whole, rotation)
-    else:
-        covariance, difficulty = _delta(items, flat[:n_items], blocks)
-    covariance[guessed | constant] = difficulty[guessed | constant] = np.nan
-    return Errors(covariance, difficulty, *_latent_errors(model, whole, at_bound))
+    return whole, blocks, at_bound, guessed | constant
 
 
 def _warn_of_lost_items(names, guessed, constant):

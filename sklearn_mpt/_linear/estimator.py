@@ -16,6 +16,7 @@ from sklearn_mpt._checks import check_device
 from sklearn_mpt._factors import loadings
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._linear.linear_model import LinearModel
+from sklearn_mpt._messages import listed
 
 
 class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
@@ -77,7 +78,9 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         r"""Compute standardised loadings, rotated, with communalities.
 
         Loadings are those of features with variance 1 under the model: with
-        uncorrelated factors, the correlations of features and factors.
+        uncorrelated factors, the correlations of features and factors. "bernoulli" and
+        "ordinal" features have those of a latent response, the location plus logistic
+        noise of variance :math:`\pi^2 / 3`, whose levels they are.
 
         Parameters
         ----------
@@ -110,7 +113,7 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         Raises
         ------
         ValueError
-            If some features are not Gaussian.
+            If some features are neither Gaussian, nor binary, nor ordinal.
 
         Warns
         -----
@@ -128,17 +131,11 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         ((13, 2), (2, 2))
         """
         self._check_is_fitted()
-        if not hasattr(self, "mean_"):
-            raise ValueError(
-                "factor_loadings needs features that are all Gaussian, got likelihood="
-                f"{getattr(self, 'likelihood', None)!r}. Read components_, with "
-                "standard_errors, or fit MPTItemResponse, which rotates its slopes."
-            )
+        noise_variance = self._noise_of_responses()
         if rotation is not None and rotation not in ROTATIONS:
             raise ValueError(
                 f"rotation must be None or one of {list(ROTATIONS)}, got {rotation!r}."
             )
-        noise_variance = self.noise_variance_
         solution = loadings.solution(self.components_.T, noise_variance, rotation)
         if X is None:
             return Bunch(**solution)
@@ -150,11 +147,52 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
                 *(as_tensor(a, device) for a in (X, weight))
             )
         covariance = information.covariance(self.rotation)
-        known = np.zeros(len(covariance), dtype=bool)
-        known[information.coefs.size :] = ~information.shape_params_vary
-        covariance[known] = covariance[:, known] = 0
-        log_noise = np.log(noise_variance / self._scale**2)
+        n_coefs, scale = information.coefs.size, self._scale
+        if information.shape_params_vary is not None:
+            known = n_coefs + np.flatnonzero(~information.shape_params_vary)
+            covariance[known] = covariance[:, known] = 0
+        if not hasattr(self, "mean_"):  # only noise variances of Gaussian features vary
+            likelihood = self._likelihood()
+            features = np.array(likelihood.shape_param_features, int)
+            is_noise = np.isin(features, np.flatnonzero(self._are_gaussian))
+            index = np.r_[:n_coefs, n_coefs + np.flatnonzero(is_noise)]
+            place = np.r_[:n_coefs, n_coefs + features[is_noise]]
+            whole = np.zeros((n_coefs + len(noise_variance),) * 2)
+            whole[np.ix_(place, place)] = covariance[np.ix_(index, index)]
+            covariance = whole
+            scale = np.where(self._are_gaussian, scale, 1.0)
+        log_noise = np.log(noise_variance / scale**2)
         estimates = information.coefs, log_noise, covariance
         start = solution["rotation_matrix"]
         errors = loadings.solution_errors(*estimates, rotation, start)
         return Bunch(**solution, **errors)
+
+    @property
+    def _are_gaussian(self):
+        """Which features are Gaussian, bool (d,)."""
+        if hasattr(self, "mean_"):
+            return np.ones(self.n_features_in_, dtype=bool)
+        return np.array([kind == "gaussian" for kind in self._kinds_of_columns])
+
+    @property
+    def _kinds_of_columns(self):
+        """The kind of each feature, if some are not Gaussian."""
+        return []
+
+    def _noise_of_responses(self):
+        """Return noise variances of features, or of their latent responses."""
+        if hasattr(self, "mean_"):
+            return self.noise_variance_
+        kinds = self._kinds_of_columns
+        others = sorted({*map(str, kinds)} - {"gaussian", "bernoulli", "ordinal"})
+        if others:
+            raise ValueError(
+                "factor_loadings needs features that are 'gaussian', 'bernoulli' or "
+                f"'ordinal', with a response that has a variance, got {listed(others)}."
+                " Read components_, with standard_errors."
+            )
+        noise = np.full(len(kinds), loadings.LOGISTIC_VARIANCE)
+        is_gaussian = self._are_gaussian
+        if is_gaussian.any():
+            noise[is_gaussian] = self.noise_variance_[is_gaussian]
+        return noise

@@ -207,5 +207,10 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
             return GaussianModel(params, self.noise)
         return IntegratedModel(params, self._likelihood())
 
+    @property
+    def _kinds_of_columns(self):
+        kinds = self._kinds
+        return list(kinds) if len(kinds) > 1 else [*kinds] * self.n_features_in_
+
     def _has_priors(self, n_features):
         return self.slope_prior is not None

@@ -300,7 +300,7 @@ def test_errors_are_those_with_the_rotation_as_a_constraint(method, model, rows)
 def test_rotation_and_kind_of_the_model_are_checked(model):
     with pytest.raises(ValueError, match=r"one of \['varimax', .* got 'equamax'"):
         model.factor_loadings(rotation="equamax")
-    binary = MPTLinearVAE(1, likelihood="bernoulli", max_iter=0)
-    binary.fit(np.eye(4))
-    with pytest.raises(ValueError, match="all Gaussian, got likelihood='bernoulli'"):
-        binary.factor_loadings()
+    counts = MPTLinearVAE(1, likelihood="poisson", max_iter=0)
+    counts.fit(np.eye(4))
+    with pytest.raises(ValueError, match=r"'ordinal', .* got \['poisson'\]"):
+        counts.factor_loadings()
