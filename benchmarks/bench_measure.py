@@ -9,9 +9,6 @@ Run ``python benchmarks/bench_measure.py [part ...]``, with the parts
   time and errors are those of eight, divided by eight, at a few sizes, between which
   variances are interpolated. The last columns are the costs at equal error, relative to
   independent masks.
-- ``quantiles``: mean log-probabilities along the confident order of masked
-  autoencoders, by the number of quantiles of a column over which its entropy is
-  averaged, and the share of rows whose order is that by 32 quantiles.
 
 Set ``OMP_NUM_THREADS=1`` on a machine that is busy otherwise.
 """
@@ -22,18 +19,14 @@ import warnings
 import numpy as np
 from measuring import processor_seconds
 from scipy.special import expit
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import (
     MPTDeepVAE,
     MPTLinearVAE,
-    MPTMaskedAutoencoder,
     MPTProbabilisticPCA,
     mpt_curve,
 )
-from sklearn_mpt._measure.chosen_orders import along_confident_order, read_candidates
-from sklearn_mpt._measure.rows import Rows
 
 WIDE_SIZES = np.array([1, 100, 400, 650, 750, 775, 782, 783, 784])
 N_WIDE = 8  # masks of a size
@@ -162,26 +155,7 @@ def measure_wide(model, X, design):
     return seconds, variance.sum() ** 0.5, variance[WIDE_SIZES - 1].mean() ** 0.5
 
 
-def quantiles():
-    numbers = 2, 4, 8, 16, 32
-    print(f"{'':16}" + "".join(f"{f'{n}: nats':>11}{'same':>7}" for n in numbers))
-    for load in (load_wine, load_diabetes, load_breast_cancer):
-        X = load().data[:240, :10]
-        X = (X - X.mean(axis=0)) / X.std(axis=0)
-        model = MPTMaskedAutoencoder(random_state=0, max_iter=200).fit(X[::2])
-        rows, reference = Rows.from_table(X[1::2]), Rows.from_table(X[::2])
-        results = [
-            along_confident_order(model, rows, read_candidates(reference, number))
-            for number in numbers
-        ]
-        finest = results[-1][1]
-        shares = [(orders == finest).all(axis=1).mean() for _, orders in results]
-        cells = zip([score.mean() for score, _ in results], shares, strict=True)
-        values = "".join(f"{nats:11.3f}{share:7.2f}" for nats, share in cells)
-        print(f"{load.__name__[5:]:16}{values}", flush=True)
-
-
 if __name__ == "__main__":
-    parts = {"designs": designs, "wide": wide, "quantiles": quantiles}
+    parts = {"designs": designs, "wide": wide}
     for part in sys.argv[1:] or parts:
         parts[part]()

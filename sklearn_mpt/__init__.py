@@ -13,33 +13,24 @@ if TYPE_CHECKING:
     from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
     from sklearn_mpt._items.display import (
-        InformationDisplay,
         ItemCurveDisplay,
-        WrightMapDisplay,
     )
     from sklearn_mpt._items.estimator import MPTItemResponse
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
     from sklearn_mpt._measure.checking import check_masked_model
-    from sklearn_mpt._measure.chosen_orders import learn_order
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions
     from sklearn_mpt._measure.cumulative import CumulativeCV, cumulative_cv_score
     from sklearn_mpt._measure.curve import MPTCurve
     from sklearn_mpt._measure.display import (
-        CumulativeCVDisplay,
-        EvidenceComparisonDisplay,
-        LMLComparisonDisplay,
         MPTCurveDisplay,
-        OrderSpreadDisplay,
     )
-    from sklearn_mpt._measure.evidence import EvidenceComparison, compare_evidence
-    from sklearn_mpt._measure.lml_samples import lml_samples
     from sklearn_mpt._measure.masker import ConditionalMasker
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
-    from sklearn_mpt._measure.orders import OrderSpread, order_log_prob, order_spread
+    from sklearn_mpt._measure.orders import lml_samples, order_log_prob
     from sklearn_mpt._mixture.estimator import MPTMixture
     from sklearn_mpt._text.diffusion import MaskedDiffusionLM
     from sklearn_mpt._text.harness import MPTHarnessLM
@@ -51,15 +42,10 @@ if TYPE_CHECKING:
 _MODULES = {
     "ConditionalMasker": "_measure.masker",
     "CumulativeCV": "_measure.cumulative",
-    "CumulativeCVDisplay": "_measure.display",
     "DataCollatorForMPT": "_text.training",
     "ImputationDisplay": "_imputation.display",
-    "InformationDisplay": "_items.display",
     "ItemCurveDisplay": "_items.display",
-    "EvidenceComparison": "_measure.evidence",
-    "EvidenceComparisonDisplay": "_measure.display",
     "LMLComparison": "_measure.comparison",
-    "LMLComparisonDisplay": "_measure.display",
     "LMLMonitor": "_measure.monitor",
     "LMLTrainerCallback": "_text.trainer_callback",
     "MPTCurve": "_measure.curve",
@@ -74,22 +60,16 @@ _MODULES = {
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
-    "WrightMapDisplay": "_items.display",
     "MaskedDiffusionLM": "_text.diffusion",
-    "OrderSpread": "_measure.orders",
-    "OrderSpreadDisplay": "_measure.display",
     "PooledEstimate": "_imputation.pooling",
     "check_masked_model": "_measure.checking",
-    "compare_evidence": "_measure.evidence",
     "compare_lml": "_measure.comparison",
     "cumulative_cv_score": "_measure.cumulative",
     "feature_contributions": "_measure.contributions",
-    "learn_order": "_measure.chosen_orders",
-    "lml_samples": "_measure.lml_samples",
+    "lml_samples": "_measure.orders",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",
     "order_log_prob": "_measure.orders",
-    "order_spread": "_measure.orders",
     "pool_estimates": "_imputation.pooling",
     "rows_from_covariance": "_factors.covariance_rows",
 }
@@ -97,15 +77,10 @@ _MODULES = {
 __all__ = [
     "ConditionalMasker",
     "CumulativeCV",
-    "CumulativeCVDisplay",
     "DataCollatorForMPT",
-    "EvidenceComparison",
-    "EvidenceComparisonDisplay",
     "ImputationDisplay",
-    "InformationDisplay",
     "ItemCurveDisplay",
     "LMLComparison",
-    "LMLComparisonDisplay",
     "LMLMonitor",
     "LMLTrainerCallback",
     "MPTCurve",
@@ -121,21 +96,15 @@ __all__ = [
     "MPTProbabilisticPCA",
     "MPTScorer",
     "MaskedDiffusionLM",
-    "OrderSpread",
-    "OrderSpreadDisplay",
     "PooledEstimate",
-    "WrightMapDisplay",
     "check_masked_model",
-    "compare_evidence",
     "compare_lml",
     "cumulative_cv_score",
     "feature_contributions",
-    "learn_order",
     "lml_samples",
     "mpt_curve",
     "mpt_loss",
     "order_log_prob",
-    "order_spread",
     "pool_estimates",
     "rows_from_covariance",
 ]

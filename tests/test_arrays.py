@@ -19,11 +19,9 @@ from sklearn_mpt import (
     compare_lml,
     cumulative_cv_score,
     feature_contributions,
-    learn_order,
     lml_samples,
     mpt_curve,
     order_log_prob,
-    order_spread,
 )
 
 NAMES = list("abcde")
@@ -169,8 +167,6 @@ def test_sparse_rows_are_refused_by_name(case, array):
     functions = {
         "function": lambda rows: mpt_curve(user_model, rows),
         "order_log_prob": lambda rows: order_log_prob(model, rows, np.arange(5)),
-        "order_spread": lambda rows: order_spread(model, rows, n_orders=2),
-        "learn_order": lambda rows: learn_order(model, rows),
         "display": lambda rows: MPTCurveDisplay.from_estimator(model, rows),
         "cumulative": lambda rows: cumulative_cv_score(model, rows, n_orders=1),
         "inverse_transform": model.inverse_transform,

@@ -15,12 +15,7 @@ discriminations do, and what do five questions say of a person?
 import matplotlib.pyplot as plt
 import numpy as np
 
-from sklearn_mpt import (
-    InformationDisplay,
-    ItemCurveDisplay,
-    MPTItemResponse,
-    WrightMapDisplay,
-)
+from sklearn_mpt import ItemCurveDisplay, MPTItemResponse
 
 # %%
 # Section 6 of the Law School Admission Test, 1000 people and five questions: which were
@@ -65,7 +60,9 @@ for name, theirs in LTM.items():
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
 ItemCurveDisplay.from_estimator(model, ax=left)
-InformationDisplay.from_estimator(model, ax=right)
+theta = np.linspace(-4, 4, 201)
+right.plot(theta, model.information(theta).test)
+right.set(xlabel="Ability", ylabel="Information of the test")
 plt.show()
 
 # %%
@@ -112,7 +109,15 @@ print(f"Reliability of five questions: {reliability.empirical[0]:.2f}")
 # distinguish weak people, and strong ones hardly.
 
 everybody = np.repeat(X, n_people, axis=0)
-WrightMapDisplay.from_estimator(model, everybody)
+figure, (people, questions) = plt.subplots(
+    1, 2, sharey=True, width_ratios=[1, 2], layout="constrained"
+)
+people.hist(model.abilities(everybody).theta[:, 0], bins=25, orientation="horizontal")
+people.invert_xaxis()
+people.set(xlabel="Number of people", ylabel="Ability and difficulty")
+questions.plot(np.arange(1, 6), model.difficulty_, "o", color="C1")
+questions.set(xlabel="Question", xticks=np.arange(1, 6))
+questions.grid(axis="y", alpha=0.3)
 plt.show()
 
 # %%

@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from sklearn_mpt import InformationDisplay, ItemCurveDisplay, MPTItemResponse
+from sklearn_mpt import ItemCurveDisplay, MPTItemResponse
 
 # %%
 # 944 people, before the American election of 1996: where they place themselves and the
@@ -52,7 +52,10 @@ print(table[["discrimination", "discrimination_std_error"]].round(2).to_string()
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 ItemCurveDisplay.from_estimator(model, items="party", ax=left)
-InformationDisplay.from_estimator(model, kind="items", ax=right)
+theta = np.linspace(-4, 4, 201)
+right.plot(theta, model.information(theta).items, label=list(answers.columns))
+right.set(xlabel="Ability", ylabel="Information")
+right.legend()
 plt.show()
 
 # %%

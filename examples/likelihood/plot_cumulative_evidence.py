@@ -15,9 +15,10 @@ prior, and how far on the data.
 import matplotlib.pyplot as plt
 import numpy as np
 from scipy import stats
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from sklearn_mpt import compare_evidence, cumulative_cv_score
+from sklearn_mpt import cumulative_cv_score
 
 
 class BayesianPolynomial(RegressorMixin, BaseEstimator):
@@ -103,17 +104,13 @@ for n_start, style in ((0, "o-"), (10, "s--")):
     chosen = []
     for variance in variances:
         n_orders = 1 if n_start == 0 else 5  # all orders agree on the whole evidence
-        table = compare_evidence(
-            {
-                str(degree): cumulative_cv_score(
-                    BayesianPolynomial(degree, variance), X, y,
-                    n_start=n_start, n_orders=n_orders, random_state=0,
-                )
-                for degree in degrees
-            }
-        )  # fmt: skip
-        probability = dict(zip(table.names, table.probability, strict=True))
-        chosen.append(sum(int(name) * p for name, p in probability.items()))
+        how = {"n_start": n_start, "n_orders": n_orders, "random_state": 0}
+        results = [
+            cumulative_cv_score(BayesianPolynomial(degree, variance), X, y, **how)
+            for degree in degrees
+        ]
+        probability = softmax([result.log_evidence for result in results])
+        chosen.append(probability @ degrees)
     ax.semilogx(variances, chosen, style, label=f"{n_start} rows seen first")
 ax.set(
     xlabel="Prior variance of the coefficients",
@@ -124,7 +121,12 @@ ax.legend()
 plt.show()
 
 # %%
-# The table of the last prior, after ten rows: log Bayes factors and posterior
-# probabilities, with standard errors over orders of the rows.
+# The last prior, after ten rows: log Bayes factors to the most probable degree, with
+# standard errors over the orders of the rows, which all degrees share, and posterior
+# probabilities.
 
-print(table)
+best = results[probability.argmax()]
+for degree, result, p in zip(degrees, results, probability, strict=True):
+    factor = result.scores - best.scores
+    error = factor.std(ddof=1) / np.sqrt(len(factor))
+    print(f"degree {degree}: {factor.mean():7.2f} ± {error:.2f}, probability {p:.3f}")

@@ -1,13 +1,11 @@
 """
-==============================================
-Orders of features: random, confident, learned
-==============================================
+=====================================
+Orders of features, and their mixture
+=====================================
 
 Along any order of the features, predictions of each feature from those before it make
 an exact density. Predictors that belong to no joint density give another one along each
-order. Which order is best? Here orders that are learned from training rows, and orders
-that reveal in each row what is most certain first, stand beside random ones and their
-mixture.
+order. How far apart are they, is there a best one, and what is gained by a mixture?
 """
 
 import matplotlib.pyplot as plt
@@ -15,12 +13,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingRegressor
 
-from sklearn_mpt import (
-    MPTDependencyNetwork,
-    MPTMaskedAutoencoder,
-    learn_order,
-    order_spread,
-)
+from sklearn_mpt import MPTDependencyNetwork, MPTMaskedAutoencoder, order_log_prob
 
 # %%
 # A table in which the direction matters
@@ -45,83 +38,48 @@ def draw_table(n_rows, rng):
 
 
 rng = np.random.default_rng(0)
-train, validation, test = (draw_table(n, rng) for n in (800, 300, 300))
+train, test = (draw_table(n, rng) for n in (800, 300))
 network = MPTDependencyNetwork(
     regressor=HistGradientBoostingRegressor(max_iter=60), random_state=0
 ).fit(train)
 
 # %%
-# :func:`~sklearn_mpt.learn_order` starts greedily, and then moves features as long as
-# the rows that it is given become more probable. These are validation rows, because
-# boosting fits its training rows more closely than others. ``order="confident"`` takes
-# in each row the feature with the least entropy, given those revealed so far;
-# `reference` has the values that features take.
-#
-# The last lines show the log-density of the mixture of 16 random orders less that along
-# each order: negative where the order is better. The learned order is better than all
-# random ones, than their mixture, and even than the order in which columns were
-# generated. To reveal what is most certain first is worse than a random order here.
-
-orders = {
-    "generating": [3, 0, 4, 1, 5, 2],
-    "learned": learn_order(network, validation),
-    "confident": "confident",
-}
-print("learned order:", orders["learned"].tolist())
-table = order_spread(
-    network, test, n_orders=16, orders=orders, reference=train, random_state=0
-)
-print(table)
-
-# %%
 # A net for images
 # ----------------
 #
-# A masked autoencoder learns the conditionals of all orders together. Features move by
-# one place at most here, which is faster. The learned order is no better than random
-# ones, and the mixture is better than any order: conditionals along different orders
-# have different errors, which it averages.
+# A masked autoencoder learns the conditionals of all orders together.
 
 pixels = (load_digits().data > 7).astype(float)
 pixels_train, pixels_test = pixels[:1200], pixels[1200:1400]
-how = {"n_iter_no_change": 5, "random_state": 0}
-net = MPTMaskedAutoencoder(likelihood="bernoulli", **how)
+net = MPTMaskedAutoencoder(likelihood="bernoulli", n_iter_no_change=5, random_state=0)
 net.fit(pixels_train)
-orders_of_pixels = {
-    "left to right": "left_to_right",
-    "learned": learn_order(net, pixels_train[:600], n_sweeps=2, max_shift=1),
-    "confident": "confident",
-}
-images = order_spread(
-    net,
-    pixels_test,
-    n_orders=16,
-    orders=orders_of_pixels,
-    reference=pixels_train,
-    random_state=0,
-)
-print(images)
 
 # %%
-# Points are means over held-out rows; the line is the mixture of the random orders.
+# Points are means over held-out rows; the line is the mixture of the random orders. In
+# the table the order in which columns were generated is better than most random ones,
+# and than their mixture. Pixels have no such order: the mixture is better than any of
+# them, because conditionals along different orders have different errors, which it
+# averages.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-titles = ["Table: gradient boosting", "Images: masked autoencoder"]
-for ax, spread, title in zip(axes, [table, images], titles, strict=True):
-    random = spread.log_prob.mean(axis=1)
-    mixture = random.mean() + spread.mean_gap
-    rows = {"random": random} | {k: v.mean() for k, v in spread.named.items()}
-    for place, (name, values) in enumerate(rows.items()):
-        ax.plot(values, np.full(np.shape(values), place), "o", label=name, alpha=0.7)
-    ax.axvline(mixture, color="0.3", linestyle="--")
-    ax.annotate(
-        "mixture of\nrandom orders",
-        (mixture, 0.45),
-        xytext=(-4, 0),
-        textcoords="offset points",
-        horizontalalignment="right",
-    )
-    ax.set_yticks(range(len(rows)), rows)
+panels = {
+    "Table: gradient boosting": (network, test, "generating", [3, 0, 4, 1, 5, 2]),
+    "Images: masked autoencoder": (net, pixels_test, "by rows", "left_to_right"),
+}
+for ax, (title, (model, X, name, order)) in zip(axes, panels.items(), strict=True):
+    orders = rng.permuted(np.tile(np.arange(X.shape[1]), (16, 1)), axis=1)
+    along = np.array([order_log_prob(model, X, random) for random in orders])
+    mixture = order_log_prob(model, X, orders)
+    gap, std = mixture - along.mean(axis=0), along.std(axis=0, ddof=1)
+    one = order_log_prob(model, X, order).mean()
+    print(f"{title}: mixture {mixture.mean():.2f} nats, {name} {one:.2f}")
+    print(f"    of a row: {std.mean():.2f} over orders, gap {gap.mean():.2f}")
+    ax.plot(along.mean(axis=1), np.zeros(16), "o", alpha=0.7)
+    ax.plot(one, 1, "o")
+    ax.axvline(mixture.mean(), color="0.3", linestyle="--", label="mixture")
+    ax.set_yticks([0, 1], ["random", name])
     ax.invert_yaxis()
+    ax.margins(y=0.3)
     ax.set(title=title, xlabel="Held-out log-density (nats per row)")
+    ax.legend()
 plt.show()

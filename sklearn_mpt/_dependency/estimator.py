@@ -123,7 +123,7 @@ class MPTDependencyNetwork(TableMPT):
     See Also
     --------
     MPTMaskedAutoencoder : One net that predicts all columns.
-    order_spread : Whether the conditionals belong to one joint density.
+    order_log_prob : Log-probabilities along given orders of the columns.
 
     Notes
     -----

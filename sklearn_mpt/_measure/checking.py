@@ -24,13 +24,11 @@ from sklearn_mpt._measure.contract import (
 )
 from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.normalisation import (
-    ROWS_TO_SUM,
     check_sums,
     discrete_columns,
 )
-from sklearn_mpt._measure.orders import OrderSpread, order_spread
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
+from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
@@ -41,9 +39,8 @@ def check_masked_model(
     X: ArrayLike,
     *,
     n_masks: int = 10,
-    n_orders: int = 0,
     random_state: RandomState = None,
-) -> OrderSpread | None:
+) -> None:
     r"""Check that a model keeps the contract of ``conditional_log_prob(X, mask)``.
 
     The function must return one finite number for every entry of X, and 0 at visible
@@ -52,7 +49,8 @@ def check_masked_model(
     the visible features R, but not on the values of other hidden features. The
     probabilities of a discrete column must add up to one over its values. A
     density of another column must not integrate to more than one over its range; it is
-    not checked that it integrates to one.
+    not checked that it integrates to one. The conditionals need not belong to one joint
+    density.
 
     Parameters
     ----------
@@ -64,19 +62,8 @@ def check_masked_model(
         or the missing value of a DataFrame, marks missing entries.
     n_masks : int, default=10
         Number of masks to try. One hides all features, another a single feature.
-    n_orders : int, default=0
-        Number of orders of the features along which ten rows are scored to compute the
-        result. This takes ``n_orders * n_features`` calls.
     random_state : int, RandomState instance or None, default=None
-        Determines the masks and orders.
-
-    Returns
-    -------
-    OrderSpread or None
-        How far log-probabilities differ between orders of the features, and a test
-        whether the conditionals belong to one joint density. A masked model need not
-        have a joint density. None if `n_orders` is less than 2, or if there is one
-        feature.
+        Determines the masks.
 
     Raises
     ------
@@ -91,7 +78,7 @@ def check_masked_model(
     See Also
     --------
     mpt_curve : Measure a masked model.
-    order_spread : Measure how much scores depend on the order of the features.
+    lml_samples : The spread over orders of the features, with ``return_std=True``.
 
     Notes
     -----
@@ -110,15 +97,12 @@ def check_masked_model(
     >>> def standard_normal(X, mask):
     ...     return np.where(mask, -0.5 * (X**2 + np.log(2 * np.pi)), 0.0)
     >>> check_masked_model(standard_normal, X)  # returns None: no rule is broken
-    >>> check_masked_model(standard_normal, X, n_orders=4, random_state=0).p_value
-    1.0
     >>> check_masked_model(lambda X, mask: standard_normal(X, ~mask), X)
     Traceback (most recent call last):
         ...
     ValueError: mask is True where an entry is hidden, and ... Pass ~mask to it.
     """
     check_int(n_masks, "n_masks")
-    check_int(n_orders, "n_orders", min_val=0)
     estimator = resolve_model(estimator)
     refuse_texts(estimator, "check_masked_model")
     conditional, rows = CheckedConditional(estimator), check_rows(estimator, X)
@@ -150,11 +134,6 @@ def check_masked_model(
         others = [j for j in np.flatnonzero(mask).tolist() if j not in discrete]
         if others:
             _check_integral(conditional, rows, mask, int(rng.choice(others)))
-    if n_orders < 2 or n_features < 2:
-        return None
-    few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
-    seed = seed_from(rng)
-    return order_spread(estimator, few.values, n_orders=n_orders, random_state=seed)
 
 
 def _ask(conditional, rows, mask):

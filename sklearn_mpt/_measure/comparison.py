@@ -18,9 +18,9 @@ from sklearn_mpt._measure.contract import (
     measures_of_columns,
     ragged_hook,
 )
-from sklearn_mpt._measure.display import LMLComparisonDisplay
-from sklearn_mpt._measure.lml_samples import sums_along_orders
+from sklearn_mpt._measure.orders import sums_along_orders
 from sklearn_mpt._measure.pipelines import resolve_model
+from sklearn_mpt._measure.plotting import axes_or_new
 from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
 from sklearn_mpt._messages import listed, text_table
@@ -194,7 +194,7 @@ class LMLComparison:
             for name, rows in zip(self.names, self.row_lml, strict=True)
         }
 
-    def plot(self, ax: Axes | None = None) -> LMLComparisonDisplay:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the differences to the best model, with their 95% intervals.
 
         Parameters
@@ -204,10 +204,22 @@ class LMLComparison:
 
         Returns
         -------
-        display : LMLComparisonDisplay
-            The display, with its axes and figure.
+        ax : matplotlib Axes
+            The axes, with the best model at the top.
         """
-        return LMLComparisonDisplay(self).plot(ax)
+        n_models = len(self.names)
+        ax = axes_or_new(ax, figsize=(6.4, 1.2 + 0.35 * n_models))
+        low, high = self.lml_diff_interval()
+        errors = np.stack([self.lml_diff - low, high - self.lml_diff]).clip(0)
+        places = np.arange(n_models)
+        ax.errorbar(self.lml_diff, places, xerr=errors, fmt="o", capsize=3)
+        ax.axvline(0, color="0.5", linewidth=0.8)
+        ax.set_yticks(places, self.names)
+        best = f"{self.names[0]}, {self.lml[0]:.2f}"
+        ax.set_xlabel(f"LML less that of {best} (nats per row)")
+        ax.margins(y=0.1)
+        ax.invert_yaxis()
+        return ax
 
 
 def compare_lml(

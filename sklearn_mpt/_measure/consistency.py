@@ -12,7 +12,6 @@ from sklearn_mpt._measure.contract import (
     change_of,
     describe_mask,
     few_rows,
-    measures_of_columns,
 )
 from sklearn_mpt._measure.normalisation import (
     GRID_TOLERANCE,
@@ -39,8 +38,8 @@ NOISE_FACTOR = 10
 def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:
     r"""Check on a few rows that a model scores hidden entries without reading them.
 
-    Models with a method ``chain_log_prob`` are not checked, as their scores do not come
-    from calls with masks. Nothing is said if a call fails: the real calls follow.
+    Models that know the measures of their columns are not checked, nor those with a
+    method ``chain_log_prob``. Nothing is said if a call fails: the real calls follow.
 
     is_compared : whether scores are compared with those of other models. If not, the
     constant of a density may be left out.
@@ -58,7 +57,7 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
         If a density integrates to more than one, as it does where
         :math:`\log p(x_j \mid x_R)` is computed from the hidden value :math:`x_j`.
     """
-    if hasattr(model, "chain_log_prob"):
+    if hasattr(model, "chain_log_prob") or hasattr(model, "_measures_of_columns"):
         return
     conditional, few = CheckedConditional(model), few_rows(rows)
     n_features = rows.shape[1]
@@ -69,7 +68,7 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
     for mask, result in zip(masks, log_prob, strict=True):
         if result is not None:
             check_reading(ask, few, mask, result, np.random.default_rng(0))
-    _check_binary(model, ask, rows.slice(0, min(ROWS_TO_SUM, len(rows))), masks)
+    _check_binary(ask, rows.slice(0, min(ROWS_TO_SUM, len(rows))), masks)
     most = MAX_INTEGRAL if is_compared else MAX_WITHOUT_CONSTANT
     for j in np.flatnonzero(half)[:TESTED_FEATURES].tolist():
         if integral := excessive_integral(conditional, rows, few, half, j, most):
@@ -88,12 +87,12 @@ def _masks_to_try(n_features):
     return half, np.ones(n_features, dtype=bool)
 
 
-def _check_binary(model, ask, rows, masks):
+def _check_binary(ask, rows, masks):
     """Check that the probabilities of columns of two values add up to one.
 
     Those of a function with noise need not.
     """
-    columns = discrete_columns(rows, measures_of_columns(model, rows.shape[1]))
+    columns = discrete_columns(rows, [None] * rows.shape[1])
     binary = {j: column for j, column in columns.items() if column.is_binary}
     for mask in masks if binary else ():
         calls = ask(rows, mask), ask(rows, mask)

@@ -19,8 +19,8 @@ from sklearn_mpt._measure.contract import (
     ragged_hook,
     wants_row_orders,
 )
-from sklearn_mpt._measure.lml_samples import GivenOrder, terms_along
 from sklearn_mpt._measure.masks import all_orders, count_orders
+from sklearn_mpt._measure.orders import GivenOrder, terms_along
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects
 from sklearn_mpt._measure.workers import map_workers

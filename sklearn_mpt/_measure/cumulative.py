@@ -13,9 +13,8 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
 from sklearn_mpt._checks import check_int, check_n_jobs, check_verbose
-from sklearn_mpt._measure.display import CumulativeCVDisplay
-from sklearn_mpt._measure.predictive_scores import OF_CLASSES, predictive_score
-from sklearn_mpt._measure.rows import digest_of
+from sklearn_mpt._measure.plotting import axes_or_new, draw_band
+from sklearn_mpt._measure.predictive_scores import log_proba, predictive_score
 from sklearn_mpt._measure.standard_errors import std_error_of_mean, student_quantile
 from sklearn_mpt._messages import listed, text_table
 from sklearn_mpt._seeds import RandomState, draw_seed
@@ -42,14 +41,6 @@ class CumulativeCV:
         the joint one if the estimator has it.
     n_samples : int
         Number of all rows, including those before the first block.
-    draw : tuple, default=()
-        Identifies the random orders: results with the same `draw` have the same orders
-        and are compared in pairs.
-    target : str, default=""
-        Identifies the values whose probabilities are scored: "X" or "y", and a digest.
-    measures : tuple of str or None, default=None
-        For each column that is scored, "density", "probability" or "density and
-        probability". None if it is not known.
 
     Attributes
     ----------
@@ -72,7 +63,7 @@ class CumulativeCV:
     See Also
     --------
     cumulative_cv_score : Compute the log evidence of an estimator.
-    compare_evidence : Log Bayes factors and posterior probabilities of models.
+    compare_lml : Compare fitted models on held-out rows.
 
     Examples
     --------
@@ -88,9 +79,6 @@ class CumulativeCV:
     n_seen: np.ndarray
     block_scores: np.ndarray
     n_samples: int
-    draw: tuple = ()
-    target: str = ""
-    measures: tuple[str, ...] | None = None
 
     @property
     def scores(self) -> np.ndarray:
@@ -186,8 +174,11 @@ class CumulativeCV:
         columns = [("nats per row", 16, mean[shown]), ("std_error", 13, error[shown])]
         return f"{head}\n{text_table(names, columns, title='  rows seen')}"
 
-    def plot(self, ax: Axes | None = None, *, name: str | None = None):
+    def plot(self, ax: Axes | None = None, *, name: str | None = None) -> Axes:
         """Draw the predictive score per row by the number of rows seen.
+
+        The area between the curve and zero is the log evidence; area below zero is
+        negative. The band is two standard errors over orders on either side.
 
         Parameters
         ----------
@@ -198,10 +189,21 @@ class CumulativeCV:
 
         Returns
         -------
-        display : CumulativeCVDisplay
-            The display, with its axes and figure.
+        ax : matplotlib Axes
+            The axes with the curve.
         """
-        return CumulativeCVDisplay(self, name=name).plot(ax)
+        ax = axes_or_new(ax)
+        middle = self.n_seen + (self.block_sizes - 1) / 2
+        mean, error = self.predictive_scores, self.predictive_std_errors
+        label = f"log evidence {self.log_evidence:.1f}"
+        if self.std_error >= 0.05:  # not nan, and not rounding
+            label += f" ± {self.std_error:.1f}"
+        label = label if name is None else f"{name}: {label}"
+        (line,) = ax.plot(middle, mean, marker=".", label=label)
+        draw_band(ax, middle, mean, error, line, alpha=0.2)
+        ax.set(xlabel="Number of rows seen", ylabel="Predictive score (nats per row)")
+        ax.legend()
+        return ax
 
 
 def cumulative_cv_score(
@@ -280,7 +282,6 @@ def cumulative_cv_score(
 
     See Also
     --------
-    compare_evidence : Log Bayes factors and posterior probabilities of models.
     compare_lml : Compare fitted models on held-out rows.
 
     Notes
@@ -332,11 +333,10 @@ def cumulative_cv_score(
             f"y must have a value for each of the {n_samples} rows, got the shape "
             f"{np.shape(y)}."
         )
-    is_classes = score is OF_CLASSES
+    is_classes = score is log_proba
     start = _check_start(n_start, X, y if is_classes else None)
     n_seen = _block_starts(start, n_samples, steps)
-    seed = draw_seed(random_state)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(draw_seed(random_state))
     orders = [rng.permutation(n_samples) for _ in range(n_orders)]
     if is_classes:
         orders = [_with_all_classes(order, np.asarray(y), start) for order in orders]
@@ -346,13 +346,8 @@ def cumulative_cv_score(
         for order in orders
         for first, end in zip(n_seen, ends, strict=True)
     )
-    scores, measures = zip(*results, strict=True)
-    block_scores = np.array(scores).reshape(n_orders, len(n_seen))
-    draw = seed, n_orders, n_samples, tuple(n_seen), is_classes
-    target = f"{score.target} {digest_of(X if score.target == 'X' else y)}"
-    return CumulativeCV(
-        np.array(n_seen), block_scores, n_samples, draw, target, measures[0]
-    )
+    block_scores = np.array(results).reshape(n_orders, len(n_seen))
+    return CumulativeCV(np.array(n_seen), block_scores, n_samples)
 
 
 def _check_start(n_start, X, y):
@@ -402,17 +397,14 @@ def _with_all_classes(order, y, n_start):
 
 
 def _score_block(score, estimator, X, y, seen, block):
-    """Fit a clone to the rows `seen`, and score a block.
-
-    Returns the sum of the scores of its rows, and the measures of the columns.
-    """
+    """Fit a clone to the rows `seen`, and return the sum of the scores of a block."""
     before, later = (
         [None if v is None else _safe_indexing(v, rows) for v in (X, y)]
         for rows in (seen, block)
     )
     model = clone(estimator)
     model = model.fit(before[0]) if y is None else model.fit(*before)
-    scores = np.asarray(score.log_prob(model, *later), dtype=np.float64)
+    scores = np.asarray(score(model, *later), dtype=np.float64)
     if scores.shape not in ((len(block),), ()):
         raise ValueError(
             "The estimator must score each row, or all together by joint_log_prob, got "
@@ -425,4 +417,4 @@ def _score_block(score, estimator, X, y, seen, block):
             f"The log predictive probability of {which} is {scores.flat[wrong]} after "
             f"a fit to {len(seen)} rows."
         )
-    return scores.sum(), score.measures(model)
+    return scores.sum()

@@ -1,4 +1,4 @@
-"""Draw curves, and comparisons of log marginal likelihoods."""
+"""Draw curves of masked scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._measure.curve import MPTCurve
 from sklearn_mpt._measure.mpt_curve import mpt_curve
-from sklearn_mpt._measure.plotting import ComparisonDisplay, Display
+from sklearn_mpt._measure.plotting import Display, draw_band
 from sklearn_mpt._seeds import RandomState
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class MPTCurveDisplay(Display):
             Sizes to measure, as in :func:`mpt_curve`. None measures all.
         n_masks : int, default=None
             Number of masks of each size. None is 10, or the `n_masks` of `MPTScorer`.
-        design : {"auto", "all", "chain", "balanced", "independent"}, default="auto"
+        design : {"auto", "all", "balanced", "independent"}, default="auto"
             How masks are drawn, as in :func:`mpt_curve`.
         allocation : {"equal", "neyman"}, default="equal"
             How the masks are divided among the sizes, as in :func:`mpt_curve`.
@@ -167,7 +167,7 @@ class MPTCurveDisplay(Display):
             curve.mask_sizes, curve.scores, **{"label": label, **(line_kw or {})}
         )
         band = curve.mask_sizes, curve.scores, curve.std_errors, self.line_
-        self.error_band_ = self._band(ax, *band, alpha=0.35)
+        self.error_band_ = draw_band(ax, *band, alpha=0.35)
         self.fill_ = self._fill(ax) if fill else None
         ax.axhline(0, color="0.5", linewidth=0.8)
         sizes, unit, _ = curve._labels
@@ -195,261 +195,3 @@ class MPTCurveDisplay(Display):
         if error >= 0.005:  # not nan, and not rounding
             area += f" ± {error:.2f}"
         return f"{area} nats" if name is None else f"{name}\n{area} nats"
-
-
-class LMLComparisonDisplay(ComparisonDisplay):
-    """Plot of differences to the best model, with 95% intervals.
-
-    Create it with :meth:`LMLComparison.plot`.
-
-    Parameters
-    ----------
-    comparison : LMLComparison
-        The comparison to draw.
-
-    Attributes
-    ----------
-    ax_ : matplotlib Axes
-        Axes with the differences.
-    figure_ : matplotlib Figure
-        Figure containing them.
-    errorbar_ : matplotlib ErrorbarContainer
-        Points and error bars.
-
-    See Also
-    --------
-    compare_lml : Compare models.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn_mpt import compare_lml
-    >>> def normal(X, mask):
-    ...     return np.where(mask, -0.5 * (X**2 + np.log(2 * np.pi)), 0.0)
-    >>> def wide(X, mask):
-    ...     return np.where(mask, -0.5 * (X**2 / 4 + np.log(8 * np.pi)), 0.0)
-    >>> X = np.random.default_rng(0).normal(size=(50, 3))
-    >>> display = compare_lml([normal, wide], X).plot()
-    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
-    ['normal', 'wide']
-    """
-
-    def __init__(self, comparison: Any):
-        self.comparison = comparison
-
-    def plot(self, ax: Axes | None = None) -> LMLComparisonDisplay:
-        """Draw the differences, the best model at the top.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. None makes a figure.
-
-        Returns
-        -------
-        display : LMLComparisonDisplay
-            The display, with its axes and figure.
-        """
-        table = self.comparison
-        low, high = table.lml_diff_interval()
-        errors = np.stack([table.lml_diff - low, high - table.lml_diff]).clip(0)
-        ax = self._plot_differences(ax, table.names, table.lml_diff, errors)
-        best = f"{table.names[0]}, {table.lml[0]:.2f}"
-        ax.set_xlabel(f"LML less that of {best} (nats per row)")
-        return self
-
-
-class OrderSpreadDisplay(Display):
-    """Plot of the spread over orders of each row against its mean log-probability.
-
-    Create it with :meth:`OrderSpread.plot`.
-
-    Parameters
-    ----------
-    spread : OrderSpread
-        The result to draw.
-
-    Attributes
-    ----------
-    ax_ : matplotlib Axes
-        Axes with the rows.
-    figure_ : matplotlib Figure
-        Figure containing them.
-    points_ : matplotlib PathCollection
-        A point for each row.
-
-    See Also
-    --------
-    order_spread : Measure the spread.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn_mpt import OrderSpread
-    >>> log_prob = np.array([[-1.0, -2.0], [-1.2, -2.5], [-1.1, -1.5]])
-    >>> display = OrderSpread(log_prob).plot()
-    >>> display.ax_.get_ylabel()
-    'Standard deviation over orders (nats)'
-    """
-
-    def __init__(self, spread: Any):
-        self.spread = spread
-
-    def plot(self, ax: Axes | None = None) -> OrderSpreadDisplay:
-        """Draw the rows.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. None makes a figure.
-
-        Returns
-        -------
-        display : OrderSpreadDisplay
-            The display, with its axes and figure.
-        """
-        ax = self._axes(ax)
-        spread = self.spread
-        mean, std = spread.log_prob.mean(axis=0), spread.std
-        finite = np.isfinite(mean) & np.isfinite(std)
-        self.points_ = ax.scatter(mean[finite], std[finite], s=16, alpha=0.6)
-        ax.axhline(0, color="0.5", linewidth=0.8)
-        ax.set(
-            xlabel="Mean log-probability over orders (nats)",
-            ylabel="Standard deviation over orders (nats)",
-            title=(
-                f"{len(spread.log_prob)} orders, mixture less mean "
-                f"{spread.mean_gap:.2g} nats, p = {spread.p_value:.2g}"
-            ),
-        )
-        return self
-
-
-class CumulativeCVDisplay(Display):
-    """Plot of the predictive score per row against the number of rows seen.
-
-    The area between the curve and zero is the log evidence; area below zero is
-    negative. Create it with :meth:`CumulativeCV.plot`.
-
-    Parameters
-    ----------
-    result : CumulativeCV
-        The result to draw.
-    name : str, default=None
-        Name of the model in the legend.
-
-    Attributes
-    ----------
-    ax_ : matplotlib Axes
-        Axes with the curve.
-    figure_ : matplotlib Figure
-        Figure containing the curve.
-    line_ : matplotlib Artist
-        The curve.
-    error_band_ : matplotlib Artist
-        Band of two standard errors over orders on either side.
-
-    See Also
-    --------
-    cumulative_cv_score : Compute the curve.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn_mpt import CumulativeCV
-    >>> scores = np.array([[-3.0, -2.0], [-4.0, -2.5]])
-    >>> display = CumulativeCV(np.array([2, 4]), scores, 6).plot()
-    >>> display.ax_.get_xlabel()
-    'Number of rows seen'
-    """
-
-    def __init__(self, result: Any, *, name: str | None = None):
-        self.result = result
-        self.name = name
-
-    def plot(self, ax: Axes | None = None) -> CumulativeCVDisplay:
-        """Draw the curve.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. None makes a figure.
-
-        Returns
-        -------
-        display : CumulativeCVDisplay
-            The display, with its axes and figure.
-        """
-        ax = self._axes(ax)
-        result = self.result
-        middle = result.n_seen + (result.block_sizes - 1) / 2
-        mean, error = result.predictive_scores, result.predictive_std_errors
-        area = f"log evidence {result.log_evidence:.1f}"
-        if result.std_error >= 0.05:  # not nan, and not rounding
-            area += f" ± {result.std_error:.1f}"
-        label = area if self.name is None else f"{self.name}: {area}"
-        (self.line_,) = ax.plot(middle, mean, marker=".", label=label)
-        band = middle, mean, error, self.line_
-        self.error_band_ = self._band(ax, *band, alpha=0.2)
-        ax.set(
-            xlabel="Number of rows seen",
-            ylabel="Predictive score (nats per row)",
-        )
-        ax.legend()
-        return self
-
-
-class EvidenceComparisonDisplay(ComparisonDisplay):
-    """Plot of log Bayes factors to the best model, with two standard errors.
-
-    Create it with :meth:`EvidenceComparison.plot`.
-
-    Parameters
-    ----------
-    comparison : EvidenceComparison
-        The comparison to draw.
-
-    Attributes
-    ----------
-    ax_ : matplotlib Axes
-        Axes with the factors.
-    figure_ : matplotlib Figure
-        Figure containing them.
-    errorbar_ : matplotlib ErrorbarContainer
-        Points and error bars.
-
-    See Also
-    --------
-    compare_evidence : Compare models.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn_mpt import EvidenceComparison
-    >>> scores = np.array([[-8.0, -9], [-9, -10.5]])
-    >>> display = EvidenceComparison(["b", "a"], scores, True).plot()
-    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
-    ['b', 'a']
-    """
-
-    def __init__(self, comparison: Any):
-        self.comparison = comparison
-
-    def plot(self, ax: Axes | None = None) -> EvidenceComparisonDisplay:
-        """Draw the factors, the best model on top.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on. None makes a figure.
-
-        Returns
-        -------
-        display : EvidenceComparisonDisplay
-            The display, with its axes and figure.
-        """
-        table = self.comparison
-        errors = 2 * table.log_bayes_factor_std_error
-        ax = self._plot_differences(ax, table.names, table.log_bayes_factor, errors)
-        ax.set_xlabel(f"Log Bayes factor to {table.names[0]} (nats)")
-        return self

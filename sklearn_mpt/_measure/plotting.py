@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 
 class Display:
@@ -22,45 +19,30 @@ class Display:
     ax_: Any
     figure_: Any
 
-    def _axes(self, ax: Axes | None, shape: tuple[int, ...] = (), **figure_params):
-        """Return and keep the given axes; with None, those of a new figure.
-
-        shape : rows and columns of axes; one axes if empty. figure_params : parameters
-        of ``matplotlib.pyplot.subplots``.
-        """
-        import matplotlib.pyplot as plt
-
-        if ax is None:
-            _, ax = plt.subplots(*shape, layout="constrained", **figure_params)
+    def _axes(self, ax: Any, shape: tuple[int, ...] = (), **figure_params):
+        """Return and keep the given axes; with None, those of a new figure."""
+        ax = axes_or_new(ax, shape, **figure_params)
         self.ax_ = np.array(ax) if shape else ax
         self.figure_ = np.ravel(self.ax_)[0].figure
         return self.ax_
 
-    def _band(self, ax, x, mean, error, line, alpha):
-        """Fill two standard errors on either side of a line, in its colour."""
-        return ax.fill_between(
-            x,
-            mean - 2 * error,
-            mean + 2 * error,
-            alpha=alpha,
-            color=line.get_color(),
-            linewidth=0,
-        )
+
+def axes_or_new(ax: Any, shape: tuple[int, ...] = (), **figure_params) -> Any:
+    """Return the given axes; with None, those of a new figure, of rows and columns."""
+    import matplotlib.pyplot as plt
+
+    if ax is None:
+        _, ax = plt.subplots(*shape, layout="constrained", **figure_params)
+    return ax
 
 
-class ComparisonDisplay(Display):
-    """Base of displays of differences between models, one above the other."""
-
-    def _plot_differences(self, ax, names, values, errors):
-        """Draw values with error bars, the first model at the top.
-
-        errors : half lengths of the bars, (n,) or (2, n).
-        """
-        ax = self._axes(ax, figsize=(6.4, 1.2 + 0.35 * len(names)))
-        heights = np.arange(len(names))
-        self.errorbar_ = ax.errorbar(values, heights, xerr=errors, fmt="o", capsize=3)
-        ax.axvline(0, color="0.5", linewidth=0.8)
-        ax.set_yticks(heights, names)
-        ax.margins(y=0.1)
-        ax.invert_yaxis()
-        return ax
+def draw_band(ax, x, mean, error, line, alpha):
+    """Fill two standard errors on either side of a line, in its colour."""
+    return ax.fill_between(
+        x,
+        mean - 2 * error,
+        mean + 2 * error,
+        alpha=alpha,
+        color=line.get_color(),
+        linewidth=0,
+    )

@@ -1,61 +1,38 @@
 """Log predictive probabilities of rows, or of targets given rows, by any estimator."""
 
 import inspect
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 from sklearn.utils import get_tags
 
-from sklearn_mpt._measure.contract import measures_of_columns
 from sklearn_mpt._measure.pipelines import check_pipeline, last_step, resolve_model
 
 
-class PredictiveScore(NamedTuple):
-    """How rows, or targets given rows, are scored by a fitted model.
-
-    log_prob : callable
-        Takes the model, X and y; returns log predictive probabilities of the rows, or
-        that of all rows together.
-    target : "X" or "y"
-        What has the probabilities.
-    measure : "probability" or "density", default=None
-        That of targets. None takes those of the columns of the model.
-    """
-
-    log_prob: Callable
-    target: str
-    measure: str | None = None
-
-    def measures(self, model):
-        """Return the measures of what a fitted model scores; None if not known."""
-        if self.measure is not None:
-            return (self.measure,)
-        measures = measures_of_columns(resolve_model(model), None)
-        return None if measures is None else tuple(measures)
-
-
 def predictive_score(estimator, y):
-    """Return the `PredictiveScore` of an estimator, for targets y or None."""
+    """Return the function that scores rows, or targets y, by a fitted estimator.
+
+    It takes the model, X and y, and returns log predictive probabilities of the rows,
+    or that of all rows together.
+    """
     kind, is_joint = _kind(estimator), hasattr(estimator, "joint_log_prob")
     if y is None or kind == "density_estimator":
         is_joint = hasattr(last_step(estimator), "joint_log_prob")
         has_scores = is_joint or hasattr(estimator, "score_samples")
         if has_scores and kind != "outlier_detector":
             check_pipeline(estimator)
-            return OF_ROWS
+            return _log_density
         needed = "a density estimator with score_samples, if y is None"
     elif kind == "classifier":
         if is_joint or hasattr(estimator, "predict_log_proba"):
-            return OF_CLASSES
+            return log_proba
         needed = "a classifier with predict_log_proba"
     else:
         if is_joint:
-            return OF_NUMBERS
+            return _log_normal
         if _predicts_std(estimator):
             _check_noise(last_step(estimator))
-            return OF_NUMBERS
+            return _log_normal
         needed = "a regressor with predict(X, return_std=True)"
     raise TypeError(f"estimator must be {needed}, got {estimator!r}.")
 
@@ -100,7 +77,7 @@ def _log_density(model, X, y):
     return model.score_samples(X)
 
 
-def _log_proba(model, X, y):
+def log_proba(model, X, y):
     if hasattr(model, "joint_log_prob"):
         return model.joint_log_prob(X, y)
     log_proba = np.asarray(model.predict_log_proba(X))
@@ -151,8 +128,3 @@ def _log_joint_normal(y, mean, covariance):
             "WhiteKernel of a Gaussian process."
         ) from error
     return stats.multivariate_normal.logpdf(y, mean, joint)
-
-
-OF_ROWS = PredictiveScore(_log_density, "X")
-OF_CLASSES = PredictiveScore(_log_proba, "y", "probability")
-OF_NUMBERS = PredictiveScore(_log_normal, "y", "density")

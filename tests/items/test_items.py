@@ -16,11 +16,9 @@ from scipy.stats import chi2, norm
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import (
-    InformationDisplay,
     ItemCurveDisplay,
     MPTItemResponse,
     MPTLinearVAE,
-    WrightMapDisplay,
     mpt_curve,
 )
 from sklearn_mpt._factors.rotation import rotated
@@ -1295,11 +1293,6 @@ def test_displays():
     display = ItemCurveDisplay.from_estimator(model, theta=theta)
     mean = [np.arange(len(p)) @ p for p in probabilities(model, theta)]
     assert_allclose(display.curves, mean)
-    information = InformationDisplay.from_estimator(model, theta=theta)
-    assert_allclose(information.line_.get_ydata(), model.information(theta).test)
-    InformationDisplay.from_estimator(model, kind="items", theta=theta)
-    people = WrightMapDisplay.from_estimator(model, all_rows(model)[::9])
-    assert people.ax_.shape == (2,)
     with pytest.raises(ValueError, match="items must be among"):
         ItemCurveDisplay.from_estimator(model, items="age")
     plt.close("all")

@@ -361,12 +361,10 @@ def test_the_picture_shows_the_best_model_at_the_top():
     X = np.random.default_rng(0).normal(size=(50, 3))
     table = compare_lml({"right": normal(1.0), "wide": normal(2.0)}, X)
     _, ax = plt.subplots()
-    display = table.plot(ax)
-    assert display.ax_ is ax
-    assert display.figure_ is ax.figure
+    assert table.plot(ax) is ax
     assert [label.get_text() for label in ax.get_yticklabels()] == ["right", "wide"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
-    (bars,) = display.errorbar_.lines[2]
+    (bars,) = ax.containers[0].lines[2]
     drawn = np.array(bars.get_segments())[:, :, 0]
     assert_allclose(drawn.T, table.lml_diff_interval(), atol=1e-12)
     assert (

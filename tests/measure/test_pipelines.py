@@ -26,7 +26,6 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
     check_masked_model,
-    compare_evidence,
     compare_lml,
     cumulative_cv_score,
     feature_contributions,
@@ -123,7 +122,7 @@ def test_all_methods_of_the_contract_agree(gaps, kind):
     parts = feature_contributions(pipe, rows, n_orders=2, random_state=0)
     assert_allclose(parts.sum(axis=1), scores)
     assert (parts[np.isnan(X)] == 0).all()
-    assert check_masked_model(pipe, rows, n_orders=2).p_value > 0.05
+    check_masked_model(pipe, rows)
 
 
 @pytest.mark.parametrize("gaps", [False, True])
@@ -231,39 +230,3 @@ def test_a_search_that_is_not_fitted_says_so():
     search = GridSearchCV(GaussianMixture(), {"n_components": [1, 2]})
     with pytest.raises(NotFittedError):
         compare_lml([search, search], positive_rows())
-
-
-def test_evidence_of_other_things_does_not_compare():
-    X = positive_rows()
-    y = X[:, 0]
-    options = {"n_start": 10, "steps": 2, "n_orders": 2, "random_state": 0}
-    of_x = cumulative_cv_score(GaussianMixture(), X, **options)
-    of_frame = cumulative_cv_score(
-        MPTProbabilisticPCA(2, objective="lml"), pd.DataFrame(X), **options
-    )
-    assert compare_evidence({"array": of_x, "frame": of_frame}).names
-    other = cumulative_cv_score(GaussianMixture(), X + 1, **options)
-    with pytest.raises(ValueError, match=r"tables \(or targets\) of \['a', 'b'\]"):
-        compare_evidence({"a": of_x, "b": other})
-    few = cumulative_cv_score(BayesianRidge(), X[:, 1:3], y, **options)
-    all_columns = cumulative_cv_score(BayesianRidge(), X, y, **options)
-    assert compare_evidence({"few": few, "all": all_columns}).is_paired
-    with pytest.raises(ValueError, match="'regressor': 'y', 'density': 'X'"):
-        compare_evidence({"regressor": few, "density": of_x})
-    classes = (y > 0.1).astype(int)
-    classifier = cumulative_cv_score(LogisticRegression(), X, classes, **options)
-    regressor = cumulative_cv_score(BayesianRidge(), X, classes, **options)
-    with pytest.raises(ValueError, match="probability in 'a' and a density in 'b'"):
-        compare_evidence({"a": classifier, "b": regressor})
-
-
-def test_evidence_of_probabilities_warns_of_foreign_densities():
-    X = (positive_rows() > 1).astype(float)
-    options = {"n_start": 10, "steps": 1, "n_orders": 2, "random_state": 0}
-    model = MPTMixture(2, likelihood="bernoulli", random_state=0)
-    results = {
-        "mixture": cumulative_cv_score(model, X, **options),
-        "gaussian": cumulative_cv_score(GaussianMixture(), X, **options),
-    }
-    with pytest.warns(UserWarning, match=r"columns \[0, 1, .*such as 'gaussian'"):
-        compare_evidence(results)

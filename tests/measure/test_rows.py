@@ -35,7 +35,7 @@ MEASURES = {
         [model, model], X, n_orders=2, random_state=0
     ),
     "check_masked_model": functools.partial(
-        check_masked_model, n_masks=2, n_orders=2, random_state=0
+        check_masked_model, n_masks=2, random_state=0
     ),
 }
 
@@ -328,7 +328,7 @@ def test_hidden_values_change_in_frames_of_the_same_names_kinds_and_index():
         seen.append(X)
         return np.where(X.isna(), 0.0, 2 * minus_one(X, mask))
 
-    check_masked_model(function, frame, n_orders=0)
+    check_masked_model(function, frame)
     whole = [X for X in seen if len(X) == 3]
     assert any((X.iloc[:, 0].array != frame.iloc[:, 0].array).any() for X in whole)
     for X in seen:

@@ -39,10 +39,8 @@ from sklearn_mpt import (
     check_masked_model,
     compare_lml,
     feature_contributions,
-    learn_order,
     lml_samples,
     mpt_curve,
-    order_spread,
 )
 from sklearn_mpt._measure.standard_errors import student_factor
 
@@ -839,7 +837,7 @@ def test_a_pipeline_of_texts_is_measured_as_its_last_step(scorer):
         expected = measure(alone, TEXTS)
         assert_allclose(measure(pipe, pairs), expected)
         assert_allclose(measure(single, TEXTS), expected)
-    for refused in (check_masked_model, order_spread, learn_order):
+    for refused in (check_masked_model,):
         with pytest.raises(TypeError, match="a model of texts"):
             refused(pipe, pairs)
         with pytest.raises(TypeError, match="a model of texts"):
