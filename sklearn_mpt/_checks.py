@@ -16,7 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 from sklearn_mpt._frames import plain
-from sklearn_mpt._labels import check_columns
+from sklearn_mpt._labels import check_columns, labels_of
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CACHE_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
@@ -241,6 +241,7 @@ def check_sample_weight(sample_weight, X):
     Their sum counts rows, times numbers of X in some models, and stays within what
     double precision counts exactly, or one over that.
     """
+    warn_of_row_labels(X, sample_weight, "sample_weight")
     weight = _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )
@@ -255,6 +256,18 @@ def check_sample_weight(sample_weight, X):
             "by their mean."
         )
     return weight
+
+
+def warn_of_row_labels(X, argument, name):
+    """Warn of an argument of rows whose index has that of X in another order."""
+    rows, labels = labels_of(X), labels_of(argument)
+    if rows is None or labels is None or rows == labels:
+        return
+    if len(rows) == len(labels) and set(rows) == set(labels):
+        warn_caller(
+            f"{name} goes by position, as in scikit-learn, but its index has the "
+            f"labels of X in another order. Give {name}.loc[X.index] to match them."
+        )
 
 
 def counted_rows(weight):

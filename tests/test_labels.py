@@ -412,3 +412,29 @@ def test_anchors_are_found_by_the_names_of_items():
     assert_array_equal(np.isnan(test.statistic), [False, False, True, True])
     with pytest.raises(ValueError, match="anchors must have the labels of the items"):
         model.dif(X, group, anchors=anchors.rename({"a": "other"}))
+
+
+@pytest.mark.parametrize("name", ["sample_weight", "groups", "outcome", "covariates"])
+def test_arguments_of_rows_go_by_position_and_other_orders_are_warned_of(name):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(1.0 * (rng.random((80, 4)) < 0.5), columns=list("abcd"))
+    X["b"] = X["a"].where(X.index % 5 > 0, 1 - X["a"])
+    argument = pd.Series(np.arange(80) % 3 + 1.0, index=X.index)
+    classes = MPTMixture(2, likelihood="bernoulli", random_state=0).fit(X)
+    items = MPTItemResponse("rasch")
+    call = {
+        "sample_weight": lambda value: classes.score(X, sample_weight=value),
+        "groups": lambda value: items.fit(X, groups=value).difficulty_,
+        "outcome": lambda value: classes.class_outcomes(X, value).estimate,
+        "covariates": lambda value: classes.covariate_effects(X, value).coef,
+    }[name]
+    expected = call(argument.to_numpy())
+    assert_array_equal(call(argument), expected)
+    shuffled = argument.set_axis(rng.permutation(80))
+    with pytest.warns(UserWarning, match=f"{name} goes by position"):
+        assert_array_equal(call(shuffled), expected)
+
+
+def test_latent_variables_are_data_and_no_metadata():
+    for estimator in (MPTLinearVAE(), MPTProbabilisticPCA(), MPTItemResponse()):
+        assert "inverse_transform" not in str(estimator.get_metadata_routing())

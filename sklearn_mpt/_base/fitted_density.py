@@ -118,7 +118,7 @@ class FittedDensityMixin(DensityMixin):
         """
         log_prob = self.score_samples(X)
         if sample_weight is not None:
-            sample_weight = check_sample_weight(sample_weight, log_prob)
+            sample_weight = check_sample_weight(sample_weight, X)
         return float(np.average(log_prob, weights=sample_weight))
 
     # Conditionals

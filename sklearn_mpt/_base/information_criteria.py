@@ -52,7 +52,7 @@ class InformationCriteriaMixin(FittedDensityMixin):
             at most as many as it has different entries.
         """
         log_prob = self.score_samples(X)
-        weight = check_sample_weight(sample_weight, log_prob)
+        weight = check_sample_weight(sample_weight, X)
         return akaike(weight @ log_prob, self._n_parameters())
 
     def bic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
@@ -79,6 +79,6 @@ class InformationCriteriaMixin(FittedDensityMixin):
             If all entries are missing.
         """
         log_prob = self.score_samples(X)
-        weight = check_sample_weight(sample_weight, log_prob)
+        weight = check_sample_weight(sample_weight, X)
         rows = self._validate_rows(X)
         return bayesian(weight @ log_prob, self._n_parameters(), rows, weight)

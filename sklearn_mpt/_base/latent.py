@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
+from sklearn.utils.metadata_routing import UNUSED
 
 from sklearn_mpt._checks import check_fitted_components
 from sklearn_mpt._frames import readable_numbers
@@ -18,6 +19,8 @@ from sklearn_mpt._frames import readable_numbers
 class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Mixin for models of continuous latent variables z."""
 
+    # Z is data: scikit-learn would take it as metadata
+    __metadata_request__inverse_transform: ClassVar = {"Z": UNUSED}
     _validate_rows: Callable[..., np.ndarray]
     _density: Callable[[], Any]
     _map_rows: Callable[..., np.ndarray]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
 from sklearn_mpt._base.density import as_tensor, torch_modes
-from sklearn_mpt._checks import check_device
+from sklearn_mpt._checks import check_device, warn_of_row_labels
 from sklearn_mpt._information.linear import Information
 
 
@@ -105,6 +105,7 @@ class StandardErrorsMixin:
         .. [1] T. A. Louis, "Finding the observed information matrix when using the EM
            algorithm", Journal of the Royal Statistical Society B 44, 1982.
         """
+        warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._validate_rows(X)
         weight = self._check_training_weight(X, sample_weight)
         if self.n_iter_ == 0 and self._n_features_out > 1:

@@ -37,7 +37,7 @@ def row_sample_bound(module, X, noise):
 class BoundLoss(RowLoss):
     """Minus the importance-weighted bound: ELBO with one sample per row, else IWAE."""
 
-    def losses(self, module, batch):
+    def row_losses(self, module, batch):
         X, counts, noise, _ = batch
         return -counts * row_sample_bound(module, X, noise)
 
@@ -115,7 +115,7 @@ class EncodeDecodeLoss(MaskedLoss):
             ]
             yield X, counts, self.draw(X), noise
 
-    def losses(self, module, batch):
+    def row_losses(self, module, batch):
         X, counts, mask, noise = batch
         present = ~torch.isnan(X)
         log_prob = encode_decode_log_prob(

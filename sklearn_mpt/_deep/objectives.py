@@ -22,6 +22,7 @@ References
 """
 
 import math
+from abc import abstractmethod
 from typing import NamedTuple
 
 import numpy as np
@@ -242,7 +243,16 @@ class RowLoss(MinibatchLoss):
 
     samples : SampleCounts. rng : numpy.random.Generator, source of minibatches, masks
     and samples.
+
+    Attributes
+    ----------
+    unseen : Tensor of shape (r, d)
+        Levels that no row has, as `Likelihood.unseen` returns them.
+    unseen_weight : float
+        What each counts beside a row.
     """
+
+    unseen_weight = 0.0
 
     def __init__(self, rows, batch_size, samples, rng, min_steps=1):
         super().__init__(rows, batch_size, min_steps)
@@ -255,6 +265,20 @@ class RowLoss(MinibatchLoss):
             for rows in np.array_split(self.rng.permutation(n_rows), n_batches):
                 noise = self.samples.draw(len(rows), X.device, self.rng)
                 yield X[rows], weight[rows], *noise
+
+    def losses(self, module, batch):
+        losses = self.row_losses(module, batch)
+        if not self.unseen_weight:
+            return losses
+        z = self.rng.standard_normal((len(losses), self.samples.n_dims))
+        location = module.decoder(torch.from_numpy(z).to(batch[0]))
+        levels, is_level = self.unseen.nan_to_num()[:, None], ~self.unseen.isnan()
+        log_prob = module.likelihood.entry_log_prob(levels.to(location), location)
+        return losses - self.unseen_weight * (log_prob * is_level[:, None]).sum((0, 2))
+
+    @abstractmethod
+    def row_losses(self, module, batch):
+        """Return the losses of the rows, without levels that no row has; (n,)."""
 
 
 class MaskedLoss(RowLoss):
@@ -287,7 +311,7 @@ class DrawnMasksLoss(MaskedLoss):
             noise = self.samples.draw(len(X), X.device, self.rng)
             yield X, counts, self.draw(X), noise
 
-    def losses(self, module, batch):
+    def row_losses(self, module, batch):
         X, counts, mask, noise = batch
         log_prob, posterior_fit = shared_scores(module, X, mask, *noise)
         posterior_fit = posterior_fit.sum(0)
@@ -309,7 +333,7 @@ class BoundGainsLoss(MaskedLoss):
             sets = torch.from_numpy(sets[:, np.arange(len(X)) % n_masks])
             yield X, counts, sets.to(X.device), weights, noise
 
-    def losses(self, module, batch):
+    def row_losses(self, module, batch):
         X, counts, sets, weights, noise = batch
         observed = sets & ~torch.isnan(X)
         scored = [weight != 0 for weight in weights]

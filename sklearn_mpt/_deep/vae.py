@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._base.density import Units
+from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.nets import NetMPT
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
@@ -37,6 +37,7 @@ from sklearn_mpt._deep.objectives import (
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._deep.validation import ValidationRows
+from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
@@ -323,6 +324,11 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
         loss = self._loss(
             rows, recipe.batch_size, samples, data.rng, min_steps=recipe.min_steps
         )
+        unseen = likelihood.unseen(data.X) if data.is_all else ()
+        if len(unseen):
+            loss.unseen = as_tensor(unseen, data.device)
+            n_rows = len(data.X) if data.weight is None else data.weight.sum()
+            loss.unseen_weight = UNSEEN_COUNT / n_rows
         starts = self._other_starts(data, recipe, likelihood)
         return self._net_solver(
             data, module, loss, validation, self.learning_rate, other_starts=starts

@@ -86,9 +86,14 @@ class CategoryConditional(ColumnConditional):
                 self.learned["shape_weights"], inputs.fraction_visible
             )
             predicted = calibrated_prob(predicted, self.marginal, weights)
-        return (
-            1 - self.marginal_weight
-        ) * predicted + self.marginal_weight * self.marginal
+        prob = (1 - self.marginal_weight) * predicted
+        prob += self.marginal_weight * self.marginal
+        unseen = np.setdiff1d(np.arange(prob.shape[1]), self.predictor.classes_)
+        if len(unseen):
+            prob[:, unseen] = 0.0
+            prob *= (1 - self.marginal[unseen].sum()) / prob.sum(axis=1, keepdims=True)
+            prob[:, unseen] = self.marginal[unseen]
+        return prob
 
     def log_prob(self, inputs, x):
         return np.log(self.prob(inputs)[np.arange(len(x)), x.astype(int)])

@@ -26,6 +26,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     rows_that_count,
     warn_caller,
+    warn_of_row_labels,
 )
 from sklearn_mpt._frames import column_names, with_distinct_names
 from sklearn_mpt._imputation.adjustments import (
@@ -387,6 +388,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         """
         if self.estimator is not None:
             _check_takes_weights(self.estimator, sample_weight)
+        warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._read(X, reset=True)
         counted, weight = rows_that_count(np.arange(len(X)), sample_weight)
         has_entries = ~missing_entries(X)[counted].all(axis=1)

@@ -325,10 +325,10 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             Weight of each row: a row with weight 2 counts twice, a row with weight 0 is
             left out. None is 1.
         groups : array-like of shape (n_samples,), default=None
-            Group of each person. Groups differ in the mean and the variance of z; items
-            have the same parameters in all groups. The `reference_group`, or the first
-            in sorted order, has mean 0 and variance 1. Allowed for models of one
-            ability only.
+            Group of each person, by position as X has its rows, not by labels. Groups
+            differ in the mean and the variance of z; items have the same parameters in
+            all groups. The `reference_group`, or the first in sorted order, has mean 0
+            and variance 1. Allowed for models of one ability only.
 
         Returns
         -------
@@ -981,7 +981,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         args = self._density(), self._validate_rows(X), None, self._map_rows
         estimates = posterior_abilities(*args)
-        weight = check_sample_weight(sample_weight, estimates.theta)
+        weight = check_sample_weight(sample_weight, X)
         return reliability(self._density(), estimates, weight)
 
     def _moments(self, rows, weight, theta=None, density=None):
@@ -1610,7 +1610,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         The indices are those of these rows in X.
         """
         rows = self._validate_rows(X)
-        weight = check_sample_weight(sample_weight, rows)
+        weight = check_sample_weight(sample_weight, X)
         index = counted_rows(weight)
         return rows[index].astype(float), weight[index], index
 

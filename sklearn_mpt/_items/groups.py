@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._checks import check_sample_weight, counted_rows
+from sklearn_mpt._checks import check_sample_weight, counted_rows, warn_of_row_labels
 from sklearn_mpt._frames import missing_in_array
 from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._messages import listed
@@ -97,6 +97,7 @@ def far_groups(items, point, X, codes, n_groups):
 
 def _checked(groups, X):
     """Return the labels of rows as an array."""
+    warn_of_row_labels(X, groups, "groups")
     groups = np.asarray(groups)
     n_rows = len(X) if hasattr(X, "__len__") else np.shape(X)[0]
     if groups.shape != (n_rows,):

@@ -12,7 +12,7 @@ from sklearn_mpt._base.density import as_tensor, torch_modes
 from sklearn_mpt._base.information_criteria import InformationCriteriaMixin
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
-from sklearn_mpt._checks import check_device
+from sklearn_mpt._checks import check_device, warn_of_row_labels
 from sklearn_mpt._factors import loadings
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._linear.linear_model import LinearModel
@@ -139,6 +139,7 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
         solution = loadings.solution(self.components_.T, noise_variance, rotation)
         if X is None:
             return Bunch(**solution)
+        warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._validate_rows(X)
         weight = self._check_training_weight(X, sample_weight)
         device = check_device(self.device)

@@ -26,6 +26,7 @@ from sklearn_mpt._checks import (
     warn_constant,
 )
 from sklearn_mpt._fitting.masks import RowMasks
+from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import (
@@ -370,6 +371,11 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
             fitted["_batch_size"] if batch_size == "auto" else batch_size,
             None if n_masks == "auto" else int(n_masks),
         )
+        unseen = self._likelihood().unseen(data.X) if data.is_all else ()
+        if len(unseen):
+            loss.unseen = torch.from_numpy(unseen).to(rows.X)
+            n_rows = len(data.X) if data.weight is None else data.weight.sum()
+            loss.unseen_weight = UNSEEN_COUNT / n_rows
         validation = None
         if len(held_out.X):
             validation = ValidationLosses(module, held_out, sizes, generator)

@@ -26,11 +26,19 @@ def batches_of(module, rows, masks, size):
     return zip(*(tensor.split(size) for tensor in tensors), strict=True)
 
 
-def masked_losses(module, batch, generator=None):
-    """Return minus the weighted sum of the hidden log-probabilities of rows; (n,)."""
+def masked_losses(module, batch, generator=None, unseen=(), unseen_weight=0.0):
+    """Return minus the weighted sum of the hidden log-probabilities of rows; (n,).
+
+    unseen : levels that no row has, (r, d), NaN elsewhere. unseen_weight : what each
+    counts beside the entry of a row.
+    """
     X, target, weight, inputs, *moments = batch
     conditionals = module.conditionals(inputs, moments or None, generator)
     log_prob = torch.where(target, conditionals.log_prob(X), 0.0)
+    for levels in unseen:
+        is_level = target & ~levels.isnan()
+        more = conditionals.log_prob(levels.nan_to_num(1.0).expand_as(X))
+        log_prob = log_prob + unseen_weight * torch.where(is_level, more, 0.0)
     return -log_prob.sum(1) * weight
 
 
@@ -85,6 +93,8 @@ class MaskedLoss(MinibatchLoss):
         self.module, self.sizes = module, sizes
         self.generator, self.n_masks = generator, n_masks
 
+    unseen, unseen_weight = (), 0.0  # of levels that no row has, as in `masked_losses`
+
     def as_part(self):
         """Take the rows as a part of a stream: all of them, once."""
         super().as_part()
@@ -105,7 +115,8 @@ class MaskedLoss(MinibatchLoss):
             yield from self._with_masks(order[: n_batches * size].split(size))
 
     def losses(self, module, batch):
-        return masked_losses(module, batch, self.generator)
+        unseen = self.unseen, self.unseen_weight
+        return masked_losses(module, batch, self.generator, *unseen)
 
     @torch.no_grad()
     def _with_masks(self, batches):

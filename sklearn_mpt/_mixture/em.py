@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._fitting.natural_gradient import MAX_FALL
+from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._mixture.density import Components
 from sklearn_mpt._numbers import MIN_INFORMATION
 
@@ -46,10 +47,14 @@ class SufficientStatistics(NamedTuple):
 
 
 class MStepParams(NamedTuple):
-    """Settings of the M-step."""
+    """Settings of the M-step.
+
+    unseen : categories that no row has, as `Likelihood.unseen` returns them.
+    """
 
     reg_covar: float
     layout: object
+    unseen: torch.Tensor
 
 
 def statistics_of_rows(
@@ -189,9 +194,9 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
         return None
     locations = components.locations
     if params.layout.likelihood is not None:
-        locations = scoring_step(
-            locations, statistics.gradient, statistics.information, n_rows, size
-        )
+        derivatives = statistics.gradient, statistics.information
+        derivatives = with_unseen(derivatives, components, params)
+        locations = scoring_step(locations, *derivatives, n_rows, size)
     moved = Components(
         counts / counts.sum(),
         components.means + shift,
@@ -222,8 +227,24 @@ def gradient_of(components, statistics, n_rows, params):
         mean = statistics.first / covariances
         covariance = 0.5 * second / covariances**2
     weights = statistics.counts / components.weights
-    parts = weights, mean, covariance, statistics.gradient
+    derivatives = statistics.gradient, statistics.information
+    locations, _ = with_unseen(derivatives, components, params)
+    parts = weights, mean, covariance, locations
     return torch.cat([part.flatten() for part in parts]) / n_rows
+
+
+def with_unseen(derivatives, components, params):
+    """Add `UNSEEN_COUNT` observations of each category that no row has.
+
+    derivatives : gradient and information in the locations, (K, l) each.
+    """
+    if not len(params.unseen):
+        return derivatives
+    likelihood, values = params.layout.likelihood, params.unseen[:, None]
+    weight = UNSEEN_COUNT * ~values.isnan() * components.weights[:, None]
+    weight = likelihood.to_locations(weight)  # shape: (r, K, l)
+    more = likelihood.derivatives(values.nan_to_num(), components.locations)
+    return [a + (weight * b).sum(0) for a, b in zip(derivatives, more, strict=True)]
 
 
 def scoring_step(locations, gradient, information, n_rows, size=1.0):

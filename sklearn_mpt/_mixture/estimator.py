@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.special import entr
-from sklearn.utils import Bunch, check_array, check_consistent_length
+from sklearn.utils import Bunch, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
@@ -25,10 +25,10 @@ from sklearn_mpt._checks import (
     check_int,
     check_sample_weight,
     warn_caller,
+    warn_of_row_labels,
 )
 from sklearn_mpt._fitting.masks import shared_masks
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
-from sklearn_mpt._frames import readable_numbers
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
@@ -50,6 +50,7 @@ from sklearn_mpt._mixture.three_step import (
     CovariateEffects,
     class_outcomes,
     covariate_effects,
+    read_covariates,
     read_outcome,
 )
 from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
@@ -416,6 +417,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         >>> model.standard_errors(X).means.shape
         (2, 4)
         """
+        warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._validate_rows(X)
         weight = self._check_training_weight(X, sample_weight)
         device = check_device(self.device)
@@ -447,8 +449,11 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         ----------
         X : array-like of shape (n_samples, n_features)
             The training rows; NaN marks missing entries.
-        covariates : array-like of shape (n_samples, n_covariates)
-            Numbers, without missing entries. Code categories by indicators.
+        covariates : array-like of shape (n_samples, n_columns) or (n_samples,)
+            Columns of numbers, booleans or strings, by position as X has its rows, not
+            by labels. A column of strings, or of a categorical dtype, becomes an
+            indicator of each of its categories but the first one. Rows with gaps have
+            no part in the regression, with a warning; they count in ``assignment``.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows, as in `fit`.
         correction : {"ml", "bch", "none"}, default="ml"
@@ -467,13 +472,14 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             beside the class `reference` are ``intercept[k] + coef[k] @ z``.
             ``covariance`` of all of them, (n_components, 1 + n_covariates) twice;
             ``statistic`` and ``p_value`` of Wald's tests that a covariate has no
-            effect; and ``assignment``, the probability that a row of a class (first
-            axis) is assigned to a class.
+            effect; ``assignment``, the probability that a row of a class (first axis)
+            is assigned to a class; and ``names`` of the covariates, such as
+            "town=Bern" of an indicator.
 
         Raises
         ------
         ValueError
-            If no row is assigned to some class, or covariates are missing.
+            If no row is assigned to some class, or a covariate has one value.
 
         Warns
         -----
@@ -481,8 +487,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             If steps do not end. Where covariates separate classes, effects and their
             errors are large.
         UserWarning
-            If the rows do not determine some effects, or X and `sample_weight` are not
-            those of the last `fit` and there is a correction.
+            If covariates have gaps, the rows do not determine some effects, or X and
+            `sample_weight` are not those of the last `fit` and there is a correction.
 
         Notes
         -----
@@ -521,13 +527,22 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             )
         if largest == 0:
             raise ValueError("n_components=1 has no classes to tell from each other.")
-        Z = check_array(
-            readable_numbers(covariates), dtype=np.float64, input_name="covariates"
-        )
+        warn_of_row_labels(X, covariates, "covariates")
+        Z, names = read_covariates(covariates)
         check_consistent_length(X, Z)
+        has_all = ~np.isnan(Z).any(axis=1)
+        n_gaps = np.count_nonzero(~has_all)
+        if n_gaps == len(Z):
+            raise ValueError("covariates must have a row without gaps, got none.")
+        if n_gaps:
+            warn_caller(
+                f"{n_gaps} of {len(Z)} rows of covariates have gaps, and have no part "
+                "in the regression."
+            )
         with torch_modes(with_grad=True):
             assignments = self._assignments(X, sample_weight, correction)
-            return covariate_effects(assignments, Z, int(reference))
+            assignments = assignments.take(torch.from_numpy(has_all))
+            return covariate_effects(assignments, Z[has_all], names, int(reference))
 
     def class_outcomes(
         self,
@@ -549,7 +564,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             The training rows; NaN marks missing entries.
         outcome : array-like of shape (n_samples,)
             Numbers, whose means are estimated, or categories (strings or booleans),
-            whose probabilities are. Rows whose outcome is missing are left out.
+            whose probabilities are, by position as X has its rows, not by labels. Rows
+            whose outcome is missing are left out.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows, as in `fit`.
         correction : {"bch", "ml", "none"}, default="bch"
@@ -591,6 +607,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         (2,)
         """
         check_choice(correction, "correction", CORRECTIONS)
+        warn_of_row_labels(X, outcome, "outcome")
         present, categories, is_missing = read_outcome(outcome)
         check_consistent_length(X, is_missing)
         with torch_modes(with_grad=True):
@@ -600,8 +617,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _assignments(self, X, sample_weight, correction):
         """Return the rows assigned to classes, with the probabilities of errors."""
-        X = self._validate_rows(X)
         weight = check_sample_weight(sample_weight, X)
+        X = self._validate_rows(X)
         X, weight = as_tensor(X, "cpu"), as_tensor(weight, "cpu")
         layout = self._layout(X.shape[1])
         parameters = MixtureParameters(self._components(vars(self), "cpu"), layout)
@@ -699,7 +716,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if kind == "auto":
             kind = ("kmeans", "hierarchical", "random_from_data")[min(i, 2)]
         weight = np.ones(len(X)) if weight is None else weight
-        rows, step_params = self._numbers(X), self._step_params(layout)
+        rows, step_params = self._numbers(X), self._step_params(layout, X)
         components = first_components(
             rows, weight, self.n_components, kind, rng, step_params
         )
@@ -719,8 +736,12 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     # Training
 
-    def _step_params(self, layout):
-        return MStepParams(self.reg_covar, layout)
+    def _step_params(self, layout, X, is_all=True):
+        unseen = np.empty((0, 0))
+        if layout.likelihood is not None and is_all:
+            unseen = layout.likelihood.unseen(X[:, layout.others.cpu().numpy()])
+        unseen = as_tensor(unseen, layout.others.device)
+        return MStepParams(self.reg_covar, layout, unseen)
 
     def _solver(self, data):
         layout = self._layout(data.X.shape[1], data.device)
@@ -732,7 +753,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
                 components = self._started(data.X, data.weight, i, data.rng)
                 starts.append(Components(*(p.to(data.device) for p in components)))
         weight = as_tensor(weight, data.device)
-        training_rows = MixtureRows(rows, weight, self._step_params(layout))
+        step_params = self._step_params(layout, data.X, data.is_all)
+        training_rows = MixtureRows(rows, weight, step_params)
         params = {"tol": self.tol, "learning_rate": self.learning_rate}
         if self.objective == "lml" or not data.is_all:
             n_before = data.fitted["n_iter_"]

@@ -30,13 +30,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from narwhals.stable.v2.dependencies import is_into_dataframe, is_into_series
 from scipy.linalg import block_diag
 from scipy.optimize import minimize
 from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_array, column_or_1d
 
 from sklearn_mpt._checks import check_finite, warn_caller
+from sklearn_mpt._frames import columns_of
 from sklearn_mpt._information.linear import information_by_hessian
 from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
@@ -45,6 +47,7 @@ from sklearn_mpt._matrices import identity
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
+from sklearn_mpt._tables.kinds import is_of_categories, kinds_of_values
 
 CORRECTIONS = "bch", "ml", "none"
 
@@ -67,6 +70,8 @@ class CovariateEffects(NamedTuple):
         freedom.
     assignment : ndarray of shape (n_components, n_components)
         Probability that a row of a class (first axis) is assigned to a class.
+    names : list of str, of length n_covariates
+        Names of the covariates: columns, or categories of a column, as "town=Bern".
     """
 
     intercept: np.ndarray
@@ -77,6 +82,7 @@ class CovariateEffects(NamedTuple):
     statistic: np.ndarray
     p_value: np.ndarray
     assignment: np.ndarray
+    names: list[str]
 
 
 class ClassOutcomes(NamedTuple):
@@ -203,8 +209,44 @@ def _is_number(value):
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def covariate_effects(assignments, Z, reference):
-    """Return `CovariateEffects`. Z : (n, c). reference : number of a class."""
+def read_covariates(covariates):
+    """Return covariates as numbers, (n, c), NaN where missing, and their names."""
+    if is_into_series(covariates):
+        covariates = covariates.to_frame()
+    elif not is_into_dataframe(covariates):
+        array = np.asarray(covariates)
+        if array.dtype.kind in "US":  # may hold numbers beside strings
+            array = np.array(covariates, dtype=object)
+        covariates = array[:, None] if array.ndim == 1 else array
+    arrays, names = [], []
+    for column in columns_of(covariates):
+        is_coded = column.series is not None and is_of_categories(column.series.dtype)
+        if not is_coded and kinds_of_values(column.present) != {"strings"}:
+            arrays.append(column.numbers())
+            names.append(str(column.name))
+            continue
+        values, present = column.values, set(column.present.tolist())
+        declared = getattr(column.dtype, "categories", ()) if is_coded else ()
+        categories = [value for value in declared if value in present]
+        categories = categories or sorted(present)
+        if len(categories) < 2:
+            raise ValueError(
+                f"Column {column.name!r} of covariates must have at least two "
+                f"different values, got {listed(categories)}."
+            )
+        for category in categories[1:]:
+            arrays.append(np.where(column.missing, np.nan, values == category))
+            names.append(f"{column.name}={category}")
+    Z = np.column_stack(arrays).astype(np.float64)
+    check_array(Z, ensure_all_finite="allow-nan", input_name="covariates")
+    return Z, names
+
+
+def covariate_effects(assignments, Z, names, reference):
+    """Return `CovariateEffects`.
+
+    Z : (n, c). names : of the covariates. reference : number of a class.
+    """
     mean, variance, _ = column_moments(Z, assignments.weight.numpy())
     scale = column_scales(mean, variance)
     Z1 = np.insert((Z - mean) / scale, 0, 1.0, axis=1)
@@ -227,7 +269,7 @@ def covariate_effects(assignments, Z, reference):
     statistic, p_value = np.reshape(tests, (-1, 2)).T
     return CovariateEffects(
         coefs[:, 0], errors[:, 0], coefs[:, 1:], errors[:, 1:], joint, statistic,
-        p_value, assignments.probability.numpy(),
+        p_value, assignments.probability.numpy(), names,
     )  # fmt: skip
 
 

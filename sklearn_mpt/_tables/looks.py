@@ -2,6 +2,8 @@
 
 import re
 from datetime import datetime
+from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -11,39 +13,69 @@ from sklearn_mpt._frames import columns_at
 CURRENCIES = "$€£¥"
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
-DAYS_FIRST_OR_LAST = re.compile(r"\d{1,2}([/.])\d{1,2}\1(\d{2}|\d{4})")
+# Forms of dates other than ISO. Where days and months cannot be told apart, "/" and "-"
+# have the month first, as pandas has it, and "." the day.
+DATES = [
+    *("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%Y/%m/%d"),
+    *("%m-%d-%Y", "%d-%m-%Y", "%m-%d-%y", "%d-%m-%y"),
+    *("%d.%m.%Y", "%m.%d.%Y", "%d.%m.%y", "%m.%d.%y", "%Y.%m.%d"),
+    *("%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %b %y", "%d %B %Y"),
+    *("%b %d, %Y", "%B %d, %Y"),
+]
+TIMES = ["", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p"]
+DATE_FORMATS = list(map("".join, product(DATES, TIMES)))
+N_SHOWN = 20  # strings by which forms of dates are chosen
+# Share of strings that are no numbers or dates from which on no line is given.
+MAX_LOST = 0.2
 
 
 class Look(NamedTuple):
     """What most of the strings of a column look like.
 
     words : such as "numbers with ','". removed : characters that numbers lack.
+    date_format : of dates; "" if ISO. n_lost : strings that do not look so, of n_all.
     """
 
     words: str
     removed: str = ""
+    date_format: str = ""
+    n_lost: int = 0
+    n_all: int = 0
 
-    def line(self, name, is_array=False, library="pandas"):
-        """Return the line of code that converts the column of this name.
+    def advice(self, name, is_array=False, library="pandas"):
+        """Return the end of a sentence: how the column of this name is converted.
 
         is_array : whether it is a column of an array. library : of the DataFrame.
         """
-        if library == "polars":
-            return self._line_of_polars(name)
+        what = "dates" if self.words.startswith("dates") else "numbers"
+        lost = f"{self.n_lost} of {self.n_all} are no {what}" if self.n_lost else ""
+        if lost and self.n_lost >= MAX_LOST * self.n_all:
+            return f"{lost}."
+        gaps = f"{lost} and become gaps; " if lost else ""
+        polars = library == "polars"
+        line = self._line_of_polars(name) if polars else self._line(name, is_array)
+        return f"{gaps}convert them: {line}."
+
+    def _line(self, name, is_array):
         column = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
         values = f"pd.Series({column})" if is_array else column
+        coerce = ", errors='coerce'"
         if self.words.startswith("dates"):
-            return f"{column} = pd.to_datetime({values})"
+            form = f", format={self.date_format!r}" if self.date_format else ""
+            form += coerce if self.n_lost else ""
+            return f"{column} = pd.to_datetime({values}{form})"
         if self.removed == "decimal":
             values += ".str.replace(',', '.')"
         elif self.removed:
             values += f".str.replace('[{self.removed}]', '', regex=True)"
-        return f"{column} = pd.to_numeric({values}, errors='coerce')"
+        return f"{column} = pd.to_numeric({values}{coerce})"
 
     def _line_of_polars(self, name):
         values = f"pl.col({name!r})"
         if self.words.startswith("dates"):
-            return f"X = X.with_columns({values}.str.to_datetime())"
+            form = [repr(self.date_format)] if self.date_format else []
+            form += ["strict=False"] if self.n_lost else []
+            return f"X = X.with_columns({values}.str.to_datetime({', '.join(form)}))"
         if self.removed == "decimal":
             values += ".str.replace(',', '.')"
         elif self.removed:
@@ -57,24 +89,42 @@ def look_of(values):
     if not distinct:
         return None
 
-    def most(is_like):
-        return 2 * sum(map(is_like, distinct)) > len(set(values))
+    def look(is_like, *args):
+        """Return the look if most of the strings are like this, else None."""
+        alike = {value for value in distinct if is_like(value)}
+        if 2 * len(alike) <= len(set(values)):
+            return None
+        n_lost = sum(not (isinstance(v, str) and v.strip() in alike) for v in values)
+        return Look(*args)._replace(n_lost=n_lost, n_all=len(values))
 
-    if most(_is_number):
-        return Look("numbers as strings")
-    if most(_is_date):
-        return Look("dates as strings")
-    if most(lambda value: _is_number(value.replace(",", ".", 1))) and all(
+    found = look(_is_number, "numbers as strings") or look(
+        _is_iso_date, "dates as strings"
+    )
+    if found:
+        return found
+    if all(
         DECIMAL_COMMA.fullmatch(value) and not THOUSANDS.fullmatch(value)
         for value in distinct
         if "," in value
     ):
-        return Look("numbers as strings with ',' before decimals", "decimal")
-    if most(lambda value: _is_number(_plain(value))):
-        used = [c for c in CURRENCIES + "%," if any(c in value for value in distinct)]
-        shown = " and ".join(repr(character) for character in used)
-        return Look(f"numbers as strings with {shown}", "".join(used))
-    return None
+        words = "numbers as strings with ',' before decimals"
+        found = look(
+            lambda value: _is_number(value.replace(",", ".", 1)), words, "decimal"
+        )
+    used = [c for c in CURRENCIES + "%," if any(c in value for value in distinct)]
+    shown = " and ".join(repr(character) for character in used)
+    found = found or look(
+        lambda value: _is_number(_plain(value)),
+        f"numbers as strings with {shown}",
+        "".join(used),
+    )
+    if found:
+        return found
+    shown = sorted(distinct)[:: max(1, len(distinct) // N_SHOWN)]
+    forms = [f for f in DATE_FORMATS if any(_is_date(value, f) for value in shown)]
+    words = "dates as strings"
+    looks = [look(partial(_is_date, form=form), words, "", form) for form in forms]
+    return min(filter(None, looks), key=lambda found: found.n_lost, default=None)
 
 
 def _plain(value):
@@ -90,14 +140,20 @@ def _is_number(value):
         return False
 
 
-def _is_date(value):
-    if DAYS_FIRST_OR_LAST.fullmatch(value):
-        return True
+def _is_iso_date(value):
     try:
         datetime.fromisoformat(value)
     except ValueError:
         return False
     return "-" in value
+
+
+def _is_date(value, form):
+    try:
+        datetime.strptime(value, form)
+    except ValueError:
+        return False
+    return True
 
 
 def looks_of_strings(X, reader, reasons, indices=None):
@@ -121,7 +177,7 @@ def looks_of_strings(X, reader, reasons, indices=None):
             library = reader.storage[j]["library"]
             taken = "" if j in reasons else ", which are taken as categories"
             sentences.append(
-                f"Column {column.name!r} holds {look.words}{taken}; convert them: "
-                f"{look.line(column.name, is_array, library)}."
+                f"Column {column.name!r} holds {look.words}{taken}; "
+                f"{look.advice(column.name, is_array, library)}"
             )
     return sentences

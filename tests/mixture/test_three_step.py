@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize
@@ -197,7 +198,7 @@ def test_objects_that_are_all_numbers_are_numbers(model, number):
         (lambda m: m.covariate_effects(X, Z, reference=3), "reference must be a class"),
         (lambda m: m.covariate_effects(X, Z, correction="3"), "correction must be"),
         (lambda m: m.covariate_effects(X, Z[1:]), "inconsistent numbers of samples"),
-        (lambda m: m.covariate_effects(X, Z * np.nan), "covariates contains NaN"),
+        (lambda m: m.covariate_effects(X, Z * np.nan), "must have a row without gaps"),
         (lambda m: m.class_outcomes(X, Z), "should be a 1d array"),
         (lambda m: m.class_outcomes(X, Y[1:]), "inconsistent numbers of samples"),
         (lambda m: m.class_outcomes(X, Y / 0.0), "outcome must be finite"),
@@ -246,3 +247,34 @@ def test_classes_of_no_row_are_named(model):
     rows = np.ones((5, 6))
     with pytest.raises(ValueError, match=r"are the most probable ones of no row"):
         model.class_outcomes(rows, np.arange(5))
+
+
+def test_covariates_of_strings_are_indicators(model):
+    """One column as a vector, a Series or a column; the first category is left out."""
+    towns = np.array(["Bern", "Chur", "Zug"])[np.arange(len(X)) % 3]
+    indicators = (towns[:, None] == ["Chur", "Zug"]).astype(float)
+    expected = model.covariate_effects(X, indicators)
+    for covariates in (towns, towns.tolist(), pd.Series(towns, name="town")):
+        effects = model.covariate_effects(X, covariates)
+        assert_allclose(effects.coef, expected.coef, atol=1e-8)
+    assert effects.names == ["town=Chur", "town=Zug"]
+    order = pd.Categorical(towns, categories=["Zug", "Chur", "Bern"])
+    frame = pd.DataFrame({"z": Z[:, 0], "town": order})
+    effects = model.covariate_effects(X, frame)
+    expected = np.column_stack([Z[:, 0], towns == "Chur", towns == "Bern"])
+    assert effects.names == ["z", "town=Chur", "town=Bern"]
+    assert_allclose(effects.coef, model.covariate_effects(X, expected).coef, atol=1e-8)
+    one = model.covariate_effects(X, Z[:, 0])
+    assert_allclose(one.coef, model.covariate_effects(X, Z[:, :1]).coef)
+    with pytest.raises(ValueError, match="at least two different values"):
+        model.covariate_effects(X, ["Bern"] * len(X))
+
+
+def test_rows_without_a_covariate_have_no_part_in_the_regression(model):
+    gaps = np.arange(len(X)) % 10 == 0
+    with pytest.warns(UserWarning, match="100 of 1000 rows of covariates have gaps"):
+        effects = model.covariate_effects(
+            X, np.where(gaps[:, None], np.nan, Z), correction="none"
+        )
+    expected = model.covariate_effects(X[~gaps], Z[~gaps], correction="none")
+    assert_allclose(effects.coef, expected.coef, atol=1e-8)
