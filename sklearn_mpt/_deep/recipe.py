@@ -11,8 +11,6 @@ from sklearn_mpt._deep.start import CURVED, LINEAR, STRONGLY_CURVED, StartKind
 class DeepRecipe:
     """How the nets of a deep model are built and trained.
 
-    ``benchmarks/bench_deep_recipe.py`` measures what each entry is worth.
-
     Attributes
     ----------
     widths : tuple of int
@@ -70,8 +68,6 @@ def recipe_for(
     validation_batch_size=256,
 ):
     """Return the recipe for rows of this kind and parameters of the estimator.
-
-    ``benchmarks/bench_deep_recipe.py`` measures all of its entries.
 
     Parameters
     ----------

@@ -28,7 +28,6 @@ from sklearn_mpt._fitting.mixture_weights import (
 
 # Entries like those of all columns that are added to those of a column, for weights of
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
-# ``benchmarks/bench_imputation_rules.py`` prints what other numbers cost.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 200.0
 # Gain, in nats per hidden entry, that is worth the time of a model: below it, no larger
 # one of its kind is tried, and none is added to the mixture.

@@ -11,7 +11,7 @@ from sklearn_mpt._integration.quadrature import (
 )
 
 # Number of dimensions -> nodes in each dimension. With more, fits score the same to
-# .002 nats on the tables of benchmarks/bench_row_nodes.py.
+# .002 nats on six tables.
 ROW_GRID = {1: 15, 2: 5, 3: 5}
 
 

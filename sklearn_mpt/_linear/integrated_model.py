@@ -61,8 +61,7 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 
 # Spacings of shared grids over the prior, in standard deviations of the narrowest
 # posterior, of which there is a bound. With 1.25, pairs that agree have errors of at
-# most 3e-5 nats (see benchmarks/bench_shared_grids.py); with more, some pairs agree by
-# chance.
+# most 3e-5 nats; with more, some pairs agree by chance.
 SCORING_SPACINGS = (1.25, 0.625)
 # Largest number of nodes x features: rows share a table of them, of 64 MiB.
 MAX_TABLE = 2 * CHUNK_ENTRIES
