@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.orders import lml_samples, order_log_prob
     from sklearn_mpt._mixture.estimator import MPTMixture
     from sklearn_mpt._text.diffusion import MaskedDiffusionLM
-    from sklearn_mpt._text.harness import MPTHarnessLM
     from sklearn_mpt._text.scorer import MPTScorer
     from sklearn_mpt._text.trainer_callback import LMLTrainerCallback
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
@@ -52,7 +51,6 @@ _MODULES = {
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
     "MPTDependencyNetwork": "_dependency.estimator",
-    "MPTHarnessLM": "_text.harness",
     "MPTImputer": "_imputation.imputer",
     "MPTItemResponse": "_items.estimator",
     "MPTLinearVAE": "_linear.vae",
@@ -87,7 +85,6 @@ __all__ = [
     "MPTCurveDisplay",
     "MPTDeepVAE",
     "MPTDependencyNetwork",
-    "MPTHarnessLM",
     "MPTImputer",
     "MPTItemResponse",
     "MPTLinearVAE",

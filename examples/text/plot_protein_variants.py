@@ -157,10 +157,8 @@ print(f"single variants: correlation with the truth {correlation:.2f}")
 #
 # Where two residues are in contact, a mutation of one may break the contact, and that
 # of the other restore it. The joint score predicts the second residue given the first,
-# in both orders. The usual scores add up what is found site by site: the masked
-# marginal with both sites hidden, others given the residues of the wild type or of the
-# mutant. The pseudo-perplexity adds up all residues of the sequence, each given all
-# others.
+# in both orders. The usual scores add up what is found site by site, given the residues
+# of the wild type: the masked marginal hides the site, the wild-type marginal nothing.
 
 doubles = [
     f"{wild[i]}{i + 1}{new}:{wild[j]}{j + 1}{other}"
@@ -170,28 +168,23 @@ doubles = [
     if new != wild[i] and other != wild[j]
 ]
 exact_of_doubles = [exact_ratio(variant) for variant in doubles]
-methods = (
-    "joint",
-    "masked-marginal",
-    "wild-type-marginal",
-    "mutant-marginal",
-    "pseudo-perplexity",
-)
+methods = ("joint", "masked-marginal", "wild-type-marginal")
 scores = {m: scorer.score_variants(wild, doubles, method=m) for m in methods}
 for name, values in scores.items():
     correlation = np.corrcoef(values, exact_of_doubles)[0, 1]
     print(f"double mutants, {name}: correlation with the truth {correlation:.2f}")
 
 # %%
-# Deletions and insertions change the length. Scores are log-probabilities given the
-# number of residues: `length_log_prob` adds how probable that is, here by the lengths
-# of the family, which are all the same.
+# Deletions and insertions change the length, so that no sites are shared: the score is
+# a difference of two `~sklearn_mpt.MPTScorer.score_samples`. Each is a log-probability
+# given the number of residues.
 
-lengths = scorer.count_tokens(family)
-deletion = f"{wild[3]}4del"
-given = scorer.score_variants(wild, [deletion])[0]
-whole = scorer.score_variants(wild, [deletion], length_log_prob=lengths)[0]
-print(f"{deletion}: {given:.1f} nats given the length, {whole:.1f} with its term")
+deleted = wild[:3] + wild[4:]
+log_prob_of, error = scorer.score_samples([deleted, wild], return_std=True)
+print(
+    f"{wild[3]}4del: {log_prob_of[0] - log_prob_of[1]:.1f} ± "
+    f"{np.hypot(*error):.1f} nats, given the lengths"
+)
 
 # %%
 # On the left, the positions in contact and those conserved stand out.
@@ -202,7 +195,7 @@ axes[0].set_xticks(range(LENGTH), wild)
 axes[0].set_yticks(range(len(RESIDUES)), RESIDUES)
 axes[0].set(xlabel="Wild type", ylabel="Mutation", title="Single variants (nats)")
 figure.colorbar(image, ax=axes[0], shrink=0.7, extend="both")
-for name, marker in zip(methods[:3], "o^s", strict=True):
+for name, marker in zip(methods, "o^s", strict=True):
     axes[1].plot(exact_of_doubles, scores[name], marker, ms=4, alpha=0.6, label=name)
 axes[1].axline((0, 0), slope=1, color="0.5", linestyle="--", label="equal")
 axes[1].set(

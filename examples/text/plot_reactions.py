@@ -107,10 +107,7 @@ REACTIONS = [
 ]
 trained = MPTScorer(language_models["trained"], tokenizer, random_state=0)
 trained.fit(REACTIONS)
-print(f"masks: {trained.design_}, by the variances {trained.design_variances_}")
-untrained = MPTScorer(
-    language_models["untrained"], tokenizer, design=trained.design_, n_masks=4
-).fit()
+untrained = MPTScorer(language_models["untrained"], tokenizer, random_state=0).fit()
 curves = {
     "trained": mpt_curve(trained, REACTIONS),
     "untrained": mpt_curve(untrained, REACTIONS),
@@ -181,9 +178,9 @@ figure.colorbar(image, ax=axes, label=label, extend="min", aspect=30)
 # A hundred acids with alcohols and amines react to esters and amides. Each product is
 # corrupted in three ways: it is the product of another reaction, one of its atoms is
 # another, or it is written twice. Which score finds that the true product is more
-# probable, given the reactants? ``joiner=">>"`` makes a reaction of a pair of reactants
-# and product, of which the product is scored. Without it, the tokenizer puts a [SEP]
-# between the two, which the model has not seen in training.
+# probable, given the reactants? ``(reaction, start, stop)`` scores the letters of the
+# product, given the rest of the reaction. For a pair ``(reactants, product)``, the
+# tokenizer puts a [SEP] between the two, which the model has not seen in training.
 
 ALKYL = ["C", "CC", "CCC", "CC(C)", "C=CC"]
 ACYL = ["C", "CC", "CCC", "C=C", "CCl", "CF", "CBr", "C#N", "CO", "CN"]
@@ -209,6 +206,12 @@ def change_atom(product):
     return product[:place] + atom + product[place + 1 :]
 
 
+def part_of(pair, product):
+    """Return a reaction of the reactants of a pair, and where its product is."""
+    reaction = f"{pair[0]}>>{product}"
+    return reaction, len(reaction) - len(product), len(reaction)
+
+
 corruptions = {
     "swapped": [pairs[i][1] for i in others],
     "one atom changed": [change_atom(product) for _, product in pairs],
@@ -218,17 +221,16 @@ versions = {"true": [product for _, product in pairs], **corruptions}
 ways = {
     "pll": {"method": "pll"},
     "ordered": {"method": "ordered"},
-    "mpt": {"n_masks": 2, "design": trained.design_},
+    "mpt": {"n_masks": 2},
     "chain": {"method": "chain", "n_masks": 2},
 }
-reactants = [first for first, _ in pairs]
 accuracy, n_rows = {}, {}
 for way, settings in ways.items():
     scorer = MPTScorer(
-        language_models["trained"], tokenizer, joiner=">>", random_state=0, **settings
+        language_models["trained"], tokenizer, random_state=0, **settings
     ).fit()
     found = {
-        version: scorer.score_samples(list(zip(reactants, products, strict=True)))
+        version: scorer.score_samples(list(map(part_of, pairs, products)))
         for version, products in versions.items()
     }
     n_rows[way] = settings.get("n_masks", 1)
@@ -239,11 +241,8 @@ for way, settings in ways.items():
     print(f"{way}, rows for each token: {n_rows[way]}; found: {shares}")
     if way == "pll":
         counts = scorer.count_tokens(pairs)
-        with_sep = MPTScorer(
-            language_models["trained"], tokenizer, method="pll", random_state=0
-        ).fit()
         mean = found["true"].sum() / counts.sum()
-        other = with_sep.score_samples(pairs).sum() / counts.sum()
+        other = scorer.score_samples(pairs).sum() / counts.sum()
         print(f"    a token of a product: {mean:.2f} nats, {other:.2f} with a [SEP]")
 
 figure, ax = plt.subplots(layout="constrained", figsize=(8, 4))

@@ -12,13 +12,8 @@ from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt._messages import how_to_install
-from sklearn_mpt._text.estimates import NO_SCORES, exact_scores
-from sklearn_mpt._text.masked_lm import (
-    OVERFLOW_ADVICE,
-    NotFiniteError,
-    TokenBatch,
-    pick_both,
-)
+from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, NotFiniteError, TokenBatch
+from sklearn_mpt._text.masks import NO_SCORES
 
 # Fraction of a batch that takes more time for each token, so that padding fills it up:
 # "Texts: sizes of products and batches" in benchmarks/RESULTS.rst.
@@ -36,33 +31,29 @@ class MaskedWindow(NamedTuple):
 
 def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     """Return the `WindowScores` of each window."""
-    scores = [NO_SCORES] * len(windows)
     blocks = list(_blocks(windows, draw, language_model.batch_tokens))
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
     n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
     n_threads = max(1, torch.get_num_threads() // n_workers)
     work = _score_blocks if n_workers == 1 else partial(_score_apart, n_threads)
-    tasks = _tasks(blocks, language_model, n_workers)
+    backend, _ = get_active_backend(prefer="threads")
+    is_shared = getattr(backend, "supports_sharedmem", False)
+    if is_shared or language_model.checkpoint is not None:
+        tasks = [[block] for block in blocks]
+    else:  # each task carries the model
+        tasks = [blocks[i::n_workers] for i in range(n_workers) if blocks]
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(work)(language_model, [[windows[i] for i in b] for b in task], draw)
-        for task in (followed(tasks) if verbose else tasks)
+        for task in (_followed(tasks) if verbose else tasks)
     )
+    scores = [NO_SCORES] * len(windows)
     for task, result in zip(tasks, results, strict=True):
         for i, score in zip(chain.from_iterable(task), result, strict=True):
             scores[i] = score
     return scores
 
 
-def _tasks(blocks, language_model, n_workers):
-    """Make a task of each block, or one for each worker if tasks carry the model."""
-    backend, _ = get_active_backend(prefer="threads")
-    is_shared = getattr(backend, "supports_sharedmem", False)
-    if is_shared or language_model.checkpoint is not None:
-        return [[block] for block in blocks]
-    return [blocks[i::n_workers] for i in range(n_workers) if blocks]
-
-
-def followed(blocks, total=None):
+def _followed(tasks):
     """Show a progress bar, like that of scikit-learn's ProgressBar."""
     try:
         from rich.progress import track
@@ -70,7 +61,7 @@ def followed(blocks, total=None):
         raise ImportError(
             f"verbose=True needs rich: {how_to_install('progress')}"
         ) from error
-    return track(blocks, description="MPTScorer - score", total=total)
+    return track(tasks, description="MPTScorer - score")
 
 
 def _blocks(windows, draw, batch_tokens):
@@ -103,8 +94,6 @@ def _score_blocks(language_model, blocks, draw):
 
 def _score_block(language_model, windows, draw):
     """Return the `WindowScores` of each window."""
-    if draw.is_adaptive:
-        return _score_in_confident_order(language_model, windows, draw)
     rows = (
         MaskedWindow(i, hidden, target)
         for i, window in enumerate(windows)
@@ -117,30 +106,6 @@ def _score_block(language_model, windows, draw):
     return [
         draw.estimate(window, log_prob[slice(*own_targets)], targets[slice(*own_rows)])
         for window, own_targets, own_rows in bounds
-    ]
-
-
-def _score_in_confident_order(language_model, windows, draw):
-    """Score tokens one by one, in each step the token with the most certain prediction.
-
-    The choice depends on the visible tokens only.
-    """
-    hidden = [window.at(window.positions) for window in windows]
-    log_probs = [np.zeros(len(window)) for window in windows]
-    while any(mask.any() for mask in hidden):
-        rows = [
-            MaskedWindow(i, mask, mask) for i, mask in enumerate(hidden) if mask.any()
-        ]
-        predictions = predict_by_row(language_model, windows, rows, pick_both)
-        for row, prediction in zip(rows, predictions, strict=True):
-            log_prob, largest = prediction.T
-            best = np.argmax(largest)
-            position = np.flatnonzero(row.target)[best]
-            log_probs[row.window][position] = log_prob[best]
-            hidden[row.window] = row.hidden & ~windows[row.window].at(position)
-    return [
-        exact_scores(tokens[window.positions])
-        for window, tokens in zip(windows, log_probs, strict=True)
     ]
 
 

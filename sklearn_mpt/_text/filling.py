@@ -1,4 +1,4 @@
-"""Fill in mask tokens and write texts, one token after the other."""
+"""Fill in mask tokens, one after the other, and write them into the text."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import numpy as np
 
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.excess import AllHiddenExcess, warn_of_excess
-from sklearn_mpt._text.filled_texts import TextWriter
 from sklearn_mpt._text.loading import OpenedModelMixin
-from sklearn_mpt._text.texts import Texts, show, strings_of, whole_text
+from sklearn_mpt._text.texts import Texts, check_texts, show, strings_of, whole_text
 from sklearn_mpt._text.unmasking import MaskedPositions, Unmasker, with_own_ids
-from sklearn_mpt._text.windows import all_special_ids, check_lengths, tokenize
+from sklearn_mpt._text.windows import (
+    BEGINS,
+    all_special_ids,
+    check_lengths,
+    rule_of_words,
+    without_marks,
+)
 
 FILL_ORDERS = ("random", "left_to_right", "confident")
 
@@ -23,10 +27,9 @@ class Fill(NamedTuple):
     """A text whose mask tokens have been filled in.
 
     text : the text, or the (context, text) pair, that was given, with the tokens in the
-    place of its mask tokens; of `sample`, as the tokenizer decodes it. tokens : the
-    tokens that were filled in, from left to right. log_prob : log-probability of these
-    tokens given the rest, in the order in which they were filled in, at temperature 1;
-    in nats. prob : the probability.
+    place of its mask tokens. tokens : the tokens that were filled in, from left to
+    right. log_prob : log-probability of these tokens given the rest, in the order in
+    which they were filled in, at temperature 1; in nats. prob : the probability.
     """
 
     text: str | tuple[str, str]
@@ -42,7 +45,6 @@ class FillingMixin(OpenedModelMixin):
     """Draw and list tokens in the place of mask tokens."""
 
     random_state: RandomState
-    _excess: AllHiddenExcess | None
 
     def fill(
         self,
@@ -66,8 +68,8 @@ class FillingMixin(OpenedModelMixin):
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts with mask tokens, such as ``"[MASK]"``; of a part of a text, and of a
-            pair with a `joiner`, the whole text.
+            Texts with mask tokens, such as ``"[MASK]"``; of a part of a text, the whole
+            text.
         n_samples : int, default=1
             Number of draws for each text.
         top_k : int, default=None
@@ -132,7 +134,7 @@ class FillingMixin(OpenedModelMixin):
                 "n_samples and temperature are those of draws, but top_k and targets "
                 f"list fills: leave them out, got {n_samples} and {temperature}."
             )
-        texts = [whole_text(text) for text in self._check_texts(X)]
+        texts = [whole_text(text) for text in check_texts(X)]
         if targets is not None:
             check_choice(order, "order", FILL_ORDERS)
             if order == "confident":
@@ -144,11 +146,14 @@ class FillingMixin(OpenedModelMixin):
         windows = self._windows(texts)
         check_lengths(windows, self.max_length_)
         self._warn_of_no_masks(windows)
+        check_real(temperature, "temperature", "left")
+        blanks = self._blanks(windows, n_samples, order, random_state)
         if top_k is None:
-            settings = order, temperature, random_state
-            return self._draw_fills(windows, n_samples, *settings, texts)
-        blanks = self._blanks(windows, 1, order, random_state)
-        found = self._unmasker().search(blanks, top_k, beam_size)
+            self._unmasker().fill(blanks, temperature)
+            starts = range(0, len(blanks), n_samples)
+            found = [blanks[start : start + n_samples] for start in starts]
+        else:
+            found = self._unmasker().search(blanks, top_k, beam_size)
         writer = TextWriter(self._open_again()[1])
         return [
             [_write(writer, best, text) for best in of_text]
@@ -189,7 +194,7 @@ class FillingMixin(OpenedModelMixin):
         conditional_log_prob : The log-probabilities of the tokens of a text.
         """
         self._check_is_fitted()
-        windows = self._windows([whole_text(text) for text in self._check_texts(X)])
+        windows = self._windows([whole_text(text) for text in check_texts(X)])
         check_lengths(windows, self.max_length_)
         self._warn_of_no_masks(windows)
         blanks = self._blanks(windows, 1, "left_to_right", 0)
@@ -208,107 +213,6 @@ class FillingMixin(OpenedModelMixin):
                 f"first, have no mask token, so nothing is filled in there. Write "
                 f"{mask}, the mask token of this model, where a token is wanted."
             )
-
-    def sample(
-        self,
-        n_samples: int = 1,
-        n_tokens: int = 10,
-        *,
-        order: str = "random",
-        temperature: float = 1.0,
-        random_state: RandomState = None,
-    ) -> list[Fill]:
-        """Write texts with a given number of tokens, all of which are drawn.
-
-        Parameters
-        ----------
-        n_samples : int, default=1
-            Number of texts.
-        n_tokens : int, default=10
-            Number of tokens of each text, without those that the tokenizer adds.
-        order : {"random", "left_to_right", "confident"}, default="random"
-            The order in which tokens are drawn, as in `fill`.
-        temperature : float, default=1.0
-            Divisor of log-probabilities before a token is drawn. 0 takes the most
-            probable token.
-        random_state : int, RandomState instance or None, default=None
-            Determines the draws. None takes the `random_state` of the scorer.
-
-        Returns
-        -------
-        fills : list of Fill
-            Each with the text, its tokens, and their log-probability in nats given
-            their number.
-
-        Warns
-        -----
-        UserWarning
-            If the model predicts badly where all tokens are hidden, as models that are
-            trained at a rate of 15%, so that it does not write texts like those that it
-            was trained on. That is known from four or more texts that `fit` had: with
-            all tokens hidden, the log-probability of the tokens is lower than the
-            predictions expect it to be (minus their entropy), by more than with 15%
-            hidden. If `fit` had no texts, a warning says so, but not for masked
-            diffusion models.
-        """
-        self._check_is_fitted()
-        check_int(n_samples, "n_samples")
-        check_int(n_tokens, "n_tokens")
-        language_model, tokenizer = self._open_again()
-        text = self._mask_tokens(n_tokens)
-        windows, _ = tokenize(tokenizer, [text], language_model.input_names)
-        if len(windows[0]) > self.max_length_:
-            raise ValueError(
-                f"n_tokens={n_tokens} make a text of {len(windows[0])} tokens, more "
-                f"than max_length={self.max_length_}."
-            )
-        (fills,) = self._draw_fills(
-            windows, n_samples, order, temperature, random_state
-        )
-        warn_of_excess(self._excess, language_model.model)
-        return fills
-
-    def _mask_tokens(self, n_tokens):
-        """Return a text of mask tokens."""
-        _, tokenizer = self._open_again()
-        for separator in ("", " "):
-            text = separator.join([tokenizer.mask_token] * n_tokens)
-            ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-            if ids == [tokenizer.mask_token_id] * n_tokens:
-                return text
-        raise ValueError(
-            f"tokenizer must read mask tokens as such, but {type(tokenizer).__name__} "
-            f"makes {len(ids)} tokens of {n_tokens} {tokenizer.mask_token}."
-        )
-
-    def _is_greedy(self, texts, order):
-        """Return whether filling in the most probable tokens restores each text."""
-        _, tokenizer = self._open_again()
-        windows = self._windows(self._check_texts(texts))
-        hidden = [
-            with_own_ids(window, window.positions, tokenizer.mask_token_id)
-            for window in windows
-        ]
-        fills, is_greedy = self._draw_fills(hidden, 1, order, 0.0, None), []
-        for window, (fill,) in zip(windows, fills, strict=True):
-            ids = window.inputs["input_ids"][window.positions]
-            tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
-            is_greedy.append(tokens == fill.tokens)
-        return is_greedy
-
-    def _draw_fills(
-        self, windows, n_samples, order, temperature, random_state, texts=None
-    ):
-        """Draw mask tokens of windows, and write them into `texts`, if given."""
-        check_real(temperature, "temperature", "left")
-        blanks = self._blanks(windows, n_samples, order, random_state)
-        self._unmasker().fill(blanks, temperature)
-        writer = TextWriter(self._open_again()[1])
-        fills = [
-            _write(writer, blank, None if texts is None else texts[i // n_samples])
-            for i, blank in enumerate(blanks)
-        ]
-        return [fills[i : i + n_samples] for i in range(0, len(fills), n_samples)]
 
     def _rank(self, texts, targets, top_k):
         """Fill in each of some targets, and list them by their probabilities."""
@@ -410,3 +314,83 @@ def _positions_of_target(window, masked, tokenizer, name):
             f"{tokenizer.convert_ids_to_tokens(ids[start:stop].tolist())}."
         )
     return np.arange(start, stop)
+
+
+class TextWriter:
+    """Puts tokens in the place of the mask tokens of a text, and keeps the rest.
+
+    A token that goes on with the word before it follows without a space. A token that
+    begins a word has a space before it, if the tokens of the tokenizer own their
+    spaces, or if the letters of two words would touch.
+    """
+
+    def __init__(self, tokenizer):
+        vocabulary = tokenizer.get_vocab()
+        self.tokenizer = tokenizer
+        self.owns_spaces = any(token.startswith(BEGINS) for token in vocabulary)
+        self.goes_on = rule_of_words(tokenizer)
+
+    def write(self, text, window, positions):
+        """Return a text, or a (context, text) pair, with the tokens of its window.
+
+        positions : those of the tokens that were filled in. Where the offsets of tokens
+        are unknown, the result is as the tokenizer decodes it.
+        """
+        ids = window.inputs["input_ids"]
+        if (window.offsets < 0).any():
+            return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        tokens = self.tokenizer.convert_ids_to_tokens(ids.tolist())
+        is_filled = window.at(positions)
+
+        def write_part(part, is_own):
+            own = [tokens[i] for i in np.flatnonzero(is_own)]
+            return self._write(part, own, window.offsets[is_own], is_filled[is_own])
+
+        if isinstance(text, str):
+            return write_part(text, ~window.is_fixed)
+        is_context = window.is_fixed & (window.words >= 0)  # added ones have no word
+        return write_part(text[0], is_context), write_part(text[1], ~window.is_fixed)
+
+    def _write(self, text, tokens, offsets, is_filled):
+        written, position = "", 0
+        for first, stop, goes_on in self._groups(tokens, is_filled):
+            start, end = offsets[first][0], offsets[stop - 1][1]
+            hidden = text[start:end]
+            end -= len(hidden) - len(hidden.rstrip())
+            if not self.owns_spaces:
+                start += len(hidden) - len(hidden.lstrip())
+            before = written + text[position:start]
+            piece = self._spell(tokens[first:stop])
+            if goes_on:  # spaces that are a token of their own stay
+                kept = max(position, offsets[first - 1][1])
+                before = written + text[position:kept] + text[kept:start].rstrip()
+            elif self._needs_space(before, piece):
+                before += " "
+            written, position = before + piece, end
+        return written + text[position:]
+
+    def _groups(self, tokens, is_filled):
+        """Return first, stop and whether it goes on, of each run of filled tokens.
+
+        Tokens of one word are in one run.
+        """
+        groups = []
+        for i in np.flatnonzero(is_filled).tolist():
+            goes_on = bool(
+                i and self.goes_on and self.goes_on(tokens[i - 1], tokens[i])
+            )
+            if goes_on and groups and groups[-1][1] == i:
+                groups[-1][1] = i + 1
+            else:
+                groups.append([i, i + 1, goes_on])
+        return groups
+
+    def _spell(self, tokens):
+        if self.owns_spaces:
+            return self.tokenizer.convert_tokens_to_string(tokens).lstrip(" ")
+        return "".join(map(without_marks, tokens))
+
+    def _needs_space(self, before, piece):
+        if not before or before[-1].isspace() or self.goes_on is None:
+            return False
+        return self.owns_spaces or (before[-1].isalnum() and piece[:1].isalnum())

@@ -18,11 +18,8 @@ from sklearn_mpt._text.masked_lm import (
     check_masked_lm,
     view_of,
 )
-from sklearn_mpt._text.parts import windows_of
-from sklearn_mpt._text.slow_tokenizers import rule_of_words
 from sklearn_mpt._text.sources import OF_VOCAB_FILE, UNREAD, WEIGHTS, Source
-from sklearn_mpt._text.texts import check_texts
-from sklearn_mpt._text.windows import all_special_ids
+from sklearn_mpt._text.windows import all_special_ids, windows_of
 
 # Heads and buffers that do not predict hidden tokens; a checkpoint may lack them.
 UNUSED = re.compile(
@@ -270,18 +267,13 @@ def check_tokenizer(tokenizer):
 
 def check_words(method, tokenizer, mask_blocks=None):
     """Refuse what needs words if the tokenizer does not know them."""
-    if tokenizer.is_fast or rule_of_words(tokenizer) is not None:
-        return
-    for name, value, needs_words, usual in (
-        ("method", method, "pll_word_l2r", "pll"),
-        ("mask_blocks", mask_blocks, "word", None),
-    ):
-        if value == needs_words:
-            raise ValueError(
-                f"{name}={value!r} needs tokens that bear marks of words, such as "
-                f"'##', or a fast tokenizer. To {type(tokenizer).__name__}, each token "
-                f"is a word: {name}={usual!r} is then the same."
-            )
+    if (method == "pll_word_l2r" or mask_blocks == "word") and not tokenizer.is_fast:
+        name = "mask_blocks='word'" if mask_blocks else f"method={method!r}"
+        raise ValueError(
+            f"{name} needs a fast tokenizer, which knows the words of a text, and "
+            f"{type(tokenizer).__name__} is none. Where each token is a word, the "
+            "result is that without words: method='pll', or mask_blocks=None."
+        )
 
 
 class OpenedModelMixin:
@@ -292,7 +284,6 @@ class OpenedModelMixin:
 
     mask_token_id_: int
     max_length_: float
-    _joiner: str | None
 
     def _open(self):
         """Open the model and tokenizer that the parameters name."""
@@ -310,9 +301,6 @@ class OpenedModelMixin:
     def _check_is_fitted(self):
         check_is_fitted(self)
         check_bound_parameters(self, self._bound)
-
-    def _check_texts(self, texts):
-        return check_texts(texts, self._joiner)
 
     def _windows(self, texts):
         """Return a window of any length for each text; equal texts share one."""

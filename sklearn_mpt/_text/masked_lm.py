@@ -218,13 +218,6 @@ def pick_label(logits, labels):
     return log_softmax(logits).gather(1, labels[:, None])[:, 0]
 
 
-def pick_both(logits, labels):
-    """Return log-softmax at the labels, and its maximum; shape (n_labels, 2)."""
-    log_prob = log_softmax(logits)
-    at_labels = log_prob.gather(1, labels[:, None])
-    return torch.cat([at_labels, log_prob.amax(1, keepdim=True)], 1)
-
-
 def log_softmax(logits):
     """Return log-softmax in float32 at least; it is faster than logsumexp on a CPU."""
     dtype = torch.promote_types(logits.dtype, torch.float32)

@@ -1,98 +1,58 @@
-"""Plans of masks for texts: which tokens are hidden, and how scores are added up.
+"""Which tokens of a text are hidden, and how its score is made of their predictions.
 
 A row is one input of the model: the tokens of a window, some of them hidden. The
-targets are the hidden tokens that are scored. Each method of `MPTScorer` consists of a
-plan, which yields the rows of a window, and a layout, which says how their scores are
-averaged and added up.
+targets are the hidden tokens that are scored.
 """
 
 import hashlib
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import binom, factorial
 
 from sklearn_mpt._measure.contract import LOG_PROBABILITY
 from sklearn_mpt._measure.masks import mask_size
-from sklearn_mpt._text.estimates import (
-    WindowLayout,
-    average_orders,
-    average_terms,
-    sum_tokens,
-)
-from sklearn_mpt._text.moderation import Moderation
+from sklearn_mpt._measure.standard_errors import contrast_scale
 from sklearn_mpt._text.texts import show
 
 PERCENT = np.arange(1, 100)  # mask rates of curves of texts, in percent
 
 
-@dataclass(frozen=True, eq=False)
-class MaskDraw:
-    """Settings of a draw of masks: method, seed, number, rates and design.
+class WindowScores(NamedTuple):
+    """The score of a window: a sum of independent terms, and the same by tokens.
 
-    `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
-    given rates have independent masks, whatever `design` is. Mask sizes count units,
-    which are hidden together: tokens, or words if `mask_blocks` is "word". `moderation`
-    has the variances of the texts of `fit`; None if there were none, and for one mask
-    of each size, which has no spread. `n_before` masks of each size, or orders, are
-    drawn first and left out, if more exist.
+    The sum of squares of the contrasts of a term estimates its variance over masks.
     """
 
-    method: str
+    terms: np.ndarray  # of "mpt", one for each mask size; shape (n_terms,)
+    contrasts: np.ndarray  # shape (n_terms, n_draws)
+    tokens: np.ndarray  # contributions of the tokens, shape (n_positions,)
+    token_contrasts: np.ndarray  # shape (n_draws, n_positions)
+
+
+NO_SCORES = WindowScores(np.zeros(0), np.zeros((0, 0)), np.zeros(0), np.zeros((0, 0)))
+
+
+@dataclass(frozen=True, eq=False)
+class MaskDraw:
+    """Settings of a draw of masks.
+
+    method : a name in `METHODS`; None hides all tokens of a window at once. `rates` and
+    `mask_blocks` apply to "mpt" only. None as `rates` means all sizes. Sizes count
+    units, which are hidden together: tokens, or words if `mask_blocks` is "word".
+    """
+
+    method: str | None
     seed: int
-    n_masks: int
+    n_masks: int = 1
     rates: np.ndarray | None = None
-    design: str = "independent"
-    order: str = "left_to_right"
-    block_size: int = 1
     mask_blocks: str | None = None
-    moderation: Moderation | None = None
-    n_before: int = 0
-
-    def after_first(self):
-        """Return the draw of one mask of each size, or order, other than the first.
-
-        The second balanced order is the reverse of the first, hence random ones.
-        """
-        method = "chain" if self.is_along_orders else self.method
-        return replace(self, method=method, n_masks=1, n_before=1)
-
-    @classmethod
-    def of_all_tokens(cls, seed):
-        """Hide all tokens of a window at once, and score each of them."""
-        return cls("ordered", seed, 1, order="block", block_size=sys.maxsize)
-
-    @property
-    def is_antithetic(self):
-        """Whether orders come in groups whose errors partly cancel."""
-        return self._method is DESIGNS["chain"]
-
-    def noise_of(self, window, score):
-        """Return two numbers for `Moderation`: an estimate of variance, and a scale.
-
-        The estimate takes draws as independent. The scale is what the layout says of
-        texts of this length. It is 0 if all orders, or masks, are drawn.
-        """
-        scale = self.layout(self.n_units(window)).usual_variance
-        return (np.sum(score.cautious**2), scale) if scale > 0 else (0.0, 0.0)
-
-    @property
-    def is_along_orders(self):
-        """Whether masks are those of random orders, each of which is one draw."""
-        return self._method.layout is lay_out_orders
-
-    @property
-    def is_adaptive(self):
-        """Whether the order of tokens depends on predictions."""
-        return self.method == "ordered" and self.order == "confident"
 
     @property
     def _method(self):
-        if self.method == "mpt" and self.rates is None:
-            return DESIGNS[self.design]
-        return METHODS[self.method]
+        return METHODS.get(self.method, TOGETHER)
 
     def units(self, window):
         """Return the number 0, 1, ... of the unit of each position, (n_positions,)."""
@@ -101,7 +61,6 @@ class MaskDraw:
         return np.unique(window.words[window.positions], return_inverse=True)[1]
 
     def n_units(self, window):
-        """Return the number of units of a window."""
         return len(np.unique(self.units(window)))
 
     def sizes(self, n_units):
@@ -110,30 +69,60 @@ class MaskDraw:
             return np.arange(1, n_units + 1)
         return np.unique([mask_size(rate, n_units) for rate in self.rates])
 
-    @property
-    def n_at_once(self):
-        """Number of tokens that become visible at a time, for "ordered"."""
-        return self.block_size if self.order == "block" else 1
-
     def n_rows(self, window):
         """Return an upper bound of the number of rows of a window."""
-        n_units = self.n_units(window)
-        if self.method == "ordered":
-            return -(-n_units // self.n_at_once)
         n_masks = self.n_masks if self._method.is_random else 1
-        return n_masks * len(self.sizes(n_units))
+        return n_masks * len(self.sizes(self.n_units(window)))
 
     def plan(self, window):
         """Yield the rows of a window: (hidden, target), bool of shape (n_tokens,)."""
         return self._method.plan(window, self)
 
     def estimate(self, window, log_prob, targets):
-        """Return the `WindowScores` of the rows of a window."""
-        return self._method.estimate(window, log_prob, targets, self)
+        """Return the `WindowScores` of a window.
 
-    def layout(self, n_units):
-        """Return the `WindowLayout` of the rows of a window."""
-        return self._method.layout(n_units, self)
+        log_prob : those of the targets of all rows, row by row. targets : positions of
+        the targets of each row. Rows are ordered by terms, then by draws; each draw of
+        an order has a row for each step.
+        """
+        tokens, positions = np.concatenate(targets), window.positions
+        if not self._method.is_random:
+            values = np.zeros(len(window))
+            values[tokens] = log_prob
+            values = values[positions]
+            nothing = np.zeros((1, len(values)))
+            return WindowScores(
+                values.sum(keepdims=True), np.zeros((1, 1)), values, nothing
+            )
+        n_units = self.n_units(window)
+        if self.method == "mpt":
+            sizes = self.sizes(n_units)
+            n_all = _n_sets(n_units, sizes)
+        else:
+            sizes, n_all = np.ones(1), np.array([factorial(n_units)])
+        counts = np.minimum(self.n_masks, n_all).astype(int)  # of the draws of terms
+        term = np.repeat(np.arange(len(counts)), counts)  # of each draw, and its index
+        index = np.arange(len(term)) - np.repeat(np.cumsum(counts) - counts, counts)
+        draw = np.repeat(np.arange(len(term)), len(targets) // len(term))
+        draw = np.repeat(draw, [len(of_row) for of_row in targets])  # of each target
+        term_of, index_of = term[draw], index[draw]
+        values = log_prob / sizes[term_of]
+        draws = np.bincount(draw, values)
+        terms = np.bincount(term, draws) / counts
+        scale = contrast_scale(counts, n_all)
+        contrasts = np.zeros((len(counts), counts.max()))
+        with np.errstate(invalid="ignore"):  # from tokens of probability 0
+            deviations = scale[term] * (draws - terms[term])
+            noise = scale[term_of] * values
+        contrasts[term, index] = np.where(scale[term] == 0, 0.0, deviations)
+        noise = np.where(scale[term_of] == 0, 0.0, noise)
+        shape = counts.max(), len(window)
+        noise = np.bincount(index_of * shape[1] + tokens, noise, np.prod(shape))
+        noise = noise.reshape(shape)[:, positions]
+        with np.errstate(invalid="ignore"):
+            noise = noise - noise.mean(axis=0)
+        of_tokens = np.bincount(tokens, values / counts[term_of], len(window))
+        return WindowScores(terms, contrasts, of_tokens[positions], noise)
 
     def generator(self, window, stream):
         """Return a random generator that depends on the seed and the tokens.
@@ -147,21 +136,27 @@ class MaskDraw:
             key.update(np.asarray(part, dtype="<i8").tobytes())
         return np.random.default_rng([int.from_bytes(key.digest(), "little"), stream])
 
+    def draw_distinct(self, rng, n, size, n_all):
+        """Yield distinct random sets of a size, or orders if it is None, of `n_all`."""
+        found = {}
+        while len(found) < min(self.n_masks, n_all):
+            drawn = rng.permutation(n)[:size]
+            key = (drawn if size is None else np.sort(drawn)).tobytes()
+            found.setdefault(key, drawn)
+        yield from found.values()
+
 
 @dataclass(frozen=True)
 class ScoringMethod:
-    """The functions that `MaskDraw` calls for one method, and what its scores are."""
+    """The rows of a method, and what its scores are.
+
+    is_centred : whether tokens of long texts need context on both sides.
+    """
 
     plan: Callable
-    layout: Callable
-    is_random: bool
-    estimate: Callable = average_terms
+    is_random: bool = False
+    is_centred: bool = False
     kind: str = LOG_PROBABILITY
-
-    @property
-    def is_centred(self):
-        """Whether tokens of long texts need context on both sides, or only before."""
-        return not self.is_random and self.estimate is average_terms
 
 
 def plan_sets(window, draw):
@@ -169,76 +164,32 @@ def plan_sets(window, draw):
     units, n_units = draw.units(window), draw.n_units(window)
     for size in draw.sizes(n_units):
         rng = draw.generator(window, int(size))
-        for chosen in _draw_distinct(rng, n_units, size, draw, _n_sets(n_units, size)):
+        for chosen in draw.draw_distinct(rng, n_units, size, _n_sets(n_units, size)):
             is_chosen = np.zeros(n_units, dtype=bool)
             is_chosen[chosen] = True
             hidden = window.at(window.positions[is_chosen[units]])
             yield hidden, hidden
 
 
-def lay_out_sets(n_units, draw):
-    """Return a layout in which each size is a term, and each mask a draw of one row.
-
-    No mask is drawn twice. The usual variance is that of the mean of so many of the
-    tokens, if the log-probability of a token does not depend on which others are
-    hidden. So that of the score grows like the logarithm of the number of tokens.
-    """
-    sizes = draw.sizes(n_units)
-    n_all = _n_sets(n_units, sizes)
-    counts = np.minimum(draw.n_masks, n_all).astype(int)
-    return WindowLayout(counts, n_all, 1, (n_units - sizes) / n_units / sizes, sizes)
-
-
 def plan_orders(window, draw):
     """Hide the tokens that come later in a random order, and score the next one."""
-    for order in random_orders(window, draw):
+    rng, n = draw.generator(window, 0), len(window.positions)
+    for order in draw.draw_distinct(rng, n, None, factorial(n)):
         positions = window.positions[order]
-        for step in range(len(positions)):
+        for step in range(n):
             yield window.at(positions[step:]), window.at(positions[step])
 
 
-def plan_prefixes(window, draw):
-    """Hide the tokens that come later in a balanced order, and score all of them."""
-    for order in balanced_orders(window, draw):
-        positions = window.positions[order]
-        for step in range(len(positions)):
-            hidden = window.at(positions[step:])
-            yield hidden, hidden
+def plan_left_to_right(window, draw):
+    """Hide all later tokens, and score the next one."""
+    for step, position in enumerate(window.positions):
+        yield window.at(window.positions[step:]), window.at(position)
 
 
-def random_orders(window, draw):
-    """Yield distinct random orders of the positions of a window."""
-    rng, n_positions = draw.generator(window, 0), len(window.positions)
-    yield from _draw_distinct(rng, n_positions, None, draw, factorial(n_positions))
-
-
-def balanced_orders(window, draw):
-    """Yield distinct random orders in fours.
-
-    They are an order, its reverse, the same order with its halves exchanged, and the
-    reverse of that. So a token comes in another quarter in each of them, and effects of
-    its position in the order average out. Each order alone is uniformly random.
-    """
-    n_positions, orders = len(window.positions), set()
-    n_wanted = min(draw.n_masks, factorial(n_positions))
-    rng = draw.generator(window, 0)
-    while len(orders) < n_wanted:
-        first = rng.permutation(n_positions)
-        second = np.roll(first, n_positions // 2)
-        for order in (first, first[::-1], second, second[::-1]):
-            if len(orders) < n_wanted and order.tobytes() not in orders:
-                orders.add(order.tobytes())
-                yield order
-
-
-def lay_out_orders(n_positions, draw):
-    """Return a layout with one term: the mean over orders of the sum over steps.
-
-    The usual variance is in proportion to the number of tokens.
-    """
-    n_all = np.array([factorial(n_positions)])
-    counts = np.minimum(draw.n_masks, n_all).astype(int)
-    return WindowLayout(counts, n_all, n_positions, np.array([n_positions]), np.ones(1))
+def plan_together(window, draw):
+    """Hide all tokens, and score each of them."""
+    hidden = window.at(window.positions)
+    yield hidden, hidden
 
 
 def plan_singles(window, draw):
@@ -256,48 +207,16 @@ def plan_words(window, draw):
         yield hidden, window.at(position)
 
 
-def plan_blocks(window, draw):
-    """Go from left to right: hide all later tokens, and score the next block."""
-    for start in range(0, len(window.positions), draw.n_at_once):
-        later = window.positions[start:]
-        yield window.at(later), window.at(later[: draw.n_at_once])
-
-
-def lay_out_singles(n_positions, draw):
-    """Return a layout with one term: the sum over all tokens. Nothing is random."""
-    one = np.ones(1)
-    return WindowLayout(np.ones(1, dtype=int), one, n_positions, np.zeros(1), one)
-
-
 METHODS = {
-    "mpt": ScoringMethod(plan_sets, lay_out_sets, is_random=True),
-    "pll": ScoringMethod(
-        plan_singles, lay_out_singles, False, kind="pseudo-log-likelihood"
-    ),
+    "mpt": ScoringMethod(plan_sets, is_random=True),
+    "pll": ScoringMethod(plan_singles, is_centred=True, kind="pseudo-log-likelihood"),
     "pll_word_l2r": ScoringMethod(
-        plan_words, lay_out_singles, False, kind="pseudo-log-likelihood within words"
+        plan_words, is_centred=True, kind="pseudo-log-likelihood within words"
     ),
-    "chain": ScoringMethod(plan_orders, lay_out_orders, is_random=True),
-    "ordered": ScoringMethod(plan_blocks, lay_out_singles, False, sum_tokens),
+    "chain": ScoringMethod(plan_orders, is_random=True),
+    "ordered": ScoringMethod(plan_left_to_right),
 }
-ORDERS = ("left_to_right", "confident", "block")
-DESIGNS = {  # of "mpt"
-    "chain": ScoringMethod(plan_prefixes, lay_out_orders, True, average_orders),
-    "independent": METHODS["mpt"],
-}
-
-
-def _draw_distinct(rng, n, size, draw, n_all):
-    """Yield distinct random sets of a size, or distinct orders if the size is None.
-
-    n_all : the number that exist.
-    """
-    found = {}
-    while len(found) < min(draw.n_before + draw.n_masks, n_all):
-        drawn = rng.permutation(n)[:size]
-        key = (drawn if size is None else np.sort(drawn)).tobytes()
-        found.setdefault(key, drawn)
-    yield from list(found.values())[-draw.n_masks :]
+TOGETHER = ScoringMethod(plan_together)
 
 
 def _n_sets(n, sizes):

@@ -7,19 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from sklearn_mpt._checks import check_real, warn_caller
+from sklearn_mpt._checks import check_real
 from sklearn_mpt._measure.curve import MaskNoise, MPTCurve
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_factor
 from sklearn_mpt._text.masks import PERCENT, MaskDraw
 from sklearn_mpt._text.texts import scored_text
-
-# Degrees of freedom with which contrasts that are nearly unbiased are taken: with
-# fewer, the root of a variance has an error of a third and more.
-MIN_CONTRAST_DEGREES = 5
-# Windows from which the noise of another design is estimated. With four orders each,
-# two equal variances differ by a factor of four with probability 0.0001.
-MIN_WINDOWS = 10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -130,91 +123,17 @@ class TextScores:
         """Return standard errors of the totals over masks, (n_texts,).
 
         They are enlarged, by Student's t, so that plus or minus 1.96 of them is a 95%
-        interval. Variances are moderated by those of the texts of `fit`, if it had any.
+        interval.
         """
         errors = np.zeros(len(self.first))
         for text, pieces in self._pairs_by_text().items():
-            errors[text] = self._error_of_text(pieces)
+            errors[text] = std_error([score for _, score in pieces])
         return errors[self.first]
-
-    def _error_of_text(self, pieces):
-        moderated = self.draw.moderation
-        if moderated is None:
-            return std_error([score for _, score in pieces], np.ones(len(pieces)))
-        noise = [self.draw.noise_of(window, score) for window, score in pieces]
-        variances = moderated.moderate(*np.transpose(noise), self.draw.n_masks)
-        of_sum = degrees_of_sum(variances, np.full(len(variances), moderated.degrees))
-        return np.sqrt(variances.sum()) * student_factor(moderated.with_factor(of_sum))
 
     def std_error_of_sum(self):
         """Return the standard error of the sum over texts, enlarged in the same way."""
         counts = np.bincount(self.first, minlength=len(self.first))
-        moderated = self.draw.moderation
-        if moderated is None:
-            return std_error(self.scores, [counts[w.text] for w in self.windows])
-        variances = self._calibrated(counts)
-        degrees = np.full(len(variances), moderated.degrees_of(self.draw.n_masks))
-        of_sum = moderated.with_factor(degrees_of_sum(variances, degrees))
-        return np.sqrt(variances.sum()) * student_factor(of_sum)
-
-    def _calibrated(self, weights):
-        """Return variances of the weighted scores of windows, for sums over texts."""
-        variances = [
-            weights[window.text] ** 2 * np.sum(score.cautious**2)
-            for window, score in self._pairs()
-        ]
-        moderated = self.draw.moderation
-        factor = moderated.factor_of(self.draw.n_masks, moderated.factor_of_sums)
-        return factor * np.array(variances)
-
-    def without_error(self):
-        """Return the indices of windows with one draw, whose errors are unknown."""
-        if self.draw.n_masks > 1:
-            return np.zeros(0, dtype=int)
-        return np.flatnonzero([np.isnan(s.contrasts).any() for s in self.scores])
-
-    def std_error_by_second_draws(self, again):
-        """Return the standard error of the sum over texts if each has one draw.
-
-        again : dict from indices of some windows, picked at random, to their
-        `WindowScores` by `MaskDraw.after_first`. Half the squared difference of two
-        distinct draws of a term, of N that exist, estimates N / (N - 1) times the
-        variance of one. The sum over all windows is in proportion to their numbers of
-        tokens.
-        """
-        counts = np.bincount(self.first, minlength=len(self.first))
-        lengths = np.array([len(window.positions) for window in self.windows])
-        weights = np.array([counts[window.text] ** 2 for window in self.windows])
-        variances = []
-        for i, other in again.items():
-            n_all = self.draw.layout(self.draw.n_units(self.windows[i])).n_all
-            with np.errstate(invalid="ignore"):  # from tokens of probability 0
-                squares = (self.scores[i].terms - other.terms) ** 2 / 2
-            variances.append((1 - 1 / n_all) * squares)
-        variances = np.concatenate(variances)
-        unknown = self.without_error()
-        factor = (weights * lengths)[unknown].sum() / lengths[list(again)].sum()
-        degrees = degrees_of_sum(variances, np.ones(len(variances)))
-        return np.sqrt(factor * variances.sum()) * student_factor(degrees)
-
-    def warn_of_noise(self):
-        """Warn if independent masks would have less than half the error of orders.
-
-        The variance of independent masks is estimated from the spread of the means of
-        hidden tokens at each step, over many texts.
-        """
-        if not self.draw.is_antithetic:
-            return
-        along_orders, independent = (
-            sum(np.sum(getattr(score, name) ** 2) for score in self.scores)
-            for name in ("contrasts", "size_contrasts")
-        )
-        if len(self.scores) >= MIN_WINDOWS and along_orders > 4 * independent:
-            warn_caller(
-                "With independent masks, the scores of these texts would have less "
-                "than half their standard errors: set design='independent', or pass "
-                "texts to fit, with design='auto'."
-            )
+        return std_error(self.scores, [counts[window.text] for window in self.windows])
 
     def n_tokens(self):
         """Return the number of scored tokens of each text, (n_texts,)."""
@@ -231,7 +150,7 @@ class TextScores:
         sums = np.zeros((len(self.first), len(rates)))
         for window, score in self._pairs():
             n = self.draw.n_units(window)
-            sums[window.text] += n * score.sizes[self._columns(rates, n)] if n else 0
+            sums[window.text] += n * score.terms[self._columns(rates, n)] if n else 0
         return self.n_tokens(), sums[self.first]
 
     def noise_at_rates(self, rates, weights):
@@ -241,7 +160,7 @@ class TextScores:
             n = self.draw.n_units(window)
             if n:
                 weight = weights[window.text] * n / n_tokens[window.text]
-                blocks.append(weight * score.size_contrasts[self._columns(rates, n)])
+                blocks.append(weight * score.contrasts[self._columns(rates, n)])
         contrasts = np.concatenate(blocks, axis=1)
         degrees = np.full(len(rates), contrasts.shape[1] - (len(blocks) - 1))
         return MaskNoise(contrasts, degrees, self._identity())
@@ -255,9 +174,6 @@ class TextScores:
             blocks.append(_pad(text_noise, n_draws))
             degrees += [len(text_noise) - 1] * text_noise.shape[1]
         contrasts = np.hstack(blocks).T
-        if self.draw.moderation is not None and np.sum(contrasts**2) > 0:
-            variance = self._calibrated(weights).sum()
-            contrasts *= np.sqrt(variance / np.sum(contrasts**2))
         return MaskNoise(contrasts, np.array(degrees), self._identity())
 
     def _columns(self, rates, n_units):
@@ -272,7 +188,7 @@ class TextScores:
             for part in ([window.text], window.inputs["input_ids"], window.positions):
                 key.update(np.asarray(part, dtype="<i8").tobytes())
         draw = self.draw
-        draw_params = draw.seed, draw.n_masks, draw.design, draw.mask_blocks
+        draw_params = draw.seed, draw.n_masks, draw.mask_blocks
         return "texts", *draw_params, key.hexdigest()
 
     def tokens(self, texts, tokenizer):
@@ -414,28 +330,20 @@ def difference(score, other):
     return type(score)(*(value - others for value, others in pairs))
 
 
-def std_error(scores, counts):
-    """Standard error of a sum of `WindowScores`, each a number of times.
+def std_error(scores, counts=None):
+    """Return the standard error of a sum of `WindowScores`, each a number of times.
 
-    1.96 of them are to cover 95%. The nearly unbiased contrasts are taken where they
-    have enough degrees of freedom; otherwise the larger of both errors.
+    Variances over masks of the terms add up; 1.96 errors are to cover 95%.
     """
-    error, degrees = _error_of_sum(scores, counts, "contrasts")
-    if degrees < MIN_CONTRAST_DEGREES:
-        cautious, degrees = _error_of_sum(scores, counts, "cautious")
-        error = np.maximum(error, cautious)
-    return error * student_factor(degrees)
-
-
-def _error_of_sum(scores, counts, name):
-    variances, degrees = [], []
+    counts = np.ones(len(scores)) if counts is None else counts
+    variances, degrees = [np.zeros(0)], [np.zeros(0)]
     for score, count in zip(scores, counts, strict=True):
-        contrasts = getattr(score, name)
-        variances.append(count**2 * np.sum(contrasts**2, axis=1))
-        degrees.append(np.full(len(contrasts), max(1, contrasts.shape[1] - 1)))
-    variances = np.concatenate([np.zeros(0), *variances])
-    degrees = np.concatenate([np.zeros(0), *degrees])
-    return np.sqrt(variances.sum()), degrees_of_sum(variances, degrees)
+        variances.append(count**2 * np.sum(score.contrasts**2, axis=1))
+        n_draws = score.contrasts.shape[1]
+        degrees.append(np.full(len(score.contrasts), max(1, n_draws - 1)))
+    variances = np.concatenate(variances)
+    degrees = degrees_of_sum(variances, np.concatenate(degrees))
+    return np.sqrt(variances.sum()) * student_factor(degrees)
 
 
 def _pad(contrasts, n_rows):

@@ -18,26 +18,23 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.batches import score_windows
-from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masks import METHODS, MaskDraw
-from sklearn_mpt._text.parts import warn_of_cut_tokens
 from sklearn_mpt._text.results import (
     TextScores,
     TokenScores,
     frame_of_tokens,
     text_curve,
 )
-from sklearn_mpt._text.texts import Texts, scored_text
-from sklearn_mpt._text.windows import check_lengths, fit_windows, warn_of_no_words
+from sklearn_mpt._text.texts import Texts, check_texts
+from sklearn_mpt._text.windows import (
+    check_lengths,
+    fit_windows,
+    warn_of_cut_tokens,
+    warn_of_no_words,
+)
 
-# Orders of a text, and masks of each size, if n_masks is "auto": `balanced_orders` come
-# in fours, and two masks are the fewest from which a variance can be estimated.
-AUTO_ORDERS, AUTO_MASKS = 4, 2
-# Windows with a second draw, for the error of a sum: with so many degrees of freedom
-# the root of a variance has an error of 18%.
-MIN_SECOND_DRAWS = 16
-UNITS = ("token", "character", "byte")
+AUTO_MASKS = 4  # masks of each size, or orders of a text, if n_masks is "auto"
 
 
 class TextScoresMixin(OpenedModelMixin):
@@ -45,37 +42,22 @@ class TextScoresMixin(OpenedModelMixin):
 
     n_jobs: int | None
     verbose: bool
-    design_: str
     _seed: int
-    _moderations: dict
 
     @overload
     def score_samples(
-        self,
-        X: Texts,
-        return_std: Literal[False] = False,
-        *,
-        length_log_prob: LengthLogProb | None = None,
+        self, X: Texts, return_std: Literal[False] = False
     ) -> np.ndarray: ...
     @overload
     def score_samples(
-        self,
-        X: Texts,
-        return_std: Literal[True],
-        *,
-        length_log_prob: LengthLogProb | None = None,
+        self, X: Texts, return_std: Literal[True]
     ) -> tuple[np.ndarray, np.ndarray]: ...
     def score_samples(
-        self,
-        X: Texts,
-        return_std: bool = False,
-        *,
-        length_log_prob: LengthLogProb | None = None,
+        self, X: Texts, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Compute the log-probability of each text by the chosen `method`.
 
-        It is the log-probability given the number of tokens. To compare texts of
-        different lengths, add the log-probability of the length by `length_log_prob`.
+        It is the log-probability given the number of tokens.
 
         Parameters
         ----------
@@ -87,31 +69,21 @@ class TextScoresMixin(OpenedModelMixin):
             is no such one. Pairs may be two columns of a DataFrame or an array, and
             parts three.
         return_std : bool, default=False
-            Whether to return the standard error over masks too. Give some texts to
-            `fit`: without, the error of a text comes from its few masks alone, and
-            that of orders is too large, at times by far.
-        length_log_prob : callable or array-like of int, default=None
-            Distribution of the number of tokens. Either a callable that takes an int
-            array of shape (n_texts,) and returns log-probabilities; or the numbers of
-            tokens of other texts, such as training texts, from `count_tokens`. If c of
-            n such texts have the length l, the probability of l is
-            :math:`(c + g(l)) / (n + 1)`, where g is the geometric distribution with
-            their mean. None adds nothing.
+            Whether to return the standard error over masks too.
 
         Returns
         -------
         log_prob : ndarray of shape (n_texts,)
-            Log-probabilities in nats per text, given its number of tokens unless
-            `length_log_prob` adds that; 0.0 for a text without tokens to hide.
+            Log-probabilities in nats per text, given its number of tokens; 0.0 for a
+            text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
-            Standard error from drawing masks, in nats. It is enlarged, by Student's t,
-            so that plus or minus 1.96 standard errors is a 95% interval. If `fit` had
-            four or more texts, their variances moderate that of each text; without,
-            errors of means over orders are wider. Texts of `fit` may have other lengths
-            than those that are scored; the :doc:`guide </texts>` has figures. Zero if
-            the method is not random, NaN if it is and `n_masks` is 1, as a single draw
-            has no estimate of its error, or the text has probability 0. Only if
-            `return_std` is True.
+            Standard error from drawing masks, in nats: of "mpt" the variances over the
+            masks of each size, summed over sizes; of "chain" the spread over orders.
+            It is enlarged, by Student's t, so that plus or minus 1.96 standard errors
+            is about a 95% interval: the :doc:`guide </texts>` has figures. Zero if the
+            method is not random or all masks are used, NaN if it is and `n_masks` is 1,
+            as a single draw has no estimate of its error, or the text has probability
+            0. Only if `return_std` is True.
 
         Raises
         ------
@@ -124,17 +96,12 @@ class TextScoresMixin(OpenedModelMixin):
         Warns
         -----
         UserWarning
-            If `design_` is "chain", and with independent masks the standard errors of
-            these texts, 10 or more, would be less than half as large; or if a part, or
-            the text of a pair with a `joiner`, begins within a token, which then is not
-            scored.
+            If a part begins within a token, which then is not scored.
         """
         self._check_is_fitted()
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
-        scores.warn_of_noise()
-        n_tokens = scores.n_tokens()
-        log_prob = scores.totals() + length_term(length_log_prob, n_tokens)
+        log_prob = scores.totals()
         return (log_prob, scores.std_errors()) if return_std else log_prob
 
     def score(self, X: Texts, y: object = None) -> float:
@@ -168,7 +135,7 @@ class TextScoresMixin(OpenedModelMixin):
             Numbers of tokens without special tokens, before longer texts are cut.
         """
         self._check_is_fitted()
-        windows = self._windows(self._check_texts(X))
+        windows = self._windows(check_texts(X))
         return np.array([len(window.positions) for window in windows])
 
     def token_scores(
@@ -205,7 +172,7 @@ class TextScoresMixin(OpenedModelMixin):
         """
         self._check_is_fitted()
         check_bool(as_frame, "as_frame")
-        texts = self._check_texts(X)
+        texts = check_texts(X)
         scores = self._score_texts(texts, self._draw())
         parts = scores.tokens(texts, self._open_again()[1])
         return frame_of_tokens(parts) if as_frame else parts
@@ -235,14 +202,14 @@ class TextScoresMixin(OpenedModelMixin):
             `score_samples` does.
         """
         self._check_is_fitted()
-        windows = self._windows(self._check_texts(X))
+        windows = self._windows(check_texts(X))
         masks = check_masks(mask, windows)
         check_lengths(windows, self.max_length_)
         chosen = [
             replace(window, positions=window.positions[text_mask])
             for window, text_mask in zip(windows, masks, strict=True)
         ]
-        draw = MaskDraw.of_all_tokens(self._seed)
+        draw = MaskDraw(None, self._seed)
         language_model, _ = self._open_again()
         scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
         log_prob = [np.zeros(len(text_mask)) for text_mask in masks]
@@ -281,9 +248,8 @@ class TextScoresMixin(OpenedModelMixin):
             be compared, because their tokens differ.
         std_error : float
             The perplexity times the standard error of its logarithm (a first-order
-            approximation). If `n_masks` is 1, a tenth of the texts, or 16 if that is
-            more, are scored with a second draw of masks for it. Only if `return_std` is
-            True.
+            approximation); NaN if masks are random and `n_masks` is 1. Only if
+            `return_std` is True.
 
         Raises
         ------
@@ -297,134 +263,19 @@ class TextScoresMixin(OpenedModelMixin):
         """
         self._check_is_fitted()
         check_bool(return_std, "return_std")
-        total, error, n_tokens = self._sum_of_scores(X, return_std)
+        scores = self._score_texts(X, self._draw())
+        n_tokens = scores.n_tokens().sum()
         with np.errstate(over="ignore", invalid="ignore"):
-            perplexity = np.exp(-total / n_tokens)
-            of_log = error / n_tokens
+            perplexity = np.exp(-scores.totals().sum() / n_tokens)
+            of_log = scores.std_error_of_sum() / n_tokens
             error = 0.0 if of_log == 0 else perplexity * of_log  # may be 0 times inf
         return (float(perplexity), float(error)) if return_std else float(perplexity)
-
-    @overload
-    def bits_per(
-        self, X: Texts, unit: str = "token", return_std: Literal[False] = False
-    ) -> float: ...
-    @overload
-    def bits_per(
-        self, X: Texts, unit: str = "token", *, return_std: Literal[True]
-    ) -> tuple[float, float]: ...
-    @overload
-    def bits_per(
-        self, X: Texts, unit: str, return_std: Literal[True]
-    ) -> tuple[float, float]: ...
-    def bits_per(
-        self, X: Texts, unit: str = "token", return_std: bool = False
-    ) -> float | tuple[float, float]:
-        r"""Compute the bits per token, character or byte of the texts together.
-
-        It is :math:`-\sum_i s_i / (\ln 2 \sum_i U_i)`, with the scores :math:`s_i` of
-        the texts by `method`, given their numbers of tokens, and their numbers of units
-        :math:`U_i`. For masked diffusion models and "mpt" it is the NELBO in bits.
-
-        Parameters
-        ----------
-        X : iterable of str or of (str, str) tuples
-            Texts, or (context, text) pairs, of which only the text counts.
-        unit : {"token", "character", "byte"}, default="token"
-            Bytes are those of UTF-8. Models with different tokenizers compare in
-            characters and bytes. Those of special tokens in a text, which are not
-            scored, do not count.
-        return_std : bool, default=False
-            Whether to return the standard error from drawing masks too.
-
-        Returns
-        -------
-        bits : float
-            NaN if the texts have no unit, as for ``[""]``.
-        std_error : float
-            Standard error from drawing masks, as in `perplexity`. Only if `return_std`
-            is True.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As in `score_samples`; also if `unit` is not "token" and a text is cut by
-            ``overflow="truncate"``.
-        """
-        self._check_is_fitted()
-        check_choice(unit, "unit", UNITS)
-        check_bool(return_std, "return_std")
-        texts = self._check_texts(X)
-        total, error, n_tokens = self._sum_of_scores(texts, return_std)
-        n_units = n_tokens if unit == "token" else self._count(unit, texts, n_tokens)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            per_nat = 1 / (np.log(2) * np.float64(n_units))
-            bits, error = -total * per_nat, error * per_nat
-        return (float(bits), float(error)) if return_std else float(bits)
-
-    def _count(self, unit, texts, n_scored):
-        """Count characters or bytes of texts, all of whose tokens must be scored.
-
-        Special tokens in a text are not scored, so their characters do not count.
-        """
-        _, tokenizer = self._open_again()
-        windows = self._windows(texts)
-        if n_scored < sum(len(window.positions) for window in windows):
-            raise ValueError(
-                f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
-                "some; set overflow to 'stride' or 'split', or unit to 'token'."
-            )
-        n_units = 0
-        for text, window in zip(texts, windows, strict=True):
-            is_special = ~(window.is_fixed | window.is_maskable)
-            ids = window.inputs["input_ids"][is_special].tolist()
-            special = tokenizer.convert_ids_to_tokens(ids)
-            n_units += _length(unit, scored_text(text)) - _length(
-                unit, "".join(special)
-            )
-        return n_units
 
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)
 
-    def _count_draws(self, method, n_masks):
-        return resolve_n_masks(
-            n_masks, method == "chain" or self.design != "independent"
-        )
-
     def _draw_of(self, method, seed, n_masks):
-        n_draws = self._count_draws(method, n_masks)
-        return MaskDraw(
-            method,
-            seed,
-            n_draws,
-            design=self.design_,
-            order=self.order,
-            block_size=self.block_size,
-            moderation=self._moderations.get(method) if n_draws > 1 else None,
-        )
-
-    def _sum_of_scores(self, texts, return_std):
-        """Return the sum of the scores of texts, its error, and how many tokens."""
-        scores = self._score_texts(texts, self._draw())
-        scores.warn_of_noise()
-        with np.errstate(invalid="ignore"):  # from tokens of probability 0
-            error = self._error_of_sum(scores, return_std)
-        return scores.totals().sum(), error, scores.n_tokens().sum()
-
-    def _error_of_sum(self, scores, is_wanted):
-        """Return the standard error of the sum of the scores of texts.
-
-        If there is one draw of masks, some windows get a second one.
-        """
-        unknown = scores.without_error() if is_wanted else []
-        if not len(unknown):
-            return scores.std_error_of_sum()
-        rng = np.random.default_rng([self._seed, *b"second draws"])
-        n_picked = min(len(unknown), max(MIN_SECOND_DRAWS, len(unknown) // 10))
-        picked = rng.permutation(unknown)[:n_picked]
-        draw, windows = scores.draw.after_first(), [scores.windows[i] for i in picked]
-        again = score_windows(self._open_again()[0], windows, draw, self.n_jobs)
-        return scores.std_error_by_second_draws(dict(zip(picked, again, strict=True)))
+        return MaskDraw(method, seed, AUTO_MASKS if n_masks == "auto" else n_masks)
 
     def _masked_score_curve(self, X, n_masks, mask_blocks, random_state, n_jobs):
         """Compute what `mpt_curve` returns for texts."""
@@ -435,11 +286,7 @@ class TextScoresMixin(OpenedModelMixin):
         check_int_or_auto(n_masks, "n_masks")
         check_n_jobs(n_jobs)
         seed = self._seed if random_state is None else draw_seed(random_state)
-        draw = self._draw_of("mpt", seed, n_masks)
-        if mask_blocks is not None:  # variances of `fit` are those of other masks
-            draw = replace(
-                draw, design="independent", mask_blocks=mask_blocks, moderation=None
-            )
+        draw = replace(self._draw_of("mpt", seed, n_masks), mask_blocks=mask_blocks)
         return text_curve(self._score_texts(X, draw, n_jobs))
 
     def _kind_of_scores(self):
@@ -453,7 +300,7 @@ class TextScoresMixin(OpenedModelMixin):
 
     def _token_contributions(self, X, n_orders, random_state, n_jobs):
         """Compute what `feature_contributions` returns for texts."""
-        texts = self._check_texts(X)
+        texts = check_texts(X)
         scores = self._score_along_orders(texts, n_orders, random_state, n_jobs)
         parts = scores.tokens(texts, self._open_again()[1])
         return Contributions(
@@ -472,31 +319,18 @@ class TextScoresMixin(OpenedModelMixin):
         seed = self._seed if random_state is None else draw_seed(random_state)
         return self._score_texts(X, MaskDraw("chain", seed, n_orders), n_jobs)
 
-    def _score_texts(self, X, draw, n_jobs=None, verbose=None):
+    def _score_texts(self, X, draw, n_jobs=None):
         language_model, tokenizer = self._open_again()
         check_words(draw.method, tokenizer, draw.mask_blocks)
-        texts = self._check_texts(X)
+        texts = check_texts(X)
         windows, first = self._distinct_windows(texts)
         warn_of_no_words(tokenizer, windows)
         warn_of_cut_tokens(windows, texts)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
-        verbose = self.verbose if verbose is None else verbose
-        scores = score_windows(language_model, windows, draw, n_jobs, verbose)
+        scores = score_windows(language_model, windows, draw, n_jobs, self.verbose)
         return TextScores(windows, scores, draw, first)
-
-
-def _length(unit, text):
-    """Count the characters of a text, or its bytes in UTF-8."""
-    return len(text.encode() if unit == "byte" else text)
-
-
-def resolve_n_masks(n_masks, is_chain):
-    """Return the number of orders, or of masks of each size, to draw."""
-    if n_masks == "auto":
-        return AUTO_ORDERS if is_chain else AUTO_MASKS
-    return n_masks
 
 
 def check_masks(masks, windows):

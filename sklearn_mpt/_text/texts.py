@@ -21,11 +21,8 @@ KINDS = {1: "str", 2: "pair", 3: "part"}  # by their numbers of entries
 Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int]]
 
 
-def check_texts(texts, joiner=None):
-    """Return the texts as a list of str, pairs or parts.
-
-    With a `joiner`, pairs are returned as parts of ``context + joiner + text``.
-    """
+def check_texts(texts):
+    """Return the texts as a list of str, pairs or parts."""
     texts = rows_of(texts)
     if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__"):
         raise TypeError(
@@ -47,9 +44,7 @@ def check_texts(texts, joiner=None):
                 f"stop) parts, but texts[0] is a {_kind(texts[0])} and texts[{index}] "
                 f"a {_kind(text)}."
             )
-    if joiner is None or _kind(texts[0]) != "pair":
-        return texts
-    return [_join(context, joiner, text) for context, text in texts]
+    return texts
 
 
 def rows_of(texts):
@@ -99,11 +94,6 @@ def _has_named_columns(texts):
     """Return whether texts are a `Dataset` of datasets, or a batch of pyarrow."""
     names = getattr(texts, "column_names", None)
     return isinstance(names, list) and hasattr(texts, "__len__")
-
-
-def _join(context, joiner, text):
-    whole = context + joiner + text
-    return whole, len(whole) - len(text), len(whole)
 
 
 def distinct_texts(texts):

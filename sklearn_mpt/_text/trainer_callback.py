@@ -12,11 +12,10 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback
 from sklearn_mpt._checks import check_int, warn_caller
 from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.labels import TextLabels
 from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
 from sklearn_mpt._text.texts import check_texts
-from sklearn_mpt._text.training import from_first_process
+from sklearn_mpt._text.training import TextLabels, from_first_process
 
 
 class LMLTrainerCallback(TrainerCallback):
@@ -35,7 +34,7 @@ class LMLTrainerCallback(TrainerCallback):
     every : int, default=1
         Number of epochs from one measurement to the next.
     n_masks : int, default=2
-        Number of random orders of the tokens of a text, as for `MPTScorer`.
+        Number of masks of each size, as for `MPTScorer`.
     batch_tokens : int, default=4096
         Tokens in one forward pass.
     max_length : int, default=None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +12,7 @@ import numpy as np
 
 from sklearn_mpt._checks import check_bool, check_choice, check_int
 from sklearn_mpt._text.batches import MaskedWindow, predict_by_row, score_windows
-from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.masks import MaskDraw
-from sklearn_mpt._text.mutations import (
-    advice_on_case,
-    read_variants,
-    warn_of_lengths,
-)
 from sklearn_mpt._text.results import difference, std_error
 from sklearn_mpt._text.scores import TextScoresMixin
 from sklearn_mpt._text.texts import show, strings_of
@@ -29,16 +24,19 @@ from sklearn_mpt._text.windows import (
     tokenize,
 )
 
-CONVENTIONS = (
-    "joint",
-    "masked-marginal",
-    "wild-type-marginal",
-    "mutant-marginal",
-    "pseudo-perplexity",
+CONVENTIONS = ("joint", "masked-marginal", "wild-type-marginal")
+SUBSTITUTION = re.compile(r"([A-Za-z])(\d+)([A-Za-z])")
+OTHER_LENGTH = (
+    "score_variants compares sequences of one length. For deletions and insertions, "
+    "write both sequences, and take the difference of their score_samples."
 )
-# Rows whose log-probabilities of all tokens are held; the vocabularies of proteins have
-# about thirty tokens.
-ROWS_AT_A_TIME = 256
+
+
+class Variant(NamedTuple):
+    """The residues of a variant, and the sites where it differs from the wild type."""
+
+    residues: list[str]
+    sites: np.ndarray
 
 
 class Protein(NamedTuple):
@@ -107,7 +105,6 @@ class VariantsMixin(TextScoresMixin):
         method: str = "joint",
         n_orders: int = 24,
         first_position: int = 1,
-        length_log_prob: LengthLogProb | None = None,
         return_std: Literal[False] = False,
     ) -> np.ndarray: ...
     @overload
@@ -119,7 +116,6 @@ class VariantsMixin(TextScoresMixin):
         method: str = "joint",
         n_orders: int = 24,
         first_position: int = 1,
-        length_log_prob: LengthLogProb | None = None,
         return_std: Literal[True],
     ) -> tuple[np.ndarray, np.ndarray]: ...
     def score_variants(
@@ -130,7 +126,6 @@ class VariantsMixin(TextScoresMixin):
         method: str = "joint",
         n_orders: int = 24,
         first_position: int = 1,
-        length_log_prob: LengthLogProb | None = None,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         r"""Compute log-ratios of the probabilities of variants and of the wild type.
@@ -153,27 +148,21 @@ class VariantsMixin(TextScoresMixin):
             them if the tokenizer needs spaces.
         variants : sequence of str
             Mutations of the wild type, with positions counted from `first_position`.
-            ``"K3R"`` replaces K at position 3 by R, ``"K3R:D7E"`` is a double mutant,
-            ``"K3del"`` and ``"K3_D7del"`` are deletions, ``"K3_D4insGG"`` inserts GG,
-            and ``"K3_D7delinsGG"`` puts GG in the place of residues. An entry without
-            digits is the whole sequence of a variant; ``""`` is the wild type. Only
-            the resulting sequence counts, not how it is written.
-        method : str, default="joint"
-            One of "joint", "masked-marginal", "wild-type-marginal", "mutant-marginal"
-            and "pseudo-perplexity". Variants of another length have no common sites
-            with the wild type. They need "joint", which is then the difference of
-            `score_samples`, or "pseudo-perplexity".
+            ``"K3R"`` replaces K at position 3 by R, and ``"K3R:D7E"`` is a double
+            mutant. An entry without digits is the whole sequence of a variant, as long
+            as the wild type; ``""`` is the wild type. Only the resulting sequence
+            counts, not how it is written. For deletions and insertions, take the
+            difference of two `score_samples`.
+        method : {"joint", "masked-marginal", "wild-type-marginal"}, default="joint"
+            How the mutated sites are scored.
         n_orders : int, default=24
             Number of orders of the sites for "joint". 24 are all orders of four sites,
             so with up to four sites nothing is random. The wild type is scored in the
             same orders as the variant.
         first_position : int, default=1
             Position of the first residue of `wild`.
-        length_log_prob : callable or array-like of int, default=None
-            Log-probability of the number of tokens, as in `score_samples`, for
-            deletions and insertions. Without it scores are conditional on that number.
         return_std : bool, default=False
-            Whether to return the standard error over orders, or masks, too.
+            Whether to return the standard error over orders too.
 
         Returns
         -------
@@ -186,28 +175,21 @@ class VariantsMixin(TextScoresMixin):
         Raises
         ------
         TypeError, ValueError
-            If a variant cannot be read, names a residue that differs from that of the
-            wild type, or has a residue that the tokenizer does not know; if the
-            tokenizer does not give one token for each residue; if the protein is longer
-            than `max_length_` and `overflow` is not "stride"; or if `method` does not
-            allow variants of another length.
-
-        Warns
-        -----
-        UserWarning
-            If a whole sequence has less than half or more than twice the length of the
-            wild type.
+            If a variant cannot be read, has another length than the wild type, names a
+            residue that differs from that of the wild type, or has a residue that the
+            tokenizer does not know; if the tokenizer does not give one token for each
+            residue; or if the protein is longer than `max_length_` and `overflow` is
+            not "stride".
 
         Notes
         -----
-        "masked-marginal" is :math:`\sum_{j \in T} [\log p(y_j \mid x_R) - \log p(x_j
-        \mid x_R)]`: all sites are hidden together, and each is predicted without the
-        residues at the others. (Some programs hide one site at a time, with the
-        residues of the wild type at the others.) "wild-type-marginal" hides nothing and
-        takes all log-ratios from the predictions for x, "mutant-marginal" from those
-        for y [1]_. "pseudo-perplexity" is the difference of the pseudo-log-likelihoods
-        of the whole sequences. For a model with independent residues, all methods give
-        the same result. For a protein longer than `max_length_`, ``overflow="stride"``
+        "masked-marginal" is :math:`\sum_{j \in T} [\log p(y_j \mid x_{-j}) - \log
+        p(x_j \mid x_{-j})]`: each site is hidden by itself, with the residues of the
+        wild type at all others. "wild-type-marginal" hides nothing and takes all
+        log-ratios from the predictions for x [1]_. For a model with independent
+        residues, all methods give the same result.
+
+        For a protein longer than `max_length_`, ``overflow="stride"``
         puts the sites in the middle of a window, and residues outside of it are not
         seen. Sites that do not fit into one window are scored in groups, from left to
         right, each in a window of its own.
@@ -231,21 +213,20 @@ class VariantsMixin(TextScoresMixin):
         variants = strings_of(variants, "variants")
         separator = " " if " " in wild.strip() else ""
         residues = wild.split() if separator else list(wild.strip())
-        read = read_variants(variants, residues, first_position, separator)
-        is_whole = _compared_as_wholes(variants, read, method)
-        warn_of_lengths(variants, read, residues)
+        read = [
+            _read(text, f"variants[{i}]", residues, first_position, separator)
+            for i, text in enumerate(variants)
+        ]
         protein = self._protein(residues, read, separator)
         results = np.zeros((2, len(read)))
-        at_sites = [i for i, v in enumerate(read) if not is_whole[i] and v.sites.size]
-        wholes = np.flatnonzero(is_whole)
+        mutated = [i for i, variant in enumerate(read) if variant.sites.size]
+        chosen = [read[i] for i in mutated]
         with np.errstate(invalid="ignore"):  # from residues of probability 0
-            if at_sites:
-                chosen = [read[i] for i in at_sites]
-                results[:, at_sites] = self._at_sites(protein, chosen, method, n_orders)
-            if len(wholes):
-                sequences = [residues, *(read[i].residues for i in wholes)]
-                texts = [separator.join(sequence) for sequence in sequences]
-                results[:, wholes] = self._against_first(texts, method, length_log_prob)
+            if chosen and method == "joint":
+                results[:, mutated] = self._joint_ratios(protein, chosen, n_orders)
+            elif chosen:
+                hides = method == "masked-marginal"
+                results[0, mutated] = self._marginal_ratios(protein, chosen, hides)
         return (results[0], results[1]) if return_std else results[0]
 
     def _protein(self, residues, variants, separator):
@@ -284,66 +265,64 @@ class VariantsMixin(TextScoresMixin):
             )
         return room
 
-    def _at_sites(self, protein, variants, method, n_orders):
-        """Score substitutions; returns log-ratios and errors, (2, n_variants)."""
-        language_model, tokenizer = self._open_again()
-        if method in MARGINALS:
-            ratios = MARGINALS[method](language_model, protein, variants)
-            return np.stack([ratios, np.zeros(len(ratios))])
-        if method == "masked-marginal":
-            draw = MaskDraw.of_all_tokens(self._seed)
-        else:
-            draw = MaskDraw("chain", self._seed, n_orders)
+    def _joint_ratios(self, protein, variants, n_orders):
+        """Return log-ratios along orders of the sites, and errors; (2, n_variants)."""
+        draw = MaskDraw("chain", self._seed, n_orders)
         windows, owners = [], []
         for i, variant in enumerate(variants):
             for group in protein.groups(variant.sites):
-                for ids in (protein.mutated(variant), protein.wild().copy()):
-                    if method == "masked-marginal":
-                        others = np.setdiff1d(variant.sites, group)
-                        ids[protein.body[others]] = tokenizer.mask_token_id
+                for ids in (protein.mutated(variant), protein.wild()):
                     windows.append(protein.view(ids, group, len(windows)))
                 owners.append(i)
-        scores = self._score_distinct(language_model, windows, draw)
-        ratios = np.zeros((2, len(variants)))
-        for i, score, of_wild in zip(owners, scores[::2], scores[1::2], strict=True):
-            ratio = difference(score, of_wild)
-            ratios[0, i] += ratio.tokens.sum()
-            ratios[1, i] = np.hypot(ratios[1, i], std_error([ratio], [1]))
-        return ratios
-
-    def _score_distinct(self, language_model, windows, draw):
-        """Score windows, of which many may be the same one of the wild type."""
+        # many windows may be the same one of the wild type
         arrays = [(w.inputs["input_ids"], w.positions, w.key) for w in windows]
         keys = [tuple(array.tobytes() for array in row) for row in arrays]
-        distinct = list(dict(zip(keys, windows, strict=True)).values())
+        distinct = dict(zip(keys, windows, strict=True))
         scores = score_windows(
-            language_model, distinct, draw, self.n_jobs, self.verbose
+            self._open_again()[0],
+            list(distinct.values()),
+            draw,
+            self.n_jobs,
+            self.verbose,
         )
-        score_of = dict(zip(dict.fromkeys(keys), scores, strict=True))
-        return [score_of[key] for key in keys]
+        score_of = dict(zip(distinct, scores, strict=True))
+        ratios = np.zeros((2, len(variants)))
+        for i, key, of_wild in zip(owners, keys[::2], keys[1::2], strict=True):
+            ratio = difference(score_of[key], score_of[of_wild])
+            ratios[0, i] += ratio.tokens.sum()
+            ratios[1, i] = np.hypot(ratios[1, i], std_error([ratio]))
+        return ratios
 
-    def _against_first(self, texts, method, length_log_prob):
-        """Score texts less the first; returns log-ratios and errors."""
-        draw = self._draw() if method == "joint" else MaskDraw("pll", self._seed, 1)
-        scores = self._score_texts(texts, draw)
-        totals, errors = scores.totals(), scores.std_errors()
-        totals = totals + length_term(length_log_prob, scores.n_tokens())
-        return totals[1:] - totals[0], np.hypot(errors[1:], errors[0])
+    def _marginal_ratios(self, protein, variants, hides):
+        """Return sums over sites of log-ratios at the other residues of the wild type.
 
-
-def _compared_as_wholes(variants, read, method):
-    """Return which variants are compared with the wild type as whole sequences."""
-    if method == "pseudo-perplexity":
-        return np.ones(len(read), dtype=bool)
-    is_whole = np.array([variant.sites is None for variant in read], dtype=bool)
-    if method != "joint" and is_whole.any():
-        first = is_whole.argmax()
-        raise ValueError(
-            f"variants[{first}], {show(variants[first])}, has another length than the "
-            f"wild type, and method={method!r} compares residues site by site; set it "
-            "to 'joint' or 'pseudo-perplexity'."
-        )
-    return is_whole
+        hides : whether a site is hidden where it is predicted.
+        """
+        wild = protein.wild()[protein.body]
+        sites = np.unique(np.concatenate([variant.sites for variant in variants]))
+        if hides:
+            windows = [
+                protein.view(protein.wild(), sites[[i]], i) for i in range(len(sites))
+            ]
+        else:
+            sites = np.arange(len(protein.body))
+            whole = replace(protein.window, positions=protein.body)
+            n_tokens = len(whole) - len(protein.body) + protein.room
+            windows = fit_windows([whole], n_tokens, "stride", centred=True)
+        rows = []
+        for i, window in enumerate(windows):
+            target = window.at(window.positions)
+            rows.append(MaskedWindow(i, target & hides, target))
+        predictions = predict_by_row(self._open_again()[0], windows, rows, _log_softmax)
+        table = dict(zip(sites, np.concatenate(predictions), strict=True))
+        return [
+            sum(
+                table[site][protein.ids[variant.residues[site]]]
+                - table[site][wild[site]]
+                for site in variant.sites
+            )
+            for variant in variants
+        ]
 
 
 def _check_residues(kinds, ids, tokenizer):
@@ -363,56 +342,61 @@ def _check_residues(kinds, ids, tokenizer):
         )
 
 
-def _wild_type_marginals(language_model, protein, variants):
-    whole = replace(protein.window, positions=protein.body)
-    max_tokens = len(whole) - len(protein.body) + protein.room
-    windows = fit_windows([whole], max_tokens, "stride", centred=True)
-    table = np.concatenate(_log_probs(language_model, windows))
-    wild = protein.wild()[protein.body]
-    return [
-        sum(
-            table[site, protein.ids[variant.residues[site]]] - table[site, wild[site]]
-            for site in variant.sites
-        )
-        for variant in variants
-    ]
-
-
-def _mutant_marginals(language_model, protein, variants):
-    ratios = np.zeros(len(variants))
-    pairs = [(i, g) for i, v in enumerate(variants) for g in protein.groups(v.sites)]
-    for start in range(0, len(pairs), ROWS_AT_A_TIME):
-        part = pairs[start : start + ROWS_AT_A_TIME]
-        windows = [
-            protein.view(protein.mutated(variants[i]), group, i) for i, group in part
-        ]
-        tables = _log_probs(language_model, windows)
-        for (i, group), window, table in zip(part, windows, tables, strict=True):
-            mutant = window.inputs["input_ids"][window.positions]
-            wild = protein.wild()[protein.body[group]]
-            rows = np.arange(len(table))
-            ratios[i] += (table[rows, mutant] - table[rows, wild]).sum()
-    return ratios
-
-
-MARGINALS = {
-    "wild-type-marginal": _wild_type_marginals,
-    "mutant-marginal": _mutant_marginals,
-}
-
-
-def _log_probs(language_model, windows):
-    """Return log-probabilities of all tokens at the positions of windows.
-
-    Nothing is hidden. The result is an array for each window, of shape (n_positions,
-    n_vocabulary).
-    """
-    rows = [
-        MaskedWindow(i, np.zeros(len(w), bool), w.at(w.positions))
-        for i, w in enumerate(windows)
-    ]
-    return predict_by_row(language_model, windows, rows, _log_softmax)
-
-
 def _log_softmax(logits, labels):
     return logits.double().log_softmax(1)
+
+
+def _read(text, name, wild, first_position, separator):
+    """Return the `Variant` that a text writes; `name` is that for messages."""
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be a str, got {show(text)}.")
+    text = text.strip()
+    if text and not any(letter.isdigit() for letter in text):
+        residues = text.split() if separator else list(text)
+        if len(residues) != len(wild):
+            raise ValueError(
+                f"{name}, {show(text)}, would be the sequence of a protein of "
+                f"{len(residues)} residues, where wild has {len(wild)}: {OTHER_LENGTH} "
+                "Write '' for the wild type, and leave out what is missing."
+            )
+    else:
+        residues, changed = list(wild), set()
+        for mutation in filter(None, text.split(":")):
+            match = SUBSTITUTION.fullmatch(mutation)
+            if not match:
+                advice = f" {OTHER_LENGTH}" if re.search("del|ins", mutation) else ""
+                raise ValueError(
+                    f"{name} must be 'K3R' for a substitution, 'K3R:D7E' for several, "
+                    f"or a whole sequence; got {show(mutation)}.{advice}"
+                )
+            old, position, new = match.groups()
+            what = f"{name} has {mutation!r}"
+            site = _index_of(old, position, wild, first_position, what)
+            if site in changed:
+                raise ValueError(
+                    f"{name} must change each position once, got {mutation!r}."
+                )
+            changed.add(site)
+            residues[site] = new
+    differs = [new != old for new, old in zip(residues, wild, strict=True)]
+    return Variant(residues, np.flatnonzero(differs))
+
+
+def _index_of(residue, position, wild, first_position, what):
+    """Return the index of a residue of wild at a position, as str."""
+    index = int(position) - first_position
+    if not 0 <= index < len(wild):
+        last = first_position + len(wild) - 1
+        raise ValueError(f"{what}, but positions run from {first_position} to {last}.")
+    if wild[index] != residue:
+        raise ValueError(
+            f"{what}, but the wild type has {wild[index]} at position {position}; see "
+            f"first_position.{advice_on_case(residue, wild[index])}"
+        )
+    return index
+
+
+def advice_on_case(residues, known):
+    """Say so if residues that are not known are known in capital letters."""
+    is_case = any(r.islower() and r.upper() in known for r in residues)
+    return " Write residues in capital letters, by .upper()." if is_case else ""

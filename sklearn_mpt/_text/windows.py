@@ -1,16 +1,20 @@
-"""Tokenise texts, and cut them into windows that fit into the model."""
+"""Tokenise texts, pairs and parts, and cut them into windows that fit the model."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._text.slow_tokenizers import encode_slowly
-from sklearn_mpt._text.texts import distinct_texts, scored_text
+from sklearn_mpt._text.texts import distinct_texts, scored_text, whole_text
 
 MAX_CHECKED = 100  # texts of `fit` in which unknown words are counted
+# Marks of tokens: where they begin, go on with or end a word.
+BEGINS = ("\u2581", "\u0120")  # of SentencePiece and of byte-level BPE
+GOES_ON = "##"
+ENDS = "</w>"
+IS_FOLLOWED = "@@"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +69,76 @@ def _n_positions(model):
     return limit
 
 
+def windows_of(tokenizer, texts, input_names):
+    """Return one window of any length for each distinct text, pair or part.
+
+    In the window of a part, all tokens outside of it are visible context. Also returns,
+    for each text, the index of the first that equals it.
+    """
+    wholes = [whole_text(text) for text in texts]
+    windows, first_whole = tokenize(tokenizer, wholes, input_names)
+    if wholes == texts:
+        return windows, first_whole
+    by_text = {window.text: window for window in windows}
+    distinct, first = distinct_texts(texts)
+    parts = [
+        _part(by_text[first_whole[index]], text, index, tokenizer)
+        for text, index in distinct.items()
+    ]
+    return parts, first
+
+
+def _part(window, part, index, tokenizer):
+    """Return the window in which the tokens of a part are scored.
+
+    A token belongs to the part that holds its first character that is no white space,
+    or its first character if there is no such one. So it belongs to one of several
+    parts that make up a text.
+    """
+    text, start, stop = part
+    offsets = window.offsets
+    if (offsets < 0).any():
+        raise ValueError(
+            "Parts of texts need a tokenizer that knows where its tokens are in the "
+            f"text; {type(tokenizer).__name__} does not. Use a fast tokenizer."
+        )
+    pieces = [text[begin:end] for begin, end in offsets]
+    n_spaces = [
+        len(piece) - len(piece.lstrip()) if piece.strip() else 0 for piece in pieces
+    ]
+    begins = offsets[:, 0] + n_spaces
+    is_fixed = window.is_fixed | (begins < start) | (begins >= stop)
+    is_maskable = window.is_maskable & ~is_fixed
+    length = len(scored_text(part))
+    within = np.clip(offsets - start, 0, length)
+    within[begins >= stop] = length
+    return replace(
+        window,
+        text=index,
+        is_fixed=is_fixed,
+        is_maskable=is_maskable,
+        positions=np.flatnonzero(is_maskable),
+        offsets=within,
+    )
+
+
+def warn_of_cut_tokens(windows, texts):
+    """Warn of tokens that begin before a part and end in it: they are not scored."""
+    cut_parts = [
+        window.text
+        for window in windows
+        if whole_text(texts[window.text]) is not texts[window.text]
+        and (window.is_fixed & (window.offsets[:, 0] < window.offsets[:, 1])).any()
+    ]
+    if cut_parts:
+        warn_caller(
+            f"{len(cut_parts)} of {len(windows)} different parts, "
+            f"texts[{cut_parts[0]}] the first, begin within a token. Such a token "
+            "belongs to what is before the part, so it is not scored. Begin parts "
+            "where tokens begin."
+        )
+
+
 def tokenize(tokenizer, texts, input_names):
     """Return one window of any length for each distinct text.
 
@@ -74,14 +148,73 @@ def tokenize(tokenizer, texts, input_names):
     text that equals it.
     """
     distinct, first = distinct_texts(texts)
-    encoded = _encode(tokenizer, list(distinct))
-    names = [name for name in encoded if name in input_names]
+    is_pair = not isinstance(texts[0], str)
+    columns = list(zip(*distinct, strict=True)) if is_pair else [distinct]
+    columns = [list(column) for column in columns]
+    encode = _encode if tokenizer.is_fast else _encode_slowly
+    encoded, *tables = encode(tokenizer, columns)
     special = special_ids(tokenizer)
-    windows = [
-        _window(encoded, row, index, names, special)
-        for row, index in enumerate(distinct.values())
-    ]
+    windows = []
+    for row, (index, *of_row) in enumerate(
+        zip(distinct.values(), *tables, strict=True)
+    ):
+        inputs = {
+            name: np.array(encoded[name][row], dtype=np.int64)
+            for name in encoded
+            if name in input_names
+        }
+        is_fixed, words, offsets = map(np.array, of_row)
+        is_maskable = ~(is_fixed | np.isin(inputs["input_ids"], special))
+        positions = np.flatnonzero(is_maskable)
+        windows.append(
+            Window(index, inputs, is_fixed, is_maskable, positions, words, offsets)
+        )
     return windows, first
+
+
+def _encode(tokenizer, columns):
+    """Encode texts, or contexts and texts.
+
+    Returns the inputs, and lists for the texts of what `Window` calls `is_fixed`,
+    `words` and `offsets`.
+    """
+    encoded = tokenizer(
+        *columns,
+        return_special_tokens_mask=True,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    rows, own = range(len(columns[0])), len(columns) - 1
+    sequences = [np.array(encoded.sequence_ids(row), dtype=float) for row in rows]
+    is_fixed = [
+        (sequences[row] != own) | np.array(encoded["special_tokens_mask"][row], bool)
+        for row in rows
+    ]
+    words = [[-1 if w is None else w for w in encoded.word_ids(row)] for row in rows]
+    return encoded, is_fixed, words, encoded["offset_mapping"]
+
+
+def _encode_slowly(tokenizer, columns):
+    """Do the same by a tokenizer written in Python, which knows no offsets, or words.
+
+    Each of its tokens is a word.
+    """
+    encoded = tokenizer(*columns, verbose=False)
+    is_fixed, words, offsets = [], [], []
+    for row, parts in enumerate(zip(*columns, strict=True)):
+        marks = [[~i] * len(tokenizer.tokenize(part)) for i, part in enumerate(parts)]
+        ids = np.array(tokenizer.build_inputs_with_special_tokens(*marks))
+        n_tokens = len(encoded["input_ids"][row])
+        if len(ids) != n_tokens:
+            raise ValueError(
+                "tokenizer must say which tokens it adds, but "
+                f"{type(tokenizer).__name__} makes {n_tokens} tokens of a text where "
+                f"{len(ids)} are expected. Pass a fast tokenizer."
+            )
+        is_fixed.append(ids != -len(parts))
+        words.append(np.where(ids < 0, np.arange(n_tokens), -1))
+        offsets.append(np.full((n_tokens, 2), -1))
+    return encoded, is_fixed, words, offsets
 
 
 def special_ids(tokenizer):
@@ -102,20 +235,18 @@ def warn_of_unknown(tokenizer, texts):
     It does not know a text if most of its tokens are unknown tokens, or if the text has
     no tokens. Often it is then a tokenizer of another language or another model.
     """
-    distinct, _ = distinct_texts(texts[:MAX_CHECKED])
-    texts = [text for text in distinct if scored_text(text).strip()]
+    texts = [text for text in texts[:MAX_CHECKED] if scored_text(text).strip()]
     if not texts:
         return
-    encoded = _encode(tokenizer, texts)
-    n_strange = 0
-    for row, ids in enumerate(encoded["input_ids"]):
-        ids = np.array(ids)[~_is_fixed(encoded, row)]
+    n_strange, windows = 0, tokenize(tokenizer, texts, ("input_ids",))[0]
+    for window in windows:
+        ids = window.inputs["input_ids"][~window.is_fixed]
         n_unknown = (ids == tokenizer.unk_token_id).sum()
         n_strange += 2 * n_unknown > len(ids) or not len(ids)
-    if 2 * n_strange > len(texts):
+    if 2 * n_strange > len(windows):
         warn_caller(
             f"The tokenizer does not know most of the words in {n_strange} of "
-            f"{len(texts)} texts: it may be one for other texts. Scores of unknown "
+            f"{len(windows)} texts: it may be one for other texts. Scores of unknown "
             "tokens mean little."
         )
 
@@ -146,44 +277,6 @@ def warn_of_no_words(tokenizer, windows):
 def _is_in(token, window):
     """Return whether a token is in the text of a window; the context is ignored."""
     return token is not None and token in window.inputs["input_ids"][~window.is_fixed]
-
-
-def _encode(tokenizer, texts):
-    """Encode texts, or (context, text) pairs."""
-    is_pair = not isinstance(texts[0], str)
-    columns = [list(part) for part in zip(*texts, strict=True)] if is_pair else [texts]
-    if not tokenizer.is_fast:
-        return encode_slowly(tokenizer, columns)
-    return tokenizer(
-        *columns,
-        return_special_tokens_mask=True,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
-
-
-def _window(encoded, row, index, names, special):
-    inputs = {name: np.array(encoded[name][row], dtype=np.int64) for name in names}
-    is_fixed = _is_fixed(encoded, row)
-    is_maskable = ~(is_fixed | np.isin(inputs["input_ids"], special))
-    return Window(
-        text=index,
-        inputs=inputs,
-        is_fixed=is_fixed,
-        is_maskable=is_maskable,
-        positions=np.flatnonzero(is_maskable),
-        words=np.array([-1 if w is None else w for w in encoded.word_ids(row)], int),
-        offsets=np.array(encoded["offset_mapping"][row], dtype=int),
-    )
-
-
-def _is_fixed(encoded, row):
-    """Return where tokens were added by the tokenizer or belong to the context."""
-    is_fixed = np.array(encoded["special_tokens_mask"][row], dtype=bool)
-    if encoded[row].n_sequences == 2:
-        sequences = np.array(encoded.sequence_ids(row), dtype=float)  # None is NaN
-        is_fixed |= sequences != 1
-    return is_fixed
 
 
 def check_lengths(windows, max_length):
@@ -319,3 +412,27 @@ def take(window, kept, scored):
         words=window.words[kept],
         offsets=window.offsets[kept],
     )
+
+
+def rule_of_words(tokenizer):
+    """Return a function: whether a token goes on with the word of the one before.
+
+    None if the vocabulary has no marks of words.
+    """
+    vocabulary = tokenizer.get_vocab()
+    for begin in BEGINS:
+        if any(token.startswith(begin) for token in vocabulary):
+            return lambda before, token: not token.startswith(begin)
+    if any(token.startswith(GOES_ON) and token != GOES_ON for token in vocabulary):
+        return lambda before, token: token.startswith(GOES_ON)
+    if any(token.endswith(ENDS) and token != ENDS for token in vocabulary):
+        return lambda before, token: not before.endswith(ENDS)
+    if any(token.endswith(IS_FOLLOWED) for token in vocabulary):
+        return lambda before, token: before.endswith(IS_FOLLOWED)
+    return None
+
+
+def without_marks(token):
+    for mark in (*BEGINS, GOES_ON):
+        token = token.removeprefix(mark)
+    return token.removesuffix(ENDS).removesuffix(IS_FOLLOWED)

@@ -1,6 +1,5 @@
 import copy
 import functools
-import math
 import pickle
 import sys
 import warnings
@@ -42,7 +41,6 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
-from sklearn_mpt._measure.standard_errors import student_factor
 
 N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
 
@@ -82,13 +80,11 @@ def test_all_masks_of_exact_conditionals_sum_to_the_log_probability(method):
 
 
 @pytest.mark.parametrize("method", ["pll", "pll_word_l2r", "ordered", "mpt", "chain"])
-@pytest.mark.parametrize("design", ["independent", "chain"])
-@pytest.mark.parametrize("texts", [None, all_texts(3)])
-def test_probability_zero_without_random_masks_has_no_error(method, design, texts):
+def test_probability_zero_without_random_masks_has_no_error(method):
     """All orders and masks are drawn."""
     model, tokenizer = ModelWithoutOneLetter(random_joint(3)), make_letter_tokenizer()
-    settings = {"method": method, "design": design, "n_masks": 6, "dtype": "float64"}
-    scorer = MPTScorer(model, tokenizer, **settings).fit(texts)
+    settings = {"method": method, "n_masks": 6, "dtype": "float64"}
+    scorer = MPTScorer(model, tokenizer, **settings).fit()
     scored = ["a b a", "a c a", "c", "c a b"]
     log_prob, std_error = scorer.score_samples(scored, return_std=True)
     assert_array_equal(np.isneginf(log_prob), [False, True, True, True])
@@ -96,7 +92,6 @@ def test_probability_zero_without_random_masks_has_no_error(method, design, text
     assert np.isfinite(log_prob[0])
     for tokens in scorer.token_scores(scored):
         assert_allclose(tokens.std_error, 0, atol=1e-12)
-    assert scorer.bits_per(scored, return_std=True) == (np.inf, 0.0)
     assert scorer.perplexity(scored, return_std=True) == (np.inf, 0.0)
 
 
@@ -105,9 +100,7 @@ def test_few_masks_estimate_the_log_probability(n_masks):
     log_joint = random_joint(4)
     texts = all_texts(4)[::16]
     estimates = [
-        joint_scorer(
-            log_joint, n_masks=n_masks, design="independent", random_state=seed
-        )
+        joint_scorer(log_joint, n_masks=n_masks, random_state=seed)
         .fit()
         .score_samples(texts)
         for seed in range(60)
@@ -152,7 +145,7 @@ def test_standard_errors_cover():
     truth = log_joint.flatten().numpy()[np.unique(index)].mean()
     hits = 0
     for seed in range(60):
-        how = {"n_masks": 4, "design": "independent", "random_state": seed}
+        how = {"n_masks": 4, "random_state": seed}
         scorer = joint_scorer(log_joint, **how).fit(texts)
         log_prob, std_error = scorer.score_samples(texts, return_std=True)
         total = np.sqrt(np.sum(std_error**2)) / len(texts)
@@ -173,7 +166,7 @@ def test_intervals_of_scores_cover(method, n_masks, n_all):
     model, tokenizer = make_model(), make_tokenizer()
 
     def scores(n_masks, seed):
-        how = {"design": "independent", "n_masks": n_masks, "random_state": seed}
+        how = {"n_masks": n_masks, "random_state": seed}
         scorer = MPTScorer(model, tokenizer, method=method, **how)
         return scorer.fit().score_samples(texts, return_std=True)
 
@@ -242,7 +235,7 @@ def test_a_text_does_not_depend_on_its_batch(scorer):
 @pytest.mark.parametrize("settings", [{"batch_tokens": 1}, {"n_jobs": 2}])
 def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
     settings = {"batch_tokens": 32, **settings}
-    other = make_scorer(n_masks=2, design=scorer.design_, **settings).fit()
+    other = make_scorer(n_masks=2, **settings).fit()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         log_prob = other.score_samples(TEXTS)
@@ -260,10 +253,10 @@ def test_repeated_texts_are_scored_once(scorer, monkeypatch):
         lambda batch, *more: n_rows.append(len(batch)) or log_prob(batch, *more),
     )
     once = scorer.score_samples(TEXTS)
-    n_orders = [min(2, math.factorial(n)) for n in N_TOKENS]
-    assert sum(n_rows) == n_orders @ N_TOKENS
+    n_masks = sum(2 * (n - 1) + 1 for n in N_TOKENS)  # of all tokens there is one
+    assert sum(n_rows) == n_masks
     assert_array_equal(scorer.score_samples(TEXTS * 3), np.tile(once, 3))
-    assert sum(n_rows) == 2 * (n_orders @ N_TOKENS)
+    assert sum(n_rows) == 2 * n_masks
 
 
 def test_batches_hold_at_most_batch_tokens(scorer, monkeypatch):
@@ -320,24 +313,9 @@ def test_standard_errors_are_unknown_from_one_mask():
     scorer = make_scorer(n_masks=1).fit(TEXTS)
     _, std_error = scorer.score_samples(TEXTS, return_std=True)
     assert_array_equal(np.isnan(std_error), N_TOKENS > 1)
-    for score in (scorer.perplexity, scorer.bits_per):  # some get a second draw
-        value, error = score(TEXTS, return_std=True)
-        assert value == score(TEXTS)
-        assert 0 < error < value
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(
-    "settings", [{"design": "chain"}, {"design": "independent"}, {"method": "chain"}]
-)
-def test_second_draws_are_other_draws(settings, seed):
-    """Of two tokens, two are all orders, and all sets that are drawn."""
-    settings = {**settings, "random_state": seed, "dtype": "float64"}
-    one, all_draws = (make_scorer(n_masks=n, **settings).fit() for n in (1, 2))
-    _, error = one.bits_per(["a dog"], return_std=True)
-    deviation = one.score(["a dog"]) - all_draws.score(["a dog"])
-    expected = abs(deviation) * student_factor(1) / (2 * np.log(2))
-    assert error == pytest.approx(expected, rel=1e-9)
+    value, error = scorer.perplexity(TEXTS, return_std=True)
+    assert value == scorer.perplexity(TEXTS)
+    assert np.isnan(error)
 
 
 @pytest.mark.parametrize("method", ["mpt", "chain", "pll", "pll_word_l2r"])
@@ -353,7 +331,7 @@ def test_standard_errors_are_known_by_default(method):
 
 
 def test_curve_averages_the_features_and_the_sums():
-    scorer = make_scorer(n_masks=3, design="independent").fit()
+    scorer = make_scorer(n_masks=3).fit()
     texts = [*TEXTS, TEXTS[0], ""]
     curve = mpt_curve(scorer, texts)
     assert_allclose(curve.mask_rates, np.arange(1, 100) / 100)
@@ -393,10 +371,7 @@ def assert_errors_are_over_masks(curves, rtol):
 
 def test_standard_errors_of_curves_and_of_their_differences_are_over_masks():
     models = make_model(), make_model(initializer_range=0.4)
-    scorers = [
-        MPTScorer(model, make_tokenizer(), n_masks=2, design="independent").fit()
-        for model in models
-    ]
+    scorers = [MPTScorer(model, make_tokenizer(), n_masks=2).fit() for model in models]
     texts = [*TEXTS, TEXTS[0], ""]
     curves, others = (
         [mpt_curve(scorer, texts, random_state=seed) for seed in range(120)]
@@ -428,7 +403,7 @@ def test_intervals_of_the_sum_of_texts_cover():
     index = np.unique(rng.choice(3**6, size=12, p=log_joint.exp().flatten().numpy()))
     texts = np.array(all_texts(6))[index]
     truth = log_joint.flatten().numpy()[index].mean()
-    scorer = joint_scorer(log_joint, n_masks=2, design="independent").fit()
+    scorer = joint_scorer(log_joint, n_masks=2).fit()
     intervals = [
         mpt_curve(scorer, texts, random_state=seed).lml_interval()
         for seed in range(200)
@@ -550,12 +525,12 @@ def test_a_scorer_of_a_name_is_pickled_as_its_name(tmp_path):
     "grid", [{"method": ["mpt", "pll", "chain"]}, {"mask_rates": [[0.1], [0.1, 0.9]]}]
 )
 def test_grid_search(grid):
-    search = GridSearchCV(make_scorer(design="chain"), grid, cv=2).fit(TEXTS)
+    search = GridSearchCV(make_scorer(), grid, cv=2).fit(TEXTS)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
 def test_grid_search_in_a_pipeline():
-    pipeline = make_pipeline(make_scorer(design="chain"), LogisticRegression())
+    pipeline = make_pipeline(make_scorer(), LogisticRegression())
     grid = {"mptscorer__mask_rates": [[0.5], [0.1, 0.9]]}
     search = GridSearchCV(pipeline, grid, cv=2).fit(TEXTS * 2, [0, 1] * 5)
     assert set(search.predict(TEXTS)) <= {0, 1}
@@ -730,7 +705,7 @@ def test_bad_parameters_are_refused_by_name(scorer, parameter, value, error, mes
     ],
 )
 def test_fit_warns_of_texts_that_the_tokenizer_does_not_know(scorer, texts, message):
-    scorer = clone(scorer).set_params(design="chain")
+    scorer = clone(scorer).set_params()
     if message is None:
         scorer.fit(texts)
         return
@@ -741,7 +716,7 @@ def test_fit_warns_of_texts_that_the_tokenizer_does_not_know(scorer, texts, mess
 
 def test_fit_warns_of_texts_of_which_no_token_comes():
     # its tokenizer leaves out other letters
-    scorer = joint_scorer(random_joint(3), design="chain").fit(["a b", "c"])
+    scorer = joint_scorer(random_joint(3)).fit(["a b", "c"])
     scorer.tokenizer.backend_tokenizer.model = models.BPE({"[MASK]": 0, "a": 1}, [])
     with pytest.warns(UserWarning, match="most of the words in 1 of 1 texts"):
         scorer.fit(["q r"])
@@ -750,12 +725,8 @@ def test_fit_warns_of_texts_of_which_no_token_comes():
 LATER = {
     "n_masks": 7,
     "method": "pll",
-    "order": "confident",
-    "block_size": 2,
-    "design": "independent",
     "overflow": "truncate",
     "mask_rates": [0.9],
-    "joiner": ">>",
     "batch_tokens": 50,
     "max_length": 5,
     "dtype": "bfloat16",
@@ -769,7 +740,6 @@ METHODS_OF_TEXTS = {
     "transform": lambda scorer: scorer.transform(TEXTS),
     "perplexity": lambda scorer: scorer.perplexity(TEXTS),
     "token_scores": lambda scorer: scorer.token_scores(TEXTS)[0].log_prob,
-    "iter_scores": lambda scorer: [s.log_prob for s in scorer.iter_scores(TEXTS)],
 }
 
 
@@ -814,7 +784,7 @@ def test_long_texts(scorer):
 
 def test_a_pipeline_of_texts_takes_any_transform(scorer):
     """Probabilities of texts have no units."""
-    scorer = clone(scorer).set_params(design="chain", n_masks=2)
+    scorer = clone(scorer).set_params(n_masks=2)
     choose = FunctionTransformer(lambda pairs: [pair[0] for pair in pairs])
     pairs = [(text, "a dog") for text in TEXTS]
     pipe = make_pipeline(choose, scorer).fit(pairs)
@@ -823,7 +793,7 @@ def test_a_pipeline_of_texts_takes_any_transform(scorer):
 
 
 def test_a_pipeline_of_texts_is_measured_as_its_last_step(scorer):
-    scorer = clone(scorer).set_params(design="chain", n_masks=2)
+    scorer = clone(scorer).set_params(n_masks=2)
     choose = FunctionTransformer(lambda pairs: [pair[0] for pair in pairs])
     pairs = [(text, "a dog") for text in TEXTS]
     pipe = make_pipeline(choose, scorer).fit(pairs)

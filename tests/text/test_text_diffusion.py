@@ -65,7 +65,7 @@ def nelbo(ids, conditional):
 
 def test_the_nelbo_of_a_timed_model_is_that_of_all_masks():
     module = Denoiser()
-    scorer = make_scorer(timed(), n_masks=100, design="independent")
+    scorer = make_scorer(timed(), n_masks=100)
     for text, ids in {"a b c": [1, 2, 3], "c c": [3, 3]}.items():
 
         def conditional(masked, share):
@@ -91,7 +91,7 @@ def test_time_can_be_what_a_callable_makes_of_the_share():
 
 
 def test_a_plain_module_is_taken_as_it_is():
-    scorer = make_scorer(Plain(), n_masks=100, design="independent")
+    scorer = make_scorer(Plain(), n_masks=100)
     module = Plain()
 
     def conditional(masked, share):
@@ -148,38 +148,6 @@ def test_it_is_trained_by_the_loss_of_masks():
     assert torch.isfinite(model.model.weights.grad).all()
 
 
-def test_bits_are_nats_per_unit():
-    scorer = make_scorer(JointModel(random_joint(3)))
-    texts = ["a b c", "b a"]
-    nats, error = scorer.score_samples(texts, return_std=True)
-    for unit, count in {"token": 5, "character": 8, "byte": 8}.items():
-        bits, std_error = scorer.bits_per(texts, unit, return_std=True)
-        assert_allclose(bits, -nats.sum() / np.log(2) / count)
-        assert_allclose(std_error, np.sqrt(np.sum(error**2)) / np.log(2) / count)
-    perplexity = scorer.perplexity(texts)
-    assert_allclose(np.log2(perplexity), scorer.bits_per(texts))
-    with pytest.raises(ValueError, match="unit must be one of 'token', 'character'"):
-        scorer.bits_per(texts, "word")
-
-
-@pytest.mark.filterwarnings("ignore:.* hold .UNK.")
-def test_bytes_are_those_of_the_text_alone():
-    scorer = MPTScorer(make_model().eval(), make_tokenizer()).fit()
-    pair = [("the cat", "sät on")]
-    total = -scorer.score_samples(pair).sum() / np.log(2)
-    assert_allclose(scorer.bits_per(pair, "character"), total / 6)
-    assert_allclose(scorer.bits_per(pair, "byte"), total / 7)
-
-
-def test_characters_of_special_tokens_do_not_count():
-    scorer = MPTScorer(make_model().eval(), make_tokenizer(), method="pll").fit()
-    texts, pairs = ["[SEP] the cat [CLS]", "on"], [("[SEP] a", "the[SEP]cat")]
-    with_spaces = -scorer.score_samples(texts).sum() / np.log(2) / 11
-    assert_allclose(scorer.bits_per(texts, "character"), with_spaces)
-    in_pairs = -scorer.score_samples(pairs).sum() / np.log(2) / 6
-    assert_allclose(scorer.bits_per(pairs, "byte"), in_pairs)
-
-
 def test_split_scores_each_block_on_its_own():
     scorer = make_scorer(JointModel(random_joint(3)), max_length=3, overflow="split")
     long, blocks = "a b c b b a c", ["a b c", "b b a", "c"]
@@ -196,20 +164,6 @@ def test_long_documents_have_errors(overflow):
         make_model().eval(), make_tokenizer(), max_length=8, overflow=overflow
     ).fit()
     document = [" ".join(TEXTS)]
-    for unit in ("token", "character", "byte"):
-        bits, error = scorer.bits_per(document, unit, return_std=True)
-        assert 0 < error < bits < np.inf
+    log_prob, error = scorer.score_samples(document, return_std=True)
+    assert 0 < error < -log_prob < np.inf
     assert np.isfinite(scorer.perplexity(document, return_std=True)).all()
-
-
-def test_what_is_cut_off_is_no_unit():
-    scorer = MPTScorer(
-        make_model().eval(), make_tokenizer(), max_length=5, overflow="truncate"
-    ).fit()
-    with pytest.warns(UserWarning, match="are cut to max_length"):
-        assert scorer.bits_per(TEXTS) > 0
-    with (
-        pytest.warns(UserWarning, match="are cut to max_length"),
-        pytest.raises(ValueError, match="unit='byte' counts whole texts"),
-    ):
-        scorer.bits_per(TEXTS, "byte")

@@ -27,8 +27,8 @@ from tokenizers import (  # noqa: E402
 from transformers import PreTrainedTokenizerFast  # noqa: E402
 
 from sklearn_mpt import MPTScorer  # noqa: E402
-from sklearn_mpt._text.filled_texts import TextWriter  # noqa: E402
-from sklearn_mpt._text.parts import windows_of  # noqa: E402
+from sklearn_mpt._text.filling import TextWriter  # noqa: E402
+from sklearn_mpt._text.windows import windows_of  # noqa: E402
 
 ORDERS = ["random", "left_to_right", "confident"]
 
@@ -69,76 +69,6 @@ def test_no_temperature_takes_the_most_probable_token():
     assert chisquare(counts).pvalue > 1e-3
 
 
-def test_texts_are_written_whole():
-    log_joint = random_joint(3)
-    with pytest.warns(UserWarning, match="unknown whether the model predicts well"):
-        fills = scorer_of(log_joint).sample(800, n_tokens=3)
-    assert all(len(fill.tokens) == 3 for fill in fills)
-    truth = [
-        float(log_joint[tuple("abc".index(token) for token in fill.tokens)])
-        for fill in fills
-    ]
-    assert_allclose([fill.log_prob for fill in fills], truth)
-    entropy = float((log_joint.exp() * log_joint).sum())
-    assert abs(np.mean(truth) - entropy) < 4 * np.std(truth) / np.sqrt(800)
-
-
-class TooSure(JointModel):
-    """A model that is too sure of itself where nothing is visible."""
-
-    def forward(self, input_ids):
-        output = super().forward(input_ids)
-        is_blank = (input_ids == 0).all(dim=1)
-        output.logits[is_blank] *= 4
-        return output
-
-
-def write(log_joint, n_texts):
-    """Texts from the joint distribution of three letters."""
-    rng = np.random.default_rng(0)
-    prob = log_joint.exp().numpy().ravel()
-    drawn = rng.choice(len(prob), n_texts, p=prob / prob.sum())
-    return [" ".join("abc"[i] for i in np.unravel_index(k, (3, 3, 3))) for k in drawn]
-
-
-def test_a_model_that_is_wrong_where_all_is_hidden_is_warned_of():
-    log_joint = random_joint(3)
-    tokenizer, texts = make_letter_tokenizer(), write(log_joint, 200)
-    scorers = [
-        MPTScorer(model, tokenizer, dtype="float64").fit(texts)
-        for model in (JointModel(log_joint), TooSure(log_joint))
-    ]
-    scorers[0].sample(3, 3)  # warnings are errors
-    with pytest.warns(UserWarning, match="predicts badly if all tokens are hidden"):
-        scorers[1].sample(3, 3)
-
-
-def test_the_excess_is_that_of_cross_entropy_over_entropy():
-    log_joint = random_joint(3)
-    texts = sorted(set(write(log_joint, 200)))
-    scorer = MPTScorer(JointModel(log_joint), make_letter_tokenizer(), dtype="float64")
-    wrong = scorer.fit(texts)._excess  # each text once: the distribution is another one
-    expected = []
-    marginals = [log_joint.logsumexp([j for j in range(3) if j != i]) for i in range(3)]
-    for text in texts:
-        ids = ["abc".index(letter) for letter in text.split()]
-        loss = sum(
-            -m[i] - (-m.exp() * m).sum() for m, i in zip(marginals, ids, strict=True)
-        )
-        expected.append(float(loss) / 3)
-    rng = np.random.default_rng([scorer._seed, *b"excess"])
-    order = np.random.default_rng(scorer._seed).permutation(len(texts))
-    for index in order:
-        ids = ["abc".index(letter) for letter in texts[index].split()]
-        position = rng.permutation(3)[0]
-        seen = tuple(slice(None) if j == position else ids[j] for j in range(3))
-        given = log_joint[seen] - log_joint[seen].logsumexp(0)
-        expected[index] -= float(-given[ids[position]] + (given.exp() * given).sum())
-    assert_allclose(wrong.mean, np.mean(expected))
-    assert_allclose(wrong.std_error, np.std(expected, ddof=1) / len(texts) ** 0.5)
-    assert len(texts) <= 32
-
-
 @pytest.mark.parametrize("order", ORDERS)
 def test_draws_do_not_depend_on_batches_or_other_texts(order):
     texts = ["the [MASK] sat on [MASK]", "[MASK]", "the [MASK] sat on [MASK]"]
@@ -166,8 +96,6 @@ def test_bad_arguments_are_refused():
         scorer.fill(["a [MASK]"], temperature=-1.0)
     with pytest.raises(ValueError, match=r"texts\[0\] has 4 tokens, more than max_l"):
         scorer.fill(["a b c [MASK]"])
-    with pytest.raises(ValueError, match="n_tokens=5 make a text of 5 tokens"):
-        scorer.sample(n_tokens=5)
     with pytest.raises(TypeError, match="list of str"):
         scorer.fill("a [MASK]")
 
@@ -249,8 +177,8 @@ def test_the_given_text_is_filled_and_others_come_back_with_a_warning():
 
 
 def test_a_part_is_filled_as_its_whole_text():
-    scorer = MPTScorer(make_model(), make_tokenizer(), joiner=" zz ").fit()
-    ((fill,),) = scorer.fill([("a [MASK]", "cat")], temperature=0)
+    scorer = MPTScorer(make_model(), make_tokenizer()).fit()
+    ((fill,),) = scorer.fill(["a [MASK] zz cat"], temperature=0)
     ((part,),) = scorer.fill([("a [MASK] zz cat", 0, 3)], temperature=0)
     assert fill == part
     assert fill.text.endswith(" zz cat")

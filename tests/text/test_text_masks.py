@@ -121,20 +121,6 @@ def test_windows_of_thousands_of_tokens(method):
     draw = MaskDraw(method, 0, 2)
     hidden, _ = next(draw.plan(window))
     assert hidden.sum() == (n_positions if method in ("chain", "ordered") else 1)
-    layout = draw.layout(n_positions)
-    terms, contrasts = layout.reduce(np.full(len(layout.weights), -1.0))
-    assert_allclose(terms.sum(), -n_positions)
-    assert_array_equal(contrasts, 0)
-
-
-@pytest.mark.parametrize("n_masks", [1, 3, 200])
-@pytest.mark.parametrize("method", METHODS)
-def test_weights_of_rows_give_the_sum_of_the_terms(method, n_masks):
-    draw = MaskDraw(method, 0, n_masks)
-    layout = draw.layout(5)
-    assert len(layout.weights) == len(rows_of(draw, make_window())[0])
-    scores = np.random.default_rng(0).normal(size=len(layout.weights))
-    assert_allclose(layout.weights @ scores, layout.reduce(scores)[0].sum())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -144,28 +130,52 @@ def test_number_of_rows_is_not_underestimated(method):
     assert n_rows <= draw.n_rows(make_window()) <= 4 * n_rows
 
 
-def test_variances_are_those_of_samples_without_replacement():
-    """Over all samples of 2 of the 5 scores, the estimate averages to the variance."""
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=5)
-    draw = MaskDraw("mpt", 0, 2, rates=np.array([0.2]))
-    pairs = [[scores[i], scores[j]] for i in range(5) for j in range(i)]
-    parts = [draw.layout(5).reduce(np.array(pair)) for pair in pairs]
-    means = np.array([terms[0] for terms, _ in parts])
-    variances = [np.sum(contrasts**2) for _, contrasts in parts]
-    assert_allclose(means.mean(), scores.mean())
-    assert_allclose(np.mean(variances), means.var())
+def estimate(draw, window, table):
+    """Estimate a score from the log-probabilities of tokens for each mask."""
+    rows = list(draw.plan(window))
+    targets = [target.nonzero()[0] for _, target in rows]
+    log_prob = [table(hidden)[target] for hidden, target in rows]
+    return draw.estimate(window, np.concatenate(log_prob), targets)
 
 
-def test_variance_is_zero_if_nothing_is_random_and_unknown_from_one_mask():
-    def reduce(method, n_masks, scores):
-        layout = MaskDraw(method, 0, n_masks).layout(len(scores) // n_masks)
-        terms, contrasts = layout.reduce(np.array(scores))
-        return terms, np.sum(contrasts**2, axis=1)
+def noisy(hidden):
+    """Conditionals that belong to no joint distribution."""
+    rng = np.random.default_rng(hidden.astype(int))
+    return -rng.gamma(2.0, 1 + hidden.sum() / 7, size=7)
 
-    means, variances = reduce("mpt", 1, [-1.0, -2.0, -3.0])
-    assert_array_equal(means, [-1, -2, -3])
-    assert_array_equal(variances, [np.nan, np.nan, 0])
-    assert_array_equal(reduce("chain", 2, [-1.0, -2, -4, -5]), [[-6], [0]])
-    assert_array_equal(reduce("pll", 1, [-1.0, -2.0]), [[-3], [0]])
-    assert reduce("chain", 1, [-1.0] * 200)[0] == -200
+
+@pytest.mark.parametrize("method", ["mpt", "chain"])
+def test_estimates_and_variances_are_unbiased(method):
+    window = make_window()
+    truth = estimate(MaskDraw(method, 0, 120), window, noisy)
+    assert_array_equal(truth.contrasts, np.zeros_like(truth.contrasts))
+    both = [estimate(MaskDraw("mpt", 0, 120), window, noisy).terms.sum()]
+    both.append(estimate(MaskDraw("chain", 0, 120), window, noisy).terms.sum())
+    assert_allclose(*both)
+    draws = [estimate(MaskDraw(method, s, 3), window, noisy) for s in range(400)]
+    totals = np.array([score.terms.sum() for score in draws])
+    variances = [np.sum(score.contrasts**2) for score in draws]
+    assert abs(totals.mean() - truth.terms.sum()) < 4 * totals.std() / 20
+    assert_allclose(np.mean(variances), totals.var(ddof=1), rtol=0.25)
+    of_tokens = np.array([score.tokens for score in draws])
+    assert_allclose(of_tokens.sum(axis=1), totals)
+
+
+def test_variances_are_unknown_from_one_mask_and_zero_if_nothing_is_random():
+    window = make_window()
+    of_sizes = np.sum(estimate(MaskDraw("mpt", 0, 1), window, noisy).contrasts, axis=1)
+    assert_array_equal(np.isnan(of_sizes), [True] * 4 + [False])
+    assert np.isnan(estimate(MaskDraw("chain", 0, 1), window, noisy).contrasts).all()
+    for method in ("pll", "pll_word_l2r", "ordered"):
+        score = estimate(MaskDraw(method, 0, 1), window, noisy)
+        assert not score.contrasts.any()
+        assert not score.token_contrasts.any()
+
+
+@pytest.mark.parametrize("method", ["mpt", "chain"])
+def test_a_token_of_probability_zero(method):
+    def impossible(hidden):
+        return np.where(np.arange(7) == 2, -np.inf, -1.0)
+
+    score = estimate(MaskDraw(method, 0, 4), make_window(), impossible)
+    assert np.isneginf(score.terms.sum())

@@ -278,8 +278,8 @@ def test_a_tokenizer_without_a_mask_token_is_refused():
         scorer_of(make_model(), make_tokenizer(mask_token=None)).fit(TEXTS)
 
 
-def test_words_need_tokens_that_show_them(tmp_path):
-    """A slow tokenizer, of amino acids, is fine for all else."""
+def test_a_slow_tokenizer_is_left_as_it_is(tmp_path):
+    """One of amino acids."""
     vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
     tmp_path.joinpath("vocab.txt").write_text("\n".join(vocabulary))
     tokenizer = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
@@ -287,8 +287,6 @@ def test_words_need_tokens_that_show_them(tmp_path):
     ids = tokenizer("ACDA")["input_ids"]
     assert np.isfinite(scorer.fit(["ACDA"]).score(["ACDA"]))
     assert list(scorer._opened[1]("ACDA")["input_ids"]) == ids == [0, 5, 6, 7, 5, 2]
-    with pytest.raises(ValueError, match="'pll_word_l2r' needs tokens that bear marks"):
-        scorer.set_params(method="pll_word_l2r").fit(["ACDA"])
 
 
 def test_without_transformers_the_extra_is_named():

@@ -1,10 +1,8 @@
-"""Probabilities of texts in one order: sums over all texts, and the formula."""
-
-import itertools
+"""Probabilities of texts from left to right, and of tokenizers written in Python."""
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -18,11 +16,9 @@ from text_models import (  # noqa: E402
     make_tokenizer,
     random_joint,
 )
+from transformers import EsmTokenizer  # noqa: E402
 
-from sklearn_mpt import MPTScorer  # noqa: E402
-
-ORDERS = [{"order": "left_to_right"}, {"order": "confident"}]
-ORDERS += [{"order": "block", "block_size": size} for size in (1, 2, 3)]
+from sklearn_mpt import MPTScorer, mpt_curve  # noqa: E402
 
 
 class Inconsistent(JointModel):
@@ -37,61 +33,19 @@ class Inconsistent(JointModel):
         return output
 
 
-def scorer_of(log_joint, **how):
-    model, tokenizer = Inconsistent(log_joint), make_letter_tokenizer()
-    return MPTScorer(model, tokenizer, method="ordered", dtype="float64", **how).fit()
-
-
-def conditionals(scorer, text, hidden):
-    """Log-probabilities of the letters a, b, c at the hidden positions of a text."""
-    ids = torch.tensor(["_abc".index(letter) for letter in text.split()])
-    ids = torch.where(torch.tensor(hidden), 0, ids)
-    with torch.no_grad():
-        return scorer.model(ids[None]).logits[0].log_softmax(-1).numpy()
-
-
-@pytest.mark.parametrize("how", ORDERS)
-def test_probabilities_of_all_texts_add_up_to_one(how):
-    scorer = scorer_of(random_joint(4), **how)
+def test_probabilities_of_all_texts_add_up_to_one():
+    model, tokenizer = Inconsistent(random_joint(4)), make_letter_tokenizer()
+    scorer = MPTScorer(model, tokenizer, method="ordered", dtype="float64").fit()
     log_prob, std_error = scorer.score_samples(all_texts(4), return_std=True)
     assert_allclose(np.exp(log_prob).sum(), 1, rtol=1e-9)
     assert not std_error.any()
 
 
-def test_orders_of_no_joint_have_probabilities_of_their_own():
-    texts = all_texts(4)
-    scores = [scorer_of(random_joint(4), **how).score_samples(texts) for how in ORDERS]
-    for one, other in itertools.combinations(scores, 2):
-        same = np.allclose(one, other)
-        assert same == (one is scores[0] and other is scores[2])  # blocks of 1
-
-
-def test_the_surest_token_is_the_next():
-    scorer, text = scorer_of(random_joint(4), order="confident"), "b a c c"
-    ids, hidden, total = [2, 1, 3, 3], np.ones(4, dtype=bool), 0.0
-    while hidden.any():
-        table = conditionals(scorer, text, hidden)
-        position = np.where(hidden, table.max(1), -np.inf).argmax()
-        total += table[position, ids[position]]
-        hidden[position] = False
-    assert_allclose(scorer.score_samples([text]), total)
-
-
-def test_blocks_are_products():
-    scorer = scorer_of(random_joint(4), order="block", block_size=3)
-    text = "b a c c"
-    first = conditionals(scorer, text, [True] * 4)
-    last = conditionals(scorer, text, [False, False, False, True])
-    total = first[0, 2] + first[1, 1] + first[2, 3] + last[3, 3]
-    assert_allclose(scorer.score_samples([text]), total)
-
-
 @pytest.mark.usefixtures("in_threads")
-@pytest.mark.parametrize("how", ORDERS)
-def test_tokens_add_up_in_any_batch(how):
+def test_tokens_add_up_in_any_batch():
     settings = {"method": "ordered", "batch_tokens": 12, "n_jobs": 2}
-    small = MPTScorer(make_model(), make_tokenizer(), **settings, **how).fit()
-    large = MPTScorer(make_model(), make_tokenizer(), method="ordered", **how).fit()
+    small = MPTScorer(make_model(), make_tokenizer(), **settings).fit()
+    large = MPTScorer(make_model(), make_tokenizer(), method="ordered").fit()
     log_prob = large.score_samples([*TEXTS, TEXTS[0], ""])
     assert_allclose(small.score_samples([*TEXTS, TEXTS[0], ""]), log_prob, rtol=1e-5)
     assert log_prob[-1] == 0
@@ -100,17 +54,49 @@ def test_tokens_add_up_in_any_batch(how):
     assert not any(part.std_error.any() for part in parts)
 
 
-@pytest.mark.parametrize("order", ["left_to_right", "confident"])
-def test_long_texts_are_scored_given_what_stands_before(order):
+def test_long_texts_are_scored_given_what_stands_before():
     log_joint = random_joint(3)
-    how = {"method": "ordered", "order": order, "dtype": "float64"}
+    how = {"method": "ordered", "dtype": "float64", "max_length": 3}
     scorer = MPTScorer(
-        JointModel(log_joint),
-        make_letter_tokenizer(),
-        max_length=3,
-        overflow="stride",
-        **how,
+        JointModel(log_joint), make_letter_tokenizer(), overflow="stride", **how
     )
     log_prob = scorer.fit().score_samples(["a c b b"])
     given_two = log_joint - log_joint.logsumexp(2, keepdim=True)
     assert_allclose(log_prob, log_joint[0, 2, 1] + given_two[2, 1, 1])
+
+
+@pytest.fixture
+def proteins(tmp_path):
+    """A scorer with a tokenizer written in Python."""
+    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = EsmTokenizer(str(tmp_path / "vocab.txt"))
+    return MPTScorer(make_model("esm", pad_token_id=1), tokenizer, method="pll").fit()
+
+
+def test_tokenizers_in_python_have_tokens_contexts_and_fills(proteins):
+    (part,) = proteins.token_scores(["ACDA"])
+    assert part.tokens == part.pieces == part.by_word().tokens == list("ACDA")
+    assert_allclose(part.log_prob.sum(), proteins.score(["ACDA"]))
+    given, pair = proteins.token_scores([("ACD", "GHI"), ("ACD", "GHI")])
+    assert given.tokens == list("GHI")
+    assert pair.text == "GHI"
+    # ESM joins two proteins by <eos>
+    hidden = [[False] * 3 + [i == j for i in range(3)] for j in range(3)]
+    texts = ["ACD<eos>GHI"] * 3  # of which <eos> is never hidden
+    by_hand = sum(sum(own) for own in proteins.conditional_log_prob(texts, hidden))
+    assert_allclose(proteins.score([("ACD", "GHI")]), by_hand, rtol=1e-5)
+    ((fill,),) = proteins.fill(["AC<mask>A"])
+    assert fill.text.replace(" ", "") == f"AC{fill.tokens[0]}A"
+    ratios = proteins.score_variants("ACDA", ["D3A", "A1C:D3A", ""])
+    assert_array_equal(ratios != 0, [True, True, False])
+
+
+def test_what_needs_words_asks_for_a_fast_tokenizer(proteins):
+    message = "needs a fast tokenizer, which knows the words of a text, and EsmToken"
+    with pytest.raises(ValueError, match=message):
+        proteins.set_params(method="pll_word_l2r").fit()
+    with pytest.raises(ValueError, match=message):
+        mpt_curve(proteins.set_params(method="mpt").fit(), ["ACD"], mask_blocks="word")
+    with pytest.raises(ValueError, match="Use a fast tokenizer"):
+        proteins.score_samples([("ACDA", 0, 2)])

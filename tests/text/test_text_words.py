@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from test_text_slow_tokenizers import SlowWords
 from text_models import make_model, make_tokenizer
 from transformers import EsmTokenizer
 
@@ -67,12 +66,10 @@ def test_words_are_the_same_wherever_they_come_from(side):
     encoded = [fast(text) for text in texts]
     plain = [dict(feature) for feature in encoded]
     given = [{**dict(feature), "word_ids": feature.word_ids()} for feature in encoded]
-    slow = SlowWords(padding_side=side)
     sources = {
         "fast": (fast, encoded),
         "plain": (fast, plain),
         "given": (fast, given),
-        "slow": (slow, [slow(text) for text in texts]),
     }
     batches = {
         name: DataCollatorForMPT(tokenizer, random_state=0, mask_blocks="word")(rows)
@@ -154,7 +151,7 @@ def test_curves_of_words_of_one_token_are_those_of_tokens():
     scorer = MPTScorer(make_model(), make_tokenizer()).fit()
     texts = ["the cat sat", "a mat ."]
     words = mpt_curve(scorer, texts, n_masks=50, mask_blocks="word")
-    tokens = MPTScorer(make_model(), make_tokenizer(), design="independent").fit()
+    tokens = MPTScorer(make_model(), make_tokenizer()).fit()
     tokens = mpt_curve(tokens, texts, n_masks=50)
     assert_allclose(words.scores, tokens.scores, rtol=1e-5)
     assert_allclose(words.total, tokens.lml, rtol=1e-5)
@@ -180,7 +177,7 @@ def test_words_that_are_not_known_are_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
     tokenizer = EsmTokenizer(str(tmp_path / "vocab.txt"))
     scorer = MPTScorer(make_model("esm", pad_token_id=1), tokenizer).fit()
-    message = "'word' needs tokens that bear marks .* mask_blocks=None is then the same"
+    message = "'word' needs a fast tokenizer, .* that without words: .* mask_blocks=N"
     with pytest.raises(ValueError, match=message):
         mpt_curve(scorer, ["ACD"], mask_blocks="word")
     collate = DataCollatorForMPT(tokenizer, mask_blocks="word")
