@@ -220,7 +220,7 @@ class TokenScores:
     tokens : list of str of length n_tokens
         The scored tokens, as the tokenizer writes them.
     offsets : ndarray of shape (n_tokens, 2)
-        Start and end of each token in `text`; -1 if they are unknown, as for slow
+        Start and end of each token in `text`; -1 if they are unknown, as for
         tokenizers that change characters.
     words : ndarray of shape (n_tokens,)
         Index of the word of each token, by the rules of the tokenizer.
