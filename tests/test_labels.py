@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-from sklearn.model_selection import cross_val_score
 
 from sklearn_mpt import (
     ConditionalMasker,
@@ -23,7 +22,7 @@ from sklearn_mpt import (
     pool_estimates,
     rows_from_covariance,
 )
-from sklearn_mpt._imputation.adjustments import Adjustments
+from sklearn_mpt._imputation.bounds import read_bounds
 from sklearn_mpt._tables.reader import TableReader
 
 
@@ -96,80 +95,38 @@ SHIFTED = pd.Series({"c": 3.0, "b": 5.0, "a": 4.0})
         (pl.Series([3.0, 5.0, 4.0]), [3, 5, 4]),
     ],
 )
-@pytest.mark.parametrize("parameter", ["delta", "min_value", "max_value"])
+@pytest.mark.parametrize("parameter", ["min_value", "max_value"])
 def test_a_series_of_columns_is_read_like_a_dict(parameter, value, expected):
     frame = table_with_gaps()
     reader, _ = TableReader.learn(frame, "from_dtype")
-    given = dict.fromkeys(["delta", "min_value", "max_value"]) | {parameter: value}
-    found = Adjustments.from_parameters(**given, reader=reader, X=frame)
-    found = dict(zip(given, found, strict=True))[parameter]
-    assert_array_equal(
-        found, np.nan_to_num(expected) if parameter == "delta" else expected
-    )
+    names = list(frame.columns)
+
+    def read(value):
+        given = dict.fromkeys(["min_value", "max_value"]) | {parameter: value}
+        low, high = read_bounds(**given, reader=reader, names=names)
+        return low if parameter == "min_value" else high
+
+    assert_array_equal(read(value), expected)
     others = SHIFTED.rename({"c": "other"})
     with pytest.raises(ValueError, match=f"{parameter} names a column 'other'"):
-        Adjustments.from_parameters(
-            **given | {parameter: others}, reader=reader, X=frame
-        )
+        read(others)
     twice = pd.Series([1.0, 2.0], ["a", "a"])
     with pytest.raises(ValueError, match=f"{parameter} names column 'a' twice"):
-        Adjustments.from_parameters(
-            **given | {parameter: twice}, reader=reader, X=frame
-        )
+        read(twice)
 
 
 def test_columns_that_are_named_by_numbers_are_found_by_these():
     frame = table_with_gaps().set_axis([2, 0, 1], axis=1)
     reader, _ = TableReader.learn(frame, "from_dtype")
-    for bounds in (pd.Series([7.0, 8.0, 9.0]), pd.DataFrame([[7.0, 8.0, 9.0]] * 40)):
-        found = Adjustments.from_parameters(None, bounds, None, reader, frame)
-        assert_array_equal(np.atleast_2d(found.low)[0], [9, 7, 8])
+    bounds = pd.Series([7.0, 8.0, 9.0])
+    low, _ = read_bounds(bounds, None, reader, list(frame.columns))
+    assert_array_equal(low, [9, 7, 8])
 
 
-def test_bounds_of_entries_have_the_labels_of_rows():
-    frame = table_with_gaps()
-    frame.index = [f"row {i}" for i in range(len(frame))]
-    reader, _ = TableReader.learn(frame, "from_dtype")
-    high = pd.Series(np.arange(40.0), frame.index)
-    forms = high[::-1], high.reset_index(drop=True), high.tolist()
-    for form in forms:
-        found = Adjustments.from_parameters(None, None, {"b": form}, reader, frame)
-        assert_array_equal(found.high[:, 1], high)
-    table = pd.DataFrame({"b": high, "a": 1.0, "c": 2.0})
-    found = Adjustments.from_parameters(None, None, table[::-1], reader, frame)
-    assert_array_equal(found.high, table[["a", "b", "c"]])
-    for form in ({"b": high.rename({"row 3": "other"})}, table.set_axis(range(1, 41))):
-        with pytest.raises(ValueError, match=r"max_value.*labels of the rows of X"):
-            Adjustments.from_parameters(None, None, form, reader, frame)
-
-
-@pytest.mark.parametrize(("parameter", "sign"), [("min_value", -1), ("max_value", 1)])
-def test_bounds_of_entries_are_for_the_table_of_fit(parameter, sign):
-    frame = table_with_gaps()
-    bounds = {parameter: {"b": pd.Series(sign * np.arange(50.0, 90.0))}}
-    model = MPTProbabilisticPCA(1, init="pca", max_iter=0)
-    imputer = MPTImputer(model, n_imputations=1, random_state=0, **bounds)
-    filled = imputer.fit_transform(frame)
-    assert_array_equal(imputer.transform(frame), filled)
-    assert np.isfinite(imputer.score(frame[::-1]))
-    changed = frame.assign(a=frame["a"].where(frame.index != 5, 9.0))
-    for other in (frame[::-1], frame[:20], changed):
-        for method in (imputer.transform, imputer.transform_multiple):
-            with pytest.raises(ValueError, match=f"{parameter} has bounds of entries"):
-                method(other)
-    with pytest.raises(ValueError, match="In cross-validation, whose folds have other"):
-        cross_val_score(imputer, frame, cv=2, error_score="raise")
-    named = imputer.set_params(**{parameter: sign * 50.0}).fit(frame)
-    assert named.transform(frame[:20]).shape == (20, 3)
-
-
-@pytest.mark.parametrize(
-    "form", [lambda s: {"b": s}, lambda s: pl.DataFrame({"a": s, "b": s, "c": s})]
-)
+@pytest.mark.parametrize("form", [pd.Series, lambda s: pl.Series(s.tolist())])
 def test_parameters_of_pandas_and_polars_are_equal_to_their_copies(form):
     frame = table_with_gaps()
-    bound = pd.Series(np.full(40, 9.0))
-    bound[3] = np.inf
+    bound = pd.Series([9.0, np.inf, 9.0])
     imputer = MPTImputer(max_models=1, max_value=form(bound)).fit(frame)
     imputer.transform(frame)
     imputer.set_params(max_value=clone(imputer).max_value).transform(frame)

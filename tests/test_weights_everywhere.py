@@ -26,8 +26,7 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
 )
-from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
-from sklearn_mpt._imputation.stacking import repeated
+from sklearn_mpt._imputation.coding import Scale
 from sklearn_mpt._imputation.weights import (
     HiddenEntries,
     log_prob_weights,
@@ -365,19 +364,11 @@ def test_many_more_rows_leave_little_doubt_about_models():
 
 def test_units_are_those_of_repeated_rows():
     X, weight = numbers(), np.random.default_rng(2).integers(1, 4, 60)
-    layout = ColumnLayout.from_kinds(["gaussian"] * 3, [None] * 3)
-    weighted = NumberTransform.from_rows(X, layout, weight=weight)
-    twice = NumberTransform.from_rows(repeated(X, weight), layout)
-    assert_allclose(weighted.shift, twice.shift)
-    assert_allclose(weighted.scale, twice.scale)
-
-
-def test_repeated_rows_stand_as_often_as_they_count():
-    rows = np.arange(5)[:, None]
-    assert_array_equal(repeated(rows, None), rows)
-    assert_array_equal(repeated(rows, np.ones(5)), rows)
-    assert_array_equal(repeated(rows, np.array([2, 1, 0, 1, 1]))[:, 0], [0, 0, 1, 3, 4])
-    assert len(repeated(rows, np.full(5, 0.4))) == 2
+    numbers_of_column = np.exp(X[:, 0])
+    for function in (Scale.standardised, Scale.of_powers):
+        weighted = function(numbers_of_column, weight)
+        twice = function(np.repeat(numbers_of_column, weight), np.ones(weight.sum()))
+        assert_allclose(weighted.code(1.5), twice.code(1.5), rtol=1e-3)
 
 
 def test_weights_of_models_are_those_of_repeated_entries():
@@ -395,7 +386,5 @@ def test_weights_of_models_are_those_of_repeated_entries():
     )
     assert_allclose(log_prob_weights(hidden), log_prob_weights(twice), atol=1e-3)
     assert_allclose(mean_weights(hidden), mean_weights(twice))
-    of = hidden.weights()
-    assert_allclose(hidden.value(of), twice.value(of))
-    values = [entries.value(entries.weights()) for entries in (hidden, twice)]
-    assert_allclose(*values, atol=1e-4)
+    of = hidden.weights().log_prob
+    assert_allclose(hidden.mean_log_prob(of), twice.mean_log_prob(of))

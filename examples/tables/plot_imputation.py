@@ -4,8 +4,7 @@ Look at what has been filled in
 ===============================
 
 An imputer answers for values that nobody has seen, so look at them before you use them.
-:class:`ImputationDisplay` shows which entries are missing together, how good the draws
-of entries are that are known, and what is filled in beside what was observed.
+:class:`ImputationDisplay` shows what is filled in beside what was observed.
 """
 
 import numpy as np
@@ -34,14 +33,9 @@ table["flavanoids"] = truth["flavanoids"].mask(is_below)
 print(table.head().to_string(na_rep=""))
 
 # %%
-# All missing flavanoids lie below the limit, so that is their bound, and the imputer
-# learns from it. The first picture shows patterns of gaps and how many rows have them:
-# the device is one pattern. On the diagonal of the second picture, intervals of draws
-# hold as many hidden entries as they should.
-#
-# The others compare the values filled in with those observed. They need not be alike.
-# Proline is filled in where wines are strong, and so it is high; flavanoids lie below
-# the limit, where nothing was observed.
+# All missing flavanoids lie below the limit, so that is their bound. The values filled
+# in need not be like those observed. Proline is filled in where wines are strong, and
+# so it is high; flavanoids lie below the limit, where nothing was observed.
 
 imputer = MPTImputer(max_value={"flavanoids": 1.0}, max_models=4, random_state=0).fit(
     table

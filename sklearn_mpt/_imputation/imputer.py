@@ -29,12 +29,7 @@ from sklearn_mpt._checks import (
     warn_of_row_labels,
 )
 from sklearn_mpt._frames import column_names, with_distinct_names
-from sklearn_mpt._imputation.adjustments import (
-    ADVICE_ON_ENTRIES,
-    Adjustments,
-    rows_of,
-)
-from sklearn_mpt._imputation.bounded_tables import filled_within, unlimited
+from sklearn_mpt._imputation.bounds import filled_within, read_bounds, unlimited
 from sklearn_mpt._imputation.gaps import (
     as_table,
     check_kind_of_table,
@@ -46,7 +41,7 @@ from sklearn_mpt._imputation.gaps import (
     without_unknown,
 )
 from sklearn_mpt._imputation.limits import Limits
-from sklearn_mpt._imputation.multiple import bootstrap_fits, fitted_within
+from sklearn_mpt._imputation.multiple import bootstrap_fits
 from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.rows import digest_of, missing_entries, take
@@ -62,9 +57,6 @@ if TYPE_CHECKING:
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
-# Of draws of numbers with bounds, and of fits to them. What other numbers gain is in
-# benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
-N_ROUNDS = 8
 LikelihoodNames = str | list | tuple | dict
 Bound = float | dict | ArrayLike | None
 
@@ -83,14 +75,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     estimator : estimator, default=None
         Model that fills in: any estimator with `fit` and `impute`, such as
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
-        mixed: independent columns; in tables of more than 30 columns, with those of
-        indicators of categories, Gaussians with 1, 2, 4, ... factors; in tables of up
-        to 80, or of more if rows or columns of the table are few, Gaussians with all
-        covariances and mixtures (`MPTMixture`); forests (`MPTDependencyNetwork`); with
-        `max_seconds` or `max_models` also `MPTMaskedAutoencoder` and `MPTDeepVAE`. All
-        but forests describe power transforms of numbers whose columns are skewed [3]_.
-        Where some are, Gaussians of the numbers as they are follow: transforms bend
-        sums of columns.
+        mixed: independent columns; Gaussians with all covariances and less and less
+        shrinkage, or, in wide tables, with 1, 2, 4, ... factors; in tables of up to 30
+        columns, with those of indicators of categories, a mixture of three Gaussians;
+        trees for each column, where they gain on some. Numbers whose columns are skewed
+        are power transforms [3]_ where these predict better. With `max_seconds` or
+        `max_models` there are also larger mixtures.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all
@@ -110,20 +100,16 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         numbers, among them objects that are all numbers, dates and time differences.
         Arrays of floats hold numbers. "auto" also takes numbers 0 and 1 as "bernoulli",
         and whole numbers with few values as "ordinal" if that describes them better.
-    min_value, max_value : float, dict, array-like or DataFrame, default=None
-        Bounds of the numbers that are filled in: one for all columns of numbers; one
-        for each column, of shape (n_features,); or one for each entry, of the shape of
-        X, such as the detection limits of its rows, where NaN stands for no bound. A
-        dict maps columns, by name or number, to a bound, or to an array of shape
-        (n_samples,), such as another column. Bounds of entries hold for the table of
-        `fit` alone: other tables are refused. A Series with the names of columns is
-        read like a dict, and labels of rows like those of X. Draws and expectations are
-        those of distributions that are truncated at the bounds. Models also learn from
-        bounds that exclude some of the numbers seen in `fit`. With None, numbers lie at
-        most a standard deviation outside of what was seen, dates do not lie outside,
-        and numbers are not negative where nothing is, and not below half of the least
-        number seen where all are above zero, unless there is an `estimator`; infinite
-        bounds lift that.
+    min_value, max_value : float, dict or array-like, default=None
+        Bounds of the numbers that are filled in: one for all columns of numbers, or one
+        for each column, of shape (n_features,), or a dict or Series from columns, by
+        name or number, to bounds. Draws and expectations are those of distributions
+        that are truncated at the bounds: exactly, where a row has one gap with bounds.
+        Several are drawn one after the other, each given those drawn before, and
+        expected each by itself. With None, numbers lie at most a standard deviation
+        outside of what was seen, dates do not lie outside, and numbers are not negative
+        where nothing is, and not below half of the least number seen where all are
+        above zero, unless there is an `estimator`; infinite bounds lift that.
     missing_values : int, float, str, NaN, None or pandas.NA, default=NaN
         Entries that are missing, besides NaN, None and NA, which always are.
     add_indicator : bool, default=False
@@ -135,20 +121,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         Only if `estimator` is None, and refused otherwise.
     max_seconds : "auto", float or None, default="auto"
         Limit for the choice of models, if `estimator` is None. "auto": there is none;
-        models of all kinds but nets are tried, larger ones while they predict better,
-        and the result does not depend on the machine. A float: seconds of processor
-        time, after which no other model is begun; the result then depends on the
-        machine. With a float or None, nets are tried, too, after all others.
+        larger models are tried while they predict better, and the result does not
+        depend on the machine. A float: seconds of processor time, after which no other
+        model is begun; the result then depends on the machine. With a float or None,
+        larger mixtures are tried, too.
     max_models : int, default=None
         Largest number of models that are tried, if `estimator` is None. With a number,
-        nets are tried, too, after all others.
-    delta : dict or array-like of shape (n_features,), default=None
-        Numbers that are added to the values filled in, in units of their column (days,
-        for dates); a dict, or a Series with names of columns, maps columns, by name or
-        number, to them. Use it if entries may be missing because of their values (for
-        example, high incomes), which no model can detect: repeat the analysis with
-        several shifts to see which results depend on them. `fit` does not depend on
-        them. A sum that exceeds `min_value` or `max_value` becomes that bound.
+        larger mixtures are tried, too.
     unknown : {"missing", "error"}, default="missing"
         Whether `transform` treats categories that did not occur in `fit` as missing,
         with a warning, or refuses them.
@@ -163,8 +142,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     ----------
     estimator_ : estimator
         The fitted clone of `estimator`, or the mixture of the chosen models,
-        ``estimators_``, which are fitted to standardised columns, or to standardised
-        transforms of skewed ones; ``weights_`` and ``mean_weights_``, both (n_models,
+        ``estimators_``; ``weights_`` and ``mean_weights_``, both (n_models,
         n_columns), are their weights in log-probabilities and draws, and in means.
     selection_ : dict of ndarrays
         Results of all models that were tried, if `estimator` is None: ``name``; mean
@@ -200,42 +178,35 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     `keep_empty_features`. Gaps of dates and time differences are filled in their dtype,
     rounded to days, hours, minutes or seconds if all dates are.
 
-    A fifth of the present entries, of up to 1000 rows, is hidden from all models; in
-    small tables up to four times, until 200 entries have been hidden.
-    The smallest model of each kind comes first, then the next ones. A larger model of a
-    kind is tried if the one before it predicted the hidden entries better than the one
-    before that, by more than a standard error and more than 0.003 nats per entry, in
-    log-probability or in squared errors. A model that cannot be fitted to the table is
-    left out. The models are mixed, with weights for each column: those
-    of conditionals maximise the log-probability of the hidden entries [2]_ [4]_, those
-    of means the squared error [5]_. Hidden entries of a column count beside ten (200
-    for means) that are like those of all columns. A model whose squared error in a
-    column is larger than that of independent columns does not take part in its means.
-    Independent columns always have a small weight, which bounds the loss where all
-    other models are overconfident; draws are never made from them, unless no other
-    model was chosen. All models that are useful are then fitted to all rows, or to
-    20,000 of them.
+    A fifth of the present entries, of 500 to 2000 rows, is hidden from all models; in
+    small tables up to four times, until 200 entries have been hidden. A larger model of
+    a kind, or less shrinkage, is tried if the one before it predicted the hidden
+    entries better than the one before that, by more than a standard error and more than
+    0.003 nats per entry, in log-probability or in squared errors. A model that cannot
+    be fitted to the table is left out. The models are mixed, with weights for each
+    column: those of conditionals maximise the log-probability of the hidden entries
+    [2]_ [4]_, those of means the squared error [5]_. Hidden entries of a column count
+    beside ten (200 for means) that are like those of all numbers, or all categories. A
+    model whose squared error in a column is larger than that of independent columns
+    does not take part in its means. Independent columns always have a small weight,
+    which bounds the loss where all other models are overconfident; draws are never made
+    from them, unless no other model was chosen. Gaussians and mixtures are then trained
+    on, on all rows, or on 20,000 of them; trees stay as they are.
 
-    Numbers with at most 20 values, each in five rows or more on average, are levels:
-    models give each of them a probability, their expectation is the weighted mean of
-    the levels, and draws are levels. Draws of other numbers are on the grid of what was
-    seen: whole numbers are whole. They are drawn from a density, unless a tenth of the
-    rows or more share one number, such as an amount of 0: then draws come from hidden
-    entries for which the models expected nearly the same. A draw is the number if such
-    an entry is, and otherwise has its error [7]_. These entries are weighted so that
-    their mean, and their share of the number, are those of all rows.
-    Log-probabilities of levels are those of the interval around a level, over the step
-    between levels; those of other rounded numbers are at most one over the rounding, so
-    that nothing is gained below it.
+    Numbers that follow from others of their row by linear relations that hold in all
+    rows, such as a total of its parts, are filled in by these.
 
-    A power transform is taken only if it implies about the mean and the spread of the
-    column.
-
-    A missing number that `min_value` or `max_value` bounds is drawn from the
-    distribution given the rest of its row, truncated at its bounds, and expected by its
-    mean. If the bounds exclude some of the numbers seen, as below a detection limit,
-    the chosen models are then trained on eight times, each time with new draws of such
-    numbers beside the numbers seen, by data augmentation [6]_.
+    Missing entries of a row are drawn one after the other, in random order, each given
+    those that are present or drawn before it. Numbers with at most 20 values, each in
+    five rows or more on average, are levels, and draws of them are levels. Draws of
+    other numbers are on the grid of what was seen: whole numbers are whole. They are
+    drawn from a density, unless a tenth of the rows or more share one number, such as
+    an amount of 0: then draws come from hidden entries for which the models expected
+    nearly the same. A draw is the number if such an entry is, and otherwise has its
+    error [6]_. These entries are weighted so that their mean, and their share of the
+    number, are those of all rows. Log-probabilities of levels are those of the interval
+    around a level, over the step between levels; those of other rounded numbers are at
+    most one over the rounding, so that nothing is gained below it.
 
     References
     ----------
@@ -248,9 +219,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
        some models are (somewhere) useful", Bayesian Analysis 17, 2022.
     .. [5] J. M. Bates and C. W. J. Granger, "The combination of forecasts", Operational
        Research Quarterly 20, 1969.
-    .. [6] M. A. Tanner and W. H. Wong, "The calculation of posterior distributions by
-       data augmentation", Journal of the American Statistical Association 82, 1987.
-    .. [7] N. Schenker and J. M. G. Taylor, "Partially parametric techniques for
+    .. [6] N. Schenker and J. M. G. Taylor, "Partially parametric techniques for
        multiple imputation", Computational Statistics & Data Analysis 22, 1996.
 
     Examples
@@ -275,8 +244,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader
-    _bounds_of_entries: list[str]  # names of the parameters that have any
-    _bounded_table: str  # digest of the table whose entries have bounds
     _limits: Limits  # of columns; infinite if the user gave an estimator
     _is_kept: np.ndarray  # which columns `transform` returns, shape: (n_features,)
 
@@ -308,7 +275,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         keep_empty_features: bool = False,
         max_seconds: str | float | None = "auto",
         max_models: int | None = None,
-        delta: dict | ArrayLike | None = None,
         unknown: str = "missing",
         random_state: RandomState = None,
     ):
@@ -323,7 +289,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         self.keep_empty_features = keep_empty_features
         self.max_seconds = max_seconds
         self.max_models = max_models
-        self.delta = delta
         self.unknown = unknown
         self.random_state = random_state
 
@@ -363,15 +328,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         check_seed(self.random_state)
         with all_or_nothing(self):
             forget(self)
-            given, counted, weights = self._read_rows(X, sample_weight)
-            X = take(given, counted)
-            adjustments = self._learn_table(X, given)
-            self._bounds_of_entries = adjustments.of_entries
-            if self._bounds_of_entries:
-                self._bounded_table = digest_of(given)
+            X, weights = self._read_rows(X, sample_weight)
+            self._learn_table(X)
             self._fit_models(X, weights)
-            bounds = [rows_of(bound, counted) for bound in adjustments.bounds]
-            self._train_within(X, bounds, weights)
             self._bound = bound_parameters(self, self._free_parameters)
         return self
 
@@ -381,8 +340,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         Returns
         -------
         X : DataFrame or ndarray of shape (n, d)
-        counted : ndarray of int
-            Indices of the rows whose weight is not 0 and that have entries.
+            The rows whose weight is not 0 and that have entries.
         weights : dict
             Their weights, if any, as parameters of `fit` of an estimator.
         """
@@ -397,11 +355,11 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             weight = None if weight is None else weight[has_entries]
         self._training_weight, self._n_training_rows = None, len(counted)
         if weight is None:
-            return X, counted, {}
+            return take(X, counted), {}
         all_weights = np.zeros(len(X))
         all_weights[counted] = weight
         self._training_weight = digest_of(X), all_weights  # to draw rows of the table
-        return X, counted, {"sample_weight": weight}
+        return take(X, counted), {"sample_weight": weight}
 
     def _fit_models(self, X, weights):
         """Fit the given estimator, or choose models and fit them."""
@@ -417,32 +375,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         )
         self.estimator_ = models.fit(X, **weights)
         self._limits, self.selection_ = models.limits, models.selection_
-
-    def _train_within(self, X, bounds, weights):
-        """Train the estimator on draws of missing numbers of which bounds are known."""
-        entries = self._bounded_entries(X, bounds)
-        if not entries.any():
-            return
-        rng = np.random.default_rng(spawn_seeds(self.random_state, 1)[0])
-        self.estimator_ = fitted_within(
-            self.estimator_,
-            lambda estimator: self._drawn(estimator, X, entries, bounds, rng),
-            N_ROUNDS,
-            **weights,
-        )
-
-    def _bounded_entries(self, X, bounds):
-        """Return the gaps whose bounds exclude some of the numbers seen in `fit`."""
-        low, high = bounds
-        excludes = (low > self._limits.least) | (high < self._limits.largest)
-        return missing_entries(X) & excludes
-
-    def _drawn(self, estimator, X, entries, bounds, rng):
-        """Return a table some of whose gaps are drawn within bounds."""
-        if not entries.any():
-            return X
-        drawn = self._imputed(estimator, X, "sample", seed_from(rng), bounds)
-        return self._reader.fill(X, self._reader.encode(drawn), entries)
 
     def _check_is_fitted(self):
         check_is_fitted(self)
@@ -460,16 +392,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     def _names(self, X):
         return getattr(self, "feature_names_in_", np.array(column_names(X))).tolist()
 
-    def _learn_table(self, X, given):
-        """Learn how columns are read, and warn of those that are not modelled.
-
-        given : all rows; X has those that count.
-
-        Returns
-        -------
-        adjustments : Adjustments
-            Bounds and shifts that the user set, of all rows given.
-        """
+    def _learn_table(self, X):
+        """Learn how columns are read, and warn of those that are not modelled."""
         likelihood, problems = "from_dtype", []
         if self.estimator is None:
             likelihood = self.likelihood
@@ -481,7 +405,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self._reader, reasons = TableReader.learn(X, "from_dtype", KINDS)
             problems.append(str(error))
         try:
-            adjustments = self._read_adjustments(X, given)
+            self._bounds(X)
         except ValueError as error:
             problems.append(str(error))
         names = column_names(X)
@@ -500,7 +424,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
             self.indicator_ = MissingIndicator(error_on_new=False)
             self.indicator_.fit(_as_nan(missing_entries(X)))
-        return adjustments
 
     def _problems_with_estimator(self):
         """Return sentences on parameters of which a given estimator makes no use."""
@@ -531,18 +454,11 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self._is_kept[empty] = False
         self._warn_of_columns(reasons, looks_of_strings(X, self._reader, reasons))
 
-    def _read_adjustments(self, X, given=None):
-        bounds = self.min_value, self.max_value
-        return Adjustments.from_parameters(self.delta, *bounds, self._reader, X, given)
-
-    def _adjustments(self, X):
-        """Return bounds and shifts for a table; that of fit, for bounds of entries."""
-        if self._bounds_of_entries and digest_of(X) != self._bounded_table:
-            raise ValueError(
-                f"{' and '.join(self._bounds_of_entries)} has bounds of entries, but X "
-                f"is not the table of fit. {ADVICE_ON_ENTRIES}"
-            )
-        return self._read_adjustments(X)
+    def _bounds(self, X):
+        """Return the bounds of the columns that the user set, two of (d,)."""
+        return read_bounds(
+            self.min_value, self.max_value, self._reader, column_names(X)
+        )
 
     def _warn_of_columns(self, reasons, hints):
         """Warn of columns without a model, and of strings that look like numbers.
@@ -584,9 +500,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         """
         self._check_is_fitted()
         given, X = X, self._read(X)
-        known, adjustments = self._without_unknown(X), self._adjustments(X)
+        known = self._without_unknown(X)
         how = self.method, self.random_state
-        return self._filled(self.estimator_, given, X, known, adjustments, *how)
+        return self._filled(self.estimator_, given, X, known, *how)
 
     def _without_unknown(self, X):
         """Return a table in which unknown categories are missing, with a warning."""
@@ -603,13 +519,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             )
         return known
 
-    def _filled(self, estimator, given, X, known, adjustments, method, random_state):
+    def _filled(self, estimator, given, X, known, method, random_state):
         """Fill a table in, and add indicators.
 
         given, X, known : the table as it came, with gaps in place of `missing_values`,
         and in place of unknown categories, too.
         """
-        filled = self._completed(estimator, known, adjustments, method, random_state)
+        filled = self._imputed(estimator, known, method, random_state)
         filled = keep_columns(with_dtypes_of(given, filled), self._is_kept)
         if not hasattr(self, "indicator_"):
             return filled
@@ -618,14 +534,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         added = [f"missingindicator_{names[j]}" for j in self.indicator_.features_]
         return with_indicators(filled, indicators, added)
 
-    def _completed(self, estimator, X, adjustments, method, random_state):
-        """Return what an estimator fills in within bounds, then with shifts added."""
-        bounds = adjustments.bounds
-        filled = self._imputed(estimator, X, method, random_state, bounds)
-        return adjustments.shifted(filled, missing_entries(X), self._reader)
-
-    def _imputed(self, estimator, X, method, random_state, bounds):
-        """Return what an estimator fills in within bounds, before shifts are added."""
+    def _imputed(self, estimator, X, method, random_state):
+        """Return what an estimator fills in within bounds."""
+        bounds = self._bounds(X)
         if hasattr(self, "selection_"):  # the parameter may have changed after fit
             return estimator.impute(X, method, random_state, bounds)
         filled = estimator.impute(X, method=method, random_state=random_state)
@@ -639,16 +550,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         self._check_is_fitted()
         return self._without_unknown(self._read(X))
 
-    def _predicted(self, X, method, random_state, is_adjusted=True):
-        """Return a table that is filled in, as numbers and codes of categories.
-
-        is_adjusted : whether bounds and shifts of users hold.
-        """
-        adjustments = Adjustments.none(X.shape[1])
-        if is_adjusted:
-            adjustments = self._adjustments(X)
-        estimator = self.estimator_
-        filled = self._completed(estimator, X, adjustments, method, random_state)
+    def _predicted(self, X, method, random_state):
+        """Return a table that is filled in, as numbers and codes of categories."""
+        filled = self._imputed(self.estimator_, X, method, random_state)
         return self._reader.encode(filled)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None):
@@ -719,18 +623,15 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         self._check_is_fitted()
         given, X = X, self._read(X)
         weight = self._weight_of_rows(X, sample_weight)
-        known, adjustments = self._without_unknown(X), self._adjustments(X)
+        known = self._without_unknown(X)
         self._check_rows_to_draw(known)
-        bounds = adjustments.bounds
-        entries = self._bounded_entries(known, bounds)
         seeds = spawn_seeds(self.random_state, self.n_imputations)
         tables = []
         for seed in seeds:
             rng = np.random.default_rng(seed)
-            train = self._drawn(self.estimator_, known, entries, bounds, rng)
-            estimator = bootstrap_fits(self.estimator_, train, rng, weight)
+            estimator = bootstrap_fits(self.estimator_, known, rng, weight)
             how = "sample", seed_from(rng)
-            tables.append(self._filled(estimator, given, X, known, adjustments, *how))
+            tables.append(self._filled(estimator, given, X, known, *how))
         return tables
 
     def _check_rows_to_draw(self, X):

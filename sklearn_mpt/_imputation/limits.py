@@ -13,10 +13,9 @@ REACH = 10.0  # standard deviations outside of what was seen where models have m
 class Limits(NamedTuple):
     """Smallest and largest numbers of columns, and the grids that they are on.
 
-    low, high : of each column, infinite without limit; of each entry, (n, d), after
-    `with_bounds` of a table. least, largest, spread : of what was seen of a column, and
-    its standard deviation; NaN for columns that are not numbers. step : of the grid of
-    each column, through `least`; 0 without a grid.
+    low, high : infinite without limit. least, largest, spread : of what was seen of a
+    column, and its standard deviation; NaN for columns that are not numbers. step : of
+    the grid of each column, through `least`; 0 without a grid.
     """
 
     low: np.ndarray
@@ -27,7 +26,7 @@ class Limits(NamedTuple):
     step: np.ndarray
 
     @classmethod
-    def from_rows(cls, rows, is_number, has_margin=True):
+    def from_rows(cls, rows, weight, is_number, has_margin=True):
         """Learn the limits and grids of columns of numbers.
 
         Limits lie a standard deviation outside of what is seen. They are not negative
@@ -40,10 +39,13 @@ class Limits(NamedTuple):
         least, largest, spread = np.full((3, rows.shape[1]), np.nan)
         step = np.zeros(rows.shape[1])
         for j in np.flatnonzero(is_number):
-            numbers = rows[~np.isnan(rows[:, j]), j]
+            present = ~np.isnan(rows[:, j])
+            numbers = rows[present, j]
             if len(numbers):
                 least[j], largest[j] = numbers.min(), numbers.max()
-                spread[j], step[j] = numbers.std(), decimal_step(numbers)
+                mean = np.average(numbers, weights=weight[present])
+                square = np.average((numbers - mean) ** 2, weights=weight[present])
+                spread[j], step[j] = np.sqrt(square), decimal_step(numbers)
         margin = np.where(has_margin, spread, 0.0)
         floor = np.where(least >= 0, least / 2, -np.inf)
         low, high = np.fmax(least - margin, floor), largest + margin
@@ -58,7 +60,7 @@ class Limits(NamedTuple):
         outside of that. So numbers above zero that lie below a detection limit may be
         anywhere between zero and it.
 
-        low, high : shape (d,), or (n, d) for bounds of entries.
+        low, high : shape (d,).
         """
         is_low, is_high = ~np.isnan(low), ~np.isnan(high)
         floor = np.fmin(self.step, high) / 2  # the grid of numbers above zero lacks 0
@@ -71,12 +73,6 @@ class Limits(NamedTuple):
         upper = np.where(has_high & (low >= self.largest), above, self.high)
         lower, upper = np.where(is_low, low, lower), np.where(is_high, high, upper)
         return self._replace(low=lower, high=upper)
-
-    def rows(self, is_row):
-        """Return the limits of some rows, by a mask or indices."""
-        if self.low.ndim == 1:
-            return self
-        return self._replace(low=self.low[is_row], high=self.high[is_row])
 
     def clip(self, rows):
         return np.clip(rows, self.low, self.high)
@@ -98,6 +94,11 @@ class Limits(NamedTuple):
         grid = (self.least + index * step).round(MAX_DECIMALS)
         return np.where((self.step > 0) & (first <= last), grid, rows)
 
+    def nearest_existing_of(self, j, numbers):
+        """Return `nearest_existing` of numbers of column j, (n,)."""
+        of_column = Limits(*(array[[j]] for array in self))
+        return of_column.nearest_existing(numbers[:, None])[:, 0]
+
     def of_draws(self):
         """Return the limits of draws that `nearest_existing` rounds.
 
@@ -110,14 +111,13 @@ class Limits(NamedTuple):
         high = np.where(is_grid, self.least + (last + 0.5) * step, self.high)
         return self._replace(low=low, high=high)
 
-    def reached(self, n_rows):
-        """Return finite limits, beyond which no number is expected; (n_rows, d, 2)."""
+    def reached(self):
+        """Return finite limits, beyond which no number is expected; two of (d,)."""
         width = REACH * self.spread
         lowest, highest = self.least - width, self.largest + width
         low = np.fmax(self.low, np.fmin(lowest, self.high - width))
         high = np.fmin(self.high, np.fmax(highest, self.low + width))
-        limits = np.stack([low, high], axis=-1)
-        return np.broadcast_to(limits, (n_rows, *limits.shape[-2:]))
+        return low, high
 
 
 def decimal_step(numbers):
@@ -131,20 +131,3 @@ def decimal_step(numbers):
         if np.allclose(scaled, rounded, rtol=1e-12, atol=1e-6):
             return step_of(rounded) / 10.0**decimals
     return 0.0
-
-
-def largest_log_densities(rows, layout):
-    """Return the largest log-density of numbers in each column, (d,).
-
-    A number on a grid is an interval of the width of a step, whose probability is at
-    most one. So a density that is narrower than the rounding of the numbers gains
-    nothing.
-
-    rows : in the units of the table, NaN where missing.
-    """
-    largest = np.full(rows.shape[1], np.inf)
-    for j, kind in enumerate(layout.kinds):
-        if kind == "gaussian" or j in layout.values:
-            step = decimal_step(rows[~np.isnan(rows[:, j]), j])
-            largest[j] = -np.log(step) if step else np.inf
-    return largest

@@ -1,4 +1,4 @@
-"""Fits that start from a fitted estimator, and fits to rows drawn with replacement."""
+"""Fits to rows drawn with replacement, from a fitted estimator on."""
 
 import copy
 import warnings
@@ -37,22 +37,3 @@ def trained_on(estimator):
     if "warm_start" in estimator.get_params():
         return copy.deepcopy(estimator).set_params(warm_start=True)
     return clone(estimator)
-
-
-def fitted_within(estimator, draw, n_rounds, **fit_params):
-    """Return an estimator that is fitted to rows some of whose entries it draws.
-
-    It is a fit by data augmentation: rounds of draws, given the last fit, and of fits.
-
-    draw : callable
-        Returns a table in which an estimator has drawn the entries of which something
-        is known, such as bounds.
-    """
-    given = {}
-    if "warm_start" in estimator.get_params():
-        given = {"warm_start": estimator.warm_start}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(n_rounds):
-            estimator = trained_on(estimator).fit(draw(estimator), **fit_params)
-    return estimator.set_params(**given)

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import logsumexp, softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,46 +19,34 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._frames import column_names
-from sklearn_mpt._imputation.coded_rows import CodedRows, TableCoding
-from sklearn_mpt._imputation.column_layout import ColumnLayout
-from sklearn_mpt._imputation.expectations import expected
+from sklearn_mpt._imputation.coding import Coding
+from sklearn_mpt._imputation.draws import drawn_in_turn
 from sklearn_mpt._imputation.frequent_values import FrequentValue
-from sklearn_mpt._imputation.hidden_table import sampled, with_levels
 from sklearn_mpt._imputation.limits import Limits
-from sklearn_mpt._imputation.power_transforms import PowerTransforms
-from sklearn_mpt._imputation.search import SearchLimits, search
-from sklearn_mpt._imputation.truncation import Conditionals, draw_within, expect_within
-from sklearn_mpt._imputation.weights import ModelWeights, mixed
+from sklearn_mpt._imputation.relations import LinearRelations
+from sklearn_mpt._imputation.search import (
+    Search,
+    SearchLimits,
+    codes_of,
+    hide,
+    number_log_prob,
+)
+from sklearn_mpt._imputation.weights import mixed
 from sklearn_mpt._labels import check_columns, labels_of
-from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._probabilities import drawn_codes
-from sklearn_mpt._seeds import RandomState, seed_from, spawn_seeds
+from sklearn_mpt._seeds import RandomState, spawn_seeds
 from sklearn_mpt._tables.days import DATES
 from sklearn_mpt._tables.reader import TableReader
 
-# Of models that were fitted without the hidden entries: with these, they start near
-# their optimum, so that few epochs are enough. Each takes as long as one in the choice
-# of models.
-REFIT_PARAMS = {"max_iter": 10}
-# Of models that are fitted again to rows drawn with replacement. Fits that stop too
-# early stay too close to the first one, and so do the tables that they fill in: their
-# pooled standard errors are too small. benchmarks/bench_coverage.py prints the coverage
-# of intervals, and the ratio of variances.
-WARM_START_PARAMS = {"max_iter": 30, "tol": 4e-4}  # tol in nats per row
-
+# Steps of EM on all entries, from the fit without the hidden ones; and of fits to rows
+# drawn with replacement, which stay too close to the first fit with fewer.
+REFIT_STEPS, BOOTSTRAP_STEPS = 4, 10
+CHUNK_ROWS = 4000  # whose laws are computed together
 # Rows to which the chosen models are fitted; of longer tables, a sample. Errors of
 # estimates are below 1% of a standard deviation then. What fewer cost is in
 # benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
 MAX_FIT_ROWS = 20_000
-
-
-def repeated(rows, weight):
-    """Return rows as often as their weights say, rounded up or down in turn."""
-    if weight is None:
-        return rows
-    last = np.floor(np.cumsum(weight) + 0.5).astype(int)
-    return np.repeat(rows, np.diff(last, prepend=0), axis=0)
 
 
 class StackedModels(VersionedPickleMixin, BaseEstimator):
@@ -125,24 +114,32 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         rng = np.random.default_rng(spawn_seeds(self.random_state, 1)[0])
         is_refit = self.warm_start and hasattr(self, "estimators_")
         if not is_refit:
-            self._learn_columns(numbers, weight)
-        n_rows = len(numbers)
-        rows, weight = with_levels(numbers, weight, self._coding)
-        if not is_refit:
+            coding = self._learn_columns(numbers, weight)
             limits = SearchLimits.from_parameters(self.max_seconds, self.max_models)
-            self._store_models(*search(rows, weight, limits, rng))
+            self._relations = LinearRelations(numbers, coding.is_number)
+            search = Search(coding, numbers, weight, limits, rng)
+            self._relations.check(search.numbers, search.tables[0])
+            self._store_models(search.coding, *search.run())
         self._frequent_values = {
-            j: frequent.calibrated(numbers[:, j], weight[:n_rows])
+            j: frequent.calibrated(numbers[:, j], weight)
             for j, frequent in self._frequent_values.items()
         }
-        rows, weight = sampled(rows, weight, MAX_FIT_ROWS, rng)
-        params = WARM_START_PARAMS if is_refit else REFIT_PARAMS
+        if len(numbers) > MAX_FIT_ROWS:
+            sample = rng.permutation(len(numbers))[:MAX_FIT_ROWS]
+            numbers, weight = numbers[sample], weight[sample]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.estimators_ = [
-                model.warm_started(**params).fit(rows, sample_weight=weight)
-                for model in self.estimators_
-            ]
+            if is_refit:
+                hidden = np.where(hide(numbers, rng), np.nan, numbers)
+                self.estimators_ = [
+                    member.refitted(numbers, weight, BOOTSTRAP_STEPS, hidden, rng)
+                    for member in self.estimators_
+                ]
+            else:
+                self.estimators_ = [
+                    member.trained_on(numbers, weight, REFIT_STEPS)
+                    for member in self.estimators_
+                ]
         return self
 
     def _training_rows(self, X, weight):
@@ -156,28 +153,30 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         numbers = self._numbers(X)
         if not np.isnan(numbers).all():
             numbers, weight = rows_with_entries(numbers, weight)
-        if weight is not None:  # beside prior entries and levels of weight 1
-            weight = relative_weights(weight, len(weight))
-        return _sorted(numbers, weight)
+        weight = np.ones(len(numbers)) if weight is None else weight
+        return _sorted(numbers, relative_weights(weight, len(weight)))
 
     def _learn_columns(self, numbers, weight):
-        """Learn units and transforms of the numbers, levels, limits and categories."""
+        """Learn units and levels of numbers, limits and categories; return a coding."""
         reader, columns = self.reader, self._columns
         kinds = [reader.kinds[j] for j in columns]
-        categories = [reader.categories[j] for j in columns]
-        rows = repeated(numbers, weight)
-        layout = ColumnLayout.from_kinds(kinds, categories).with_levels(rows)
-        is_number = np.array([kind == "gaussian" for kind in layout.kinds])
-        powers = PowerTransforms.from_rows(rows, is_number)
-        self._coding = TableCoding(layout, numbers, powers, weight)
+        counts = [
+            0 if kind == "gaussian" else 2 if known is None else len(known)
+            for kind, known in zip(
+                kinds, [reader.categories[j] for j in columns], strict=True
+            )
+        ]
+        coding = Coding(kinds, counts, numbers, weight)
         is_date = [DATES in reader.storage[j]["days"] for j in columns]
-        self._limits = Limits.from_rows(rows, layout.numbers, np.logical_not(is_date))
+        has_margin = np.logical_not(is_date)
+        self._limits = Limits.from_rows(numbers, weight, coding.is_number, has_margin)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
         self.categories_ = [
             None if kind is None else known
             for kind, known in zip(reader.kinds, reader.categories, strict=True)
         ]
+        return coding
 
     @property
     def limits(self):
@@ -196,16 +195,16 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self.reader.check_values(codes, column_names(X))
         return codes
 
-    def _store_models(self, trials, kept, weights, frequent):
+    def _store_models(self, coding, trials, kept, weights, frequent):
         columns = "name", "rmse", "wrong", "steps", "gain", "seconds", "outcome"
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
         table["log_prob"] = np.array(
-            [t.log_prob.mean() if len(t.log_prob) else np.nan for t in trials]
+            [np.nan if t.log_prob is None else np.nanmean(t.log_prob) for t in trials]
         )
         table["weight"] = np.zeros(len(trials))
         table["weight"][kept] = weights.log_prob.mean(axis=1)
-        self.selection_ = table
-        self.estimators_ = [trials[i].models[0] for i in kept]
+        self.selection_, self._coding = table, coding
+        self.estimators_ = [trials[i].member for i in kept]
         self.weights_, self.mean_weights_ = weights
         self._frequent_values = frequent
 
@@ -229,23 +228,37 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         mask = check_mask(mask, shape[0], column_names(X))
         mask = np.broadcast_to(mask, shape)[:, columns]
         numbers, log_prob = self._numbers(X), np.zeros(shape)
+        visible = np.where(mask, np.nan, numbers)
         is_target = mask & ~np.isnan(numbers)
-        mixture_log_prob = self._log_prob(numbers, mask, self.weights_)
-        log_prob[:, columns] = np.where(is_target, mixture_log_prob, 0.0)
+        for rows in _chunks(len(numbers)):
+            of_rows = np.zeros(mask[rows].shape)
+            asked = np.flatnonzero(is_target[rows].any(axis=0)).tolist()
+            targets, has = is_target[rows], is_target[rows].any(axis=1)
+            laws = self._laws(visible[rows][has], asked)
+            for j in asked:
+                index = targets[has, j]
+                truth = numbers[rows][has][index, j]
+                found = self._log_prob(laws, j, index, truth)
+                of_rows[np.flatnonzero(has)[index], j] = found
+            log_prob[rows.start : rows.stop, columns] = of_rows
         return log_prob
 
-    def _log_prob(self, numbers, mask, weights):
-        """Return log-probabilities of hidden entries of the modelled columns, (n, m).
+    def _laws(self, visible, columns):
+        """Return the laws of missing entries by each member, by column."""
+        return [member.laws(visible, columns) for member in self.estimators_]
 
-        They are arbitrary where entries are not hidden.
-        """
-        rows = CodedRows(numbers, self._coding)
-        mask = np.broadcast_to(mask, numbers.shape)
-        log_probs = [
-            model.conditional_log_prob(rows, mask) for model in self.estimators_
-        ]
-        mixture_log_prob = mixed(np.stack(log_probs), weights[:, None])
-        return np.minimum(mixture_log_prob, self._coding.largest_log_density)
+    def _log_prob(self, laws, j, index, truth):
+        """Return log-probabilities of what is true of column j in some rows."""
+        found = []
+        for of in laws:
+            if j not in of:
+                found.append(np.full(len(truth), -np.inf))
+            elif self._coding.is_number[j]:
+                law = of[j].rows(index)
+                found.append(number_log_prob(self._coding, law, j, truth))
+            else:
+                found.append(np.log(of[j][index, truth.astype(int)]))
+        return mixed(np.stack(found), self.weights_[:, j])
 
     def impute(
         self,
@@ -267,8 +280,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         random_state : int, RandomState instance or None, default=None
             Determines the draws. None takes the estimator's own.
         bounds : tuple of ndarray, default=None
-            Least and largest numbers to fill in, in each column, (n_features,), or in
-            each entry, (n_samples, n_features); NaN for the limits of what was seen.
+            Least and largest numbers to fill in, in each column, (n_features,); NaN for
+            the limits of what was seen.
 
         Returns
         -------
@@ -285,16 +298,16 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if has_gaps.any():
             if bounds is None:
                 bounds = np.full((2, codes.shape[1]), np.nan)
-            low, high = (bound[..., columns] for bound in bounds)
-            limits = self._limits.with_bounds(low, high).rows(has_gaps)
+            low, high = (bound[columns] for bound in bounds)
+            limits = self._limits.with_bounds(low, high)
+            is_bound = np.isfinite(low) | np.isfinite(high)
             if method == "mean":
-                is_bound = np.isfinite(low) | np.isfinite(high)
-                is_bound = np.broadcast_to(is_bound, gaps.shape)[has_gaps]
                 filled[has_gaps] = self._expected(numbers[has_gaps], limits, is_bound)
             else:
                 state = self.random_state if random_state is None else random_state
                 rng = np.random.default_rng(spawn_seeds(state, 1)[0])
-                filled[has_gaps] = self._drawn_within(numbers[has_gaps], limits, rng)
+                how = limits, is_bound, rng
+                filled[has_gaps] = self._drawn_within(numbers[has_gaps], *how)
         complete = codes.copy()
         complete[:, columns] = np.where(gaps, filled, numbers)
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
@@ -302,69 +315,123 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def _expected(self, numbers, limits, is_bound):
         """Fill rows in by expectations within limits.
 
-        is_bound : entries whose limits a user set, bool, (n, m).
+        is_bound : columns whose limits a user set, bool, (m,).
         """
-        filled, model = self._mixture_means(numbers), self._conditionals()
-        return limits.clip(expect_within(model, numbers, filled, limits, is_bound))
+        filled, coding = numbers.copy(), self._coding
+        for chunk in _chunks(len(numbers)):
+            rows = numbers[chunk]
+            asked = np.flatnonzero(np.isnan(rows).any(axis=0)).tolist()
+            laws = self._laws(rows, asked)
+            for j in asked:
+                gaps = np.flatnonzero(np.isnan(rows[:, j]))
+                if not coding.is_number[j]:
+                    probs = self._probs(laws, j, gaps, self.weights_[:, j])
+                    found = codes_of(probs, coding.is_ordered[j])
+                elif is_bound[j]:
+                    found = self._mean_within(laws, j, gaps, limits)
+                else:
+                    found = self._mean(laws, j, gaps, limits)
+                filled[chunk.start + gaps, j] = found
+        determined = self._relations.determined(numbers)
+        return np.where(np.isnan(determined), filled, limits.clip(determined))
 
-    def _mixture_means(self, numbers):
-        """Fill rows in by expectations, whatever the limits are."""
-        filled = numbers.copy()
-        weights = ModelWeights(self.weights_, self.mean_weights_)
-        n_outputs = np.maximum(self._coding.layout.n_categories, 1).sum()
-        row_entries = len(self.estimators_) * int(n_outputs)
-        for chunk in chunk_slices(len(numbers), row_entries, CHUNK_ENTRIES):
-            rows = CodedRows(numbers[chunk], self._coding)
-            filled[chunk] = expected(self.estimators_, weights, rows)
-        return filled
-
-    def _drawn_within(self, numbers, limits, rng):
-        """Draw the missing entries of rows within limits."""
-        model, drawn = self._conditionals(rng), self._drawn(numbers, rng)
-        drawn = draw_within(model, numbers, drawn, limits.of_draws(), rng)
-        return limits.nearest_existing(drawn)
-
-    def _conditionals(self, rng=None):
-        """Return conditionals of rows, whatever their indices are."""
-        return Conditionals(
-            lambda rows, index: self._drawn(rows, rng),
-            lambda rows, index, mask: self._log_prob(rows, mask, self._draw_weights()),
-            dict(self._coding.layout.values),
+    def _mean(self, laws, j, rows, limits):
+        """Return the expected numbers of column j by the weights of means."""
+        return sum(
+            weight * of[j].rows(rows).expected(limits.low[j], limits.high[j])
+            for weight, of in zip(self.mean_weights_[:, j], laws, strict=True)
+            if weight > 0
         )
 
-    def _drawn(self, numbers, rng):
-        """Draw the missing entries of rows; each from one of the models, by weights.
+    def _mean_within(self, laws, j, rows, limits):
+        """Return the means of the truncated law of column j."""
+        low, high = limits.low[j], limits.high[j]
+        if j in self._coding.levels:
+            probs = self._level_probs(laws, j, rows, low, high)
+            return probs @ self._coding.levels[j]
+        log_masses, means = [], []
+        for weight, of in zip(self._draw_weights()[:, j], laws, strict=True):
+            if weight > 0:
+                log_mass, mean = of[j].rows(rows).truncated(low, high)
+                log_masses.append(np.log(weight) + logsumexp(log_mass, axis=1))
+                means.append(mean)
+        return (softmax(np.stack(log_masses), axis=0) * means).sum(axis=0)
 
-        Entries of a row that are drawn from the same model are drawn together, and
-        models draw in turn, given what is drawn already. One uniform number for each
-        row chooses the models of its entries, so that they are the same model if
-        weights do not differ between columns.
-        """
-        weights = self._draw_weights().T
-        model_of_entry = drawn_codes(weights, rng.random((len(numbers), 1, 1)))
-        drawn = self._with_frequent_values(numbers, rng)
-        gaps = np.isnan(drawn)
-        for k in rng.permutation(len(self.estimators_)):
-            entries = gaps & (model_of_entry == k)
-            is_drawn = entries.any(axis=1)
-            if is_drawn.any():
-                seed = seed_from(rng)
-                rows_to_draw = CodedRows(drawn[is_drawn], self._coding)
-                drawn_rows = self.estimators_[k].draw(rows_to_draw, random_state=seed)
-                drawn[is_drawn] = np.where(
-                    entries[is_drawn], drawn_rows, drawn[is_drawn]
-                )
-        return drawn
+    def _probs(self, laws, j, rows, weights):
+        """Return probabilities of the categories of column j, (n, C)."""
+        return sum(
+            weight * of[j][rows]
+            for weight, of in zip(weights, laws, strict=True)
+            if j in of and weight > 0
+        )
 
-    def _with_frequent_values(self, numbers, rng):
-        """Return rows in which gaps are drawn of columns with a frequent value."""
-        drawn = numbers.copy()
-        for j, frequent in self._frequent_values.items():
-            index = np.flatnonzero(np.isnan(drawn[:, j]))
-            if len(index):
-                expected_numbers = self._mixture_means(drawn[index])[:, j]
-                drawn[index, j] = frequent.draw(expected_numbers, rng)
-        return drawn
+    def _level_probs(self, laws, j, rows, low, high):
+        """Return probabilities of the levels of column j within limits, (n, L)."""
+        levels = self._coding.levels[j]
+        edges = (levels[1:] + levels[:-1]) / 2
+        probs = sum(
+            weight * of[j].rows(rows).cell_probs(edges)
+            for weight, of in zip(self._draw_weights()[:, j], laws, strict=True)
+            if weight > 0
+        )
+        is_within = (levels >= low) & (levels <= high)
+        if is_within.any():
+            probs = np.where(is_within, probs, 0.0)
+        return probs / probs.sum(axis=1, keepdims=True)
+
+    def _drawn_within(self, numbers, limits, is_bound, rng):
+        """Draw the missing entries of rows within limits."""
+        draws, weights = limits.of_draws(), self._draw_weights()
+        order = rng.permutation(numbers.shape[1]).tolist()
+        order = sorted(order, key=lambda j: not is_bound[j])
+
+        def draw(rows, index, j):
+            return np.concatenate(
+                [
+                    self._drawn(rows[chunk], j, weights[:, j], limits, draws, rng)
+                    for chunk in _chunks(len(rows))
+                ]
+            )
+
+        return limits.nearest_existing(drawn_in_turn(numbers, order, draw))
+
+    def _drawn(self, rows, j, weights, limits, draws, rng):
+        """Draw column j, which is missing in rows, given their other entries."""
+        laws, every = self._laws(rows, [j]), slice(None)
+        if not self._coding.is_number[j]:
+            probs = self._probs(laws, j, every, weights)
+            return drawn_codes(probs, rng.random((len(rows), 1)))
+        low, high = draws.low[j], draws.high[j]
+        determined = self._relations.determined(rows)[:, j]
+        if j in self._frequent_values:
+            expected = self._mean(laws, j, every, limits)
+            drawn = self._frequent_values[j].draw(expected, rng)
+            again = np.flatnonzero((drawn < low) | (drawn > high))
+        else:
+            drawn, again = np.empty(len(rows)), np.arange(len(rows))
+        if not len(again):
+            pass
+        elif j in self._coding.levels:
+            probs = self._level_probs(laws, j, again, limits.low[j], limits.high[j])
+            codes = drawn_codes(probs, rng.random((len(again), 1)))
+            drawn[again] = self._coding.levels[j][codes]
+        else:
+            parts = [
+                (weight, of[j].rows(again))
+                for weight, of in zip(weights, laws, strict=True)
+                if weight > 0
+            ]
+            masses = [
+                np.log(w) + logsumexp(law.truncated(low, high)[0], axis=1)
+                for w, law in parts
+            ]
+            shares = softmax(np.column_stack(masses), axis=1)
+            k = drawn_codes(shares, rng.random((len(again), 1)))
+            for i, (_, law) in enumerate(parts):
+                here = np.flatnonzero(k == i)
+                drawn[again[here]] = law.rows(here).draw(low, high, rng)
+        drawn = np.where(np.isnan(determined), drawn, determined)
+        return limits.nearest_existing_of(j, drawn)
 
     def _draw_weights(self):
         """Return weights of the models in draws, (n_models, m).
@@ -387,6 +454,12 @@ def _in_order(columns, names):
 
 def _sorted(rows, weight):
     """Return rows in the order of their values, so that their order is of no effect."""
-    keys = rows.T[::-1] if weight is None else [weight, *rows.T[::-1]]
-    order = np.lexsort(keys)
-    return rows[order], None if weight is None else weight[order]
+    order = np.lexsort([weight, *rows.T[::-1]])
+    return rows[order], weight[order]
+
+
+def _chunks(n_rows):
+    return [
+        slice(start, min(start + CHUNK_ROWS, n_rows))
+        for start in range(0, n_rows, CHUNK_ROWS)
+    ]

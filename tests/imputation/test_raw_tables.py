@@ -153,9 +153,6 @@ def test_dates_are_predicted_from_other_columns_and_rounded_as_those_seen():
     assert (filled["day"].dt.normalize() == filled["day"]).all()
     assert (filled["wait"] - whole["wait"]).abs().max() < pd.Timedelta(10, "h")
     assert (filled["wait"].dt.round("h") == filled["wait"]).all()
-    shifted = MPTImputer(random_state=0, delta={"day": 7}).fit_transform(frame)
-    gone = frame["day"].isna()
-    assert set(shifted["day"][gone] - filled["day"][gone]) == {pd.Timedelta(7, "D")}
 
 
 @pytest.mark.parametrize("names", [[3, 1], [True, False], [("a", 1), ("a", 2)], "aa"])
@@ -351,14 +348,17 @@ def test_all_problems_are_in_one_message_and_the_fitted_imputer_stays():
     frame = table(word=np.where(Z > 0, "a", "b"))
     fitted = imputer().fit(frame)
     before = fitted.transform(frame)
-    fitted.set_params(likelihood={"q": "gaussian"}, delta={True: 5}, min_value={"r": 3})
-    match = "likelihood names a column 'q'.*delta names a column True.*min_value names"
+    fitted.set_params(likelihood={"q": "gaussian"}, max_value={True: 5})
+    match = "likelihood names a column 'q'.*max_value names a column True"
     with pytest.raises(ValueError, match=match):
         fitted.fit(frame)
-    fitted.set_params(likelihood="from_dtype", delta=None, min_value=None)
+    fitted.set_params(likelihood="from_dtype", max_value=None)
     pd.testing.assert_frame_equal(fitted.transform(frame), before)
     for bad, match in (
-        ({"delta": {"word": 1.0}}, "delta of column 'word': the column holds no num"),
+        (
+            {"min_value": {"word": 1.0}},
+            "min_value of column 'word': the column holds no num",
+        ),
         ({"min_value": 3, "max_value": 1}, r"min_value 3.0 is above max_value 1.0 in"),
         ({"max_value": [1.0, 2.0]}, "max_value must have a number for each of 3 col"),
         ({"min_value": "a"}, "min_value must be a finite number, got 'a'"),
@@ -455,8 +455,9 @@ def test_integers_beyond_64_bits_are_filled_in():
     frame = table(n=given, place=np.arange(N))
     filled = imputer().fit_transform(frame)["n"]
     assert all(isinstance(value, int) for value in filled)
-    seen = given.dropna()
-    assert all(min(seen) <= value <= max(seen) for value in filled)
+    # a line, which goes on a little outside of what was seen
+    error = [abs(value - n) / 10**18 for value, n in zip(filled, whole, strict=True)]
+    assert max(error) < 0.1
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars", "array"])
