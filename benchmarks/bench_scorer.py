@@ -9,8 +9,7 @@ Parts:
   of nested brackets, trained at all mask rates and at 15 %, and of the ALBERT of
   rxnmapper on reactions of 20 to 40 tokens, where it is installed
   (``pip install --no-deps rxnmapper==0.4.3``), which was trained at 15 %.
-- ``sizes``: the time of a vocabulary projection by the number of columns that are
-  computed at a time, and that of small batches of tokens, in shares of a large one.
+- ``sizes``: the time of small batches of tokens, in shares of that of a large one.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -97,24 +96,7 @@ def make_texts(n_texts, shortest, longest, seed=0):
 
 
 def bench_sizes(quick):
-    n_vocabulary, n_repeats = N_VOCABULARY, 2 if quick else 5
-    states, bias = torch.randn(206, 768), torch.randn(n_vocabulary)
-    weight = torch.randn(n_vocabulary, 768)
-
-    def project(n_columns):
-        product = states.new_empty(len(states), n_vocabulary)
-        for start in range(0, n_vocabulary, n_columns):
-            part = slice(start, start + n_columns)
-            product[:, part] = torch.nn.functional.linear(
-                states, weight[part], bias[part]
-            )
-
-    columns = [128, 256, 512, 1024, 4096, n_vocabulary]
-    times, _ = fastest([partial(project, number) for number in columns], n_repeats)
-    rows = [
-        [f"{n}", f"{t / times[-1]:.2f}"] for n, t in zip(columns, times, strict=True)
-    ]
-    print_table("sizes: 206 states of width 768", "columns|time", rows)
+    n_repeats = 2 if quick else 5
     rows, counts = [], (64, 1, 2, 4, 8)
     for n_layers, width in ((6, 256), (12, 384))[: 1 if quick else 2]:
         model = make_model(n_layers, width).bert

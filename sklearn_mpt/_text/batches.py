@@ -16,7 +16,7 @@ from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, NotFiniteError, TokenBa
 from sklearn_mpt._text.masks import NO_SCORES
 
 # Fraction of a batch that takes more time for each token, so that padding fills it up:
-# "Texts: sizes of products and batches" in benchmarks/RESULTS.rst.
+# "Texts: sizes of batches" in benchmarks/RESULTS.rst.
 ALMOST_EMPTY = 1 / 16
 # Batches in a block, which is what a worker scores at a time. The last batch of a block
 # is half full on average.

@@ -10,8 +10,6 @@ from itertools import chain
 
 import numpy as np
 import torch
-from torch.nn.functional import linear
-from torch.overrides import TorchFunctionMode
 
 LOADED = threading.Lock()  # makes the threads of a worker process load a model once
 OVERFLOW_ADVICE = (
@@ -19,9 +17,6 @@ OVERFLOW_ADVICE = (
 )
 # Of logits computed at a time: arrays of 32 MB and more take new pages each time.
 LOGIT_BYTES = 3 * 2**23
-# Columns of a wide product that are computed at a time on a CPU: "Texts: sizes of
-# products and batches" in benchmarks/RESULTS.rst has times.
-N_COLUMNS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +101,7 @@ class MaskedLM:
             parts = batch.split(limit)
             return torch.cat([self.log_prob(part, pick) for part in parts])
         try:
-            with torch.autocast(self.device.type, enabled=False), WideProducts():
+            with torch.autocast(self.device.type, enabled=False):
                 return self._forward(batch, pick or pick_label)
         except (RuntimeError, MemoryError) as error:
             if len(batch) == 1 or not _is_out_of_memory(error):
@@ -143,31 +138,6 @@ class MaskedLM:
             states.split(self._logit_rows), labels.split(self._logit_rows), strict=True
         )
         return torch.cat([pick(head(self.model, s), part) for s, part in parts])
-
-
-class WideProducts(TorchFunctionMode):
-    """Compute linear layers that are wide, as the vocabulary, block by block on a CPU.
-
-    This is faster than one product with 30,000 columns, because the result of a block
-    stays in the cache. The results are the same.
-    """
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        chosen = _linear if function is linear else function
-        return chosen(*args, **(kwargs or {}))
-
-
-def _linear(input, weight, bias=None):
-    """Compute what `torch.nn.functional.linear` does; its arguments have its names."""
-    is_single = input.dtype == weight.dtype == torch.float32
-    if not is_single or input.device.type != "cpu" or len(weight) < 8 * N_COLUMNS:
-        return linear(input, weight, bias)
-    product = input.new_empty((*input.shape[:-1], len(weight)))
-    for start in range(0, len(weight), N_COLUMNS):
-        part = slice(start, start + N_COLUMNS)
-        bias_part = None if bias is None else bias[part]
-        product[..., part] = linear(input, weight[part], bias_part)
-    return product
 
 
 @lru_cache(maxsize=1)
@@ -287,14 +257,6 @@ def check_finite_weights(model):
                 )
 
 
-def _check_predictions(log_prob, model):
-    if log_prob.isnan().any():
-        raise NotFiniteError(
-            f"model must make finite predictions, but those of this "
-            f"{type(model).__name__} are NaN. {OVERFLOW_ADVICE}"
-        )
-
-
 def probe(language_model, tokenizer):
     """Test two ways to save work; return whether each gives the results of a full pass.
 
@@ -315,9 +277,13 @@ def probe(language_model, tokenizer):
     dtype = next(language_model.model.parameters()).dtype
     full_pass = replace(language_model, gathered=False)
     full = full_pass.log_prob(batch)
-    _check_predictions(full, language_model.model)
+    name = type(language_model.model).__name__
+    if full.isnan().any():
+        raise NotFiniteError(
+            f"model must make finite predictions, but those of this {name} are NaN. "
+            f"{OVERFLOW_ADVICE}"
+        )
     if not _close(full, full_pass.log_prob(batch), dtype):
-        name = type(language_model.model).__name__
         raise ValueError(f"model must predict the same each time; {name} does not.")
     can_pad = "attention_mask" in inputs and _close(
         full[2:], full_pass.log_prob(alone), dtype, power=2 / 3

@@ -169,17 +169,3 @@ def test_on_a_gpu():
     )
     assert gpu.uses_gathered_head_
     assert_allclose(gpu.score_samples(TEXTS), cpu.score_samples(TEXTS), rtol=1e-4)
-
-
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_wide_linear_layers_give_the_same_in_blocks(with_bias):
-    generator = torch.Generator().manual_seed(0)
-    rows, weight, bias = (
-        torch.randn(shape, generator=generator)
-        for shape in [(2, 3, 4), (_masked_lm.N_COLUMNS * 9 + 5, 4), (4613,)]
-    )
-    given = {"weight": weight, "bias": bias if with_bias else None}
-    expected = torch.nn.functional.linear(rows, **given)
-    with _masked_lm.WideProducts():
-        found = torch.nn.functional.linear(rows, **given)
-    assert_allclose(found, expected, atol=1e-6)
