@@ -281,7 +281,7 @@ def test_a_pickle_holds_the_model_of_fit_not_of_parameters_set_later(folder):
 
 def test_files_are_hashed_when_something_is_pickled_not_before(folder, monkeypatch):
     hashed = []
-    digest = "sklearn_mpt._text.sources.digest_of"
+    digest = "sklearn_mpt._text.loading.digest_of"
     monkeypatch.setattr(digest, lambda *args: hashed.append(args) or "digest")
     scorer = fitted(folder)
     repr(scorer)
