@@ -163,7 +163,8 @@ def tokenize(tokenizer, texts, input_names):
             for name in encoded
             if name in input_names
         }
-        is_fixed, words, offsets = map(np.array, of_row)
+        dtypes = bool, int, int  # also of a text without tokens
+        is_fixed, words, offsets = map(np.array, of_row, dtypes)
         is_maskable = ~(is_fixed | np.isin(inputs["input_ids"], special))
         positions = np.flatnonzero(is_maskable)
         windows.append(
@@ -191,7 +192,8 @@ def _encode(tokenizer, columns):
         for row in rows
     ]
     words = [[-1 if w is None else w for w in encoded.word_ids(row)] for row in rows]
-    return encoded, is_fixed, words, encoded["offset_mapping"]
+    offsets = [np.reshape(row, (-1, 2)) for row in encoded["offset_mapping"]]
+    return encoded, is_fixed, words, offsets
 
 
 def _encode_slowly(tokenizer, columns):

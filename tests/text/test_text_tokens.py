@@ -401,3 +401,21 @@ def test_the_curve_of_texts_shows_a_summary_of_itself():
     curve = mpt_curve(MPTScorer(make_model().eval(), make_tokenizer()).fit(), TEXTS)
     summary = f"<TextCurve of 99 mask sizes, 1 to 99 of 100: lml={curve.lml:.6g} "
     assert repr(curve).startswith(summary)
+
+
+@pytest.mark.parametrize("make", [make_tokenizer, make_letter_tokenizer])
+def test_a_frame_of_tokens_has_a_row_for_each(make):
+    scorer = MPTScorer(make_model(), make(), method="pll").fit()
+    texts = [*(TEXTS if make is make_tokenizer else ["a b c", "c"]), ""]
+    frame = scorer.token_scores(texts, as_frame=True)
+    parts = scorer.token_scores(texts)
+    assert frame["token"].tolist() == [t for part in parts for t in part.tokens]
+    sums = frame.groupby("text")["log_prob"].sum()
+    assert_allclose(sums, scorer.score_samples(texts[:-1]), rtol=1e-6)
+    cut = [texts[row.text][row.start : row.end] for row in frame.itertuples()]
+    assert cut[0] == texts[0].split()[0]
+    for column in ("start", "end", "word"):
+        assert np.issubdtype(frame[column].dtype, np.integer)
+    nothing = scorer.token_scores([""], as_frame=True)
+    assert list(nothing) == list(frame)
+    assert nothing.empty
