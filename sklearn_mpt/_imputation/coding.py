@@ -151,7 +151,9 @@ class Coding:
                 self._add_category(j, frequencies)
                 blocks.append(self.codes[j].shape[1])
         ends = np.cumsum(blocks)
-        self.blocks = [slice(e - b, e) for e, b in zip(ends, blocks, strict=True)]
+        self.blocks = [
+            slice(int(e - b), int(e)) for e, b in zip(ends, blocks, strict=True)
+        ]
         self.width = int(ends[-1])
 
     def _add_number(self, j, numbers, weight):

@@ -300,7 +300,10 @@ class Search:
             entries = np.isin(self.columns, tried)
             if not entries.any():
                 continue
-            members = [self._fit_trees(m, tried, seed) for m in range(len(self.tables))]
+            columns = tried.tolist()
+            members = [
+                self._fit_trees(m, columns, seed) for m in range(len(self.tables))
+            ]
             if self._gain_of_trees(self._scored("trees", members), tried, entries):
                 gaining += group.tolist()
                 few.append(members)

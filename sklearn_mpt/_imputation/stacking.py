@@ -44,8 +44,7 @@ from sklearn_mpt._tables.reader import TableReader
 REFIT_STEPS, BOOTSTRAP_STEPS = 4, 10
 CHUNK_ROWS = 4000  # whose laws are computed together
 # Rows to which the chosen models are fitted; of longer tables, a sample. Errors of
-# estimates are below 1% of a standard deviation then. What fewer cost is in
-# benchmarks/RESULTS.rst, "Imputation: rules of the choice of models".
+# estimates are below 1% of a standard deviation then.
 MAX_FIT_ROWS = 20_000
 
 
