@@ -9,9 +9,7 @@ choices and its fit:
 - ``spline flow``: a neural spline flow of zuko, stopped by validation rows;
 - ``mixture``, ``deep``, ``autoencoder``: `MPTMixture` with components by BIC,
   `MPTDeepVAE` and `MPTMaskedAutoencoder`, with as many epochs as there is time for;
-- ``deep, powers``: the deep model of power transforms, in the units of the rows;
-- ``deep, auto``: the deep model with ``likelihood="auto"``, of tables whose columns it
-  takes as Gaussian, lognormal or gamma.
+- ``deep, powers``: the deep model of power transforms, in the units of the rows.
 
 Numbers are in standard deviations of the training rows. The first three take codes and
 counts with uniform noise added, so that their density is a lower bound of the
@@ -230,22 +228,6 @@ def deep_powers(split, seconds):
     return table.lml[table.names.index("powers")]
 
 
-def deep_auto(split, seconds):
-    """Lognormal and gamma columns need positive numbers, in the units of the rows."""
-    if split.kinds != "gaussian":
-        return np.array([np.nan])
-
-    def make(max_iter):
-        how = {"likelihood": "auto", "random_state": split.seed}
-        return MPTDeepVAE(2, max_iter=max_iter, **how)
-
-    train, test = split.rows
-    model = within(make, train, seconds)
-    if set(model.likelihoods_) - {"gaussian", "lognormal", "gamma"}:
-        return np.array([np.nan])
-    return model.score_samples(test) + split.log_scale_of_rows
-
-
 def autoencoder(split, seconds):
     def make(max_iter):
         how = {"likelihood": split.kinds, "random_state": split.seed}
@@ -261,7 +243,6 @@ MODELS = {
     "mixture": ours_mixture,
     "deep": deep,
     "deep, powers": deep_powers,
-    "deep, auto": deep_auto,
     "autoencoder": autoencoder,
 }
 

@@ -14,7 +14,7 @@ def all_kinds(model=MPTDeepVAE):
     except ValueError as error:
         allowed = str(error).partition(", got ")[0]
     names = re.findall(r"'(\w+)'", allowed)
-    return [name for name in names if name not in ("from_dtype", "auto")]
+    return [name for name in names if name != "from_dtype"]
 
 
 KINDS = all_kinds()

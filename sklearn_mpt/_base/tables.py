@@ -30,7 +30,6 @@ from sklearn_mpt._likelihoods import (
 )
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.kinds import (
-    AUTO,
     FROM_DTYPE,
     ColumnErrors,
     kinds_of,
@@ -162,7 +161,7 @@ class TableMPT(BaseMPT):
     def _warn_of_strings(self, X):
         """Warn of strings that look like numbers, and became categories by dtype."""
         kinds = requested_kinds(self.likelihood, column_names(X), self._kinds_taken)
-        chosen = [j for j, kind in enumerate(kinds) if kind in (FROM_DTYPE, AUTO)]
+        chosen = [j for j, kind in enumerate(kinds) if kind == FROM_DTYPE]
         hints = looks_of_strings(X, self._reader, {}, chosen)
         if hints:
             warn_caller(" ".join(hints))

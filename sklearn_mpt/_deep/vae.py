@@ -70,10 +70,10 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     likelihood : str, sequence of str or dict, default="gaussian"
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
         booleans), "categorical", "ordinal", "partial_credit", "poisson" (counts),
-        "negative_binomial", "lognormal", "gamma" or "zero_lognormal". One name for all
-        columns, one for each, a dict, "from_dtype" or "auto", as in `MPTLinearVAE`; or
-        an instance for all columns. If all columns are Gaussian, they share one noise
-        variance and one unit: standardise columns of several units.
+        "negative_binomial" or "lognormal". One name for all columns, one for each, a
+        dict or "from_dtype", as in `MPTLinearVAE`; or an instance for all columns.
+        If all columns are Gaussian, they share one noise variance and one unit:
+        standardise columns of several units.
     decoder : torch.nn.Module or callable, default=None
         A decoder of one's own, or a function of the numbers of inputs and outputs that
         returns one: see the guide. None is a fully connected net.

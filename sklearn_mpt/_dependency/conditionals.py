@@ -229,44 +229,9 @@ class ForestConditional(NumberConditional):
         return np.where(is_value, self.family.inverse_target(value), drawn)
 
 
-class AmountConditional(ColumnConditional):
-    """Zero with some probability, or a positive amount."""
-
-    def __init__(self, predictors, learned, marginal_weight):
-        super().__init__(predictors, learned, marginal_weight)
-        n_signs = int(learned["has_both_signs"])
-        self.sign = CategoryConditional(
-            predictors[:n_signs], learned["sign"], marginal_weight
-        )
-        self.amount = number_conditional(
-            predictors[n_signs:], learned["amount"], marginal_weight
-        )
-
-    def log_prob(self, inputs, x):
-        log_prob = self.sign.log_prob(inputs, x > 0)
-        is_positive = x > 0
-        if is_positive.any():
-            log_prob[is_positive] += self.amount.log_prob(
-                inputs.take(is_positive), x[is_positive]
-            )
-        return log_prob
-
-    def mean(self, inputs):
-        return self.sign.prob(inputs)[:, 1] * self.amount.mean(inputs)
-
-    def draw(self, inputs, uniform):
-        zero = self.sign.prob(inputs)[:, 0]
-        rest = (uniform[:, 0] - zero) / (1 - zero)
-        rest = np.clip(rest, 0, 1 - np.finfo(float).eps)  # the quantile is finite
-        amount = self.amount.draw(inputs, np.stack([rest, uniform[:, 1]], 1))
-        return np.where(uniform[:, 0] < zero, 0.0, amount)
-
-
 def conditional_of(predictors, learned, marginal_weight):
     """Return the conditional of a column from what was learned of it."""
     kind = learned["kind"]
-    if kind == "zero_lognormal":
-        return AmountConditional(predictors, learned, marginal_weight)
     if kind in FAMILIES:
         return number_conditional(predictors, learned, marginal_weight)
     return CategoryConditional(predictors, learned, marginal_weight)

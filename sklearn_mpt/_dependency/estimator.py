@@ -17,7 +17,6 @@ from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, warn_constant
 from sklearn_mpt._dependency.density import NetworkDensity
-from sklearn_mpt._dependency.families import FAMILIES_WITH_UNITS
 from sklearn_mpt._dependency.packing import packed, unpacked
 from sklearn_mpt._dependency.predictors import is_forest
 from sklearn_mpt._dependency.relevance import most_related
@@ -68,7 +67,7 @@ class MPTDependencyNetwork(TableMPT):
     likelihood : str, sequence of str or dict, default="from_dtype"
         Kinds of the columns: "gaussian" (numbers), "bernoulli" (0 and 1, or booleans),
         "categorical", "ordinal", "partial_credit", "poisson" (counts),
-        "negative_binomial", "lognormal", "gamma" or "zero_lognormal". "from_dtype"
+        "negative_binomial" or "lognormal". "from_dtype"
         takes the columns of an array as numbers. See `MPTLinearVAE`.
     mask_rate : "uniform", float or int, default="uniform"
         How many columns are hidden in training. "uniform" trains on each row as it is,
@@ -107,8 +106,7 @@ class MPTDependencyNetwork(TableMPT):
     Attributes
     ----------
     estimators_ : list of list of estimators
-        Fitted predictors of each column. There are none for a column with one value,
-        and a classifier and a regressor for "zero_lognormal".
+        Fitted predictors of each column: one, or none for a column with one value.
     inputs_ : list of int ndarray
         The columns that the predictors of each column read.
     orders_ : ndarray of shape (n_orders, n_features)
@@ -323,7 +321,7 @@ def _set_units_of_amounts(scale, kinds, X, weight):
 
     Trees have variances in single precision, which holds few orders of magnitude.
     """
-    columns = [j for j, kind in enumerate(kinds) if kind in FAMILIES_WITH_UNITS]
+    columns = [j for j, kind in enumerate(kinds) if kind == "lognormal"]
     scale[columns] = column_moments(X[:, columns].astype(np.float64), weight)[0]
 
 

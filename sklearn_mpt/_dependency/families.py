@@ -95,14 +95,6 @@ class LognormalResiduals(NormalResiduals):
         return -np.log(x)
 
 
-class GammaResiduals(ResidualFamily):
-    kind = "gamma"
-    is_positive = True
-
-    def location_and_dispersion(self, mean, variance):
-        return np.log(mean), variance / mean**2
-
-
 class PoissonResiduals(ResidualFamily):
     kind = "poisson"
     is_positive = True
@@ -125,15 +117,11 @@ FAMILIES: dict[str, ResidualFamily] = {
     for family in (
         NormalResiduals(),
         LognormalResiduals(),
-        GammaResiduals(),
         PoissonResiduals(),
         NegativeBinomialResiduals(),
     )
 }
 """Families by the kinds of columns."""
-
-FAMILIES_WITH_UNITS = ("gamma", "lognormal")
-"""Kinds whose entries all have a density, and are modelled in units of their mean."""
 
 WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
     "poisson": FAMILIES["negative_binomial"]

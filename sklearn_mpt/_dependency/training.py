@@ -136,8 +136,6 @@ def fit_column(rows, weight, column, read, columns, settings, seed):
         ),
     )
     fit = _ColumnFit(copies, weight, settings, settings.names[column], rng)
-    if kind == "zero_lognormal":
-        return fit.amounts(x)
     if kind in FAMILIES:
         return fit.numbers(x, kind)
     return fit.categories(x, kind, columns.n_categories[column])
@@ -248,21 +246,6 @@ class _ColumnFit(NamedTuple):
         return {
             "shape_weights": weights,
             "values": None if values is None else values.arrays(),
-        }
-
-    def amounts(self, x):
-        positive = x > 0
-        sign_predictors, sign = self.categories(positive.astype(float), "bernoulli")
-        positive_fit = self._replace(
-            copies=self.copies.take(positive),
-            weight=None if self.weight is None else self.weight[positive],
-        )
-        amount_predictors, amount = positive_fit.numbers(x[positive], "lognormal")
-        return [*sign_predictors, *amount_predictors], {
-            "kind": "zero_lognormal",
-            "sign": sign,
-            "amount": amount,
-            "has_both_signs": len(sign_predictors) > 0,
         }
 
     def _fitted(self, y, is_classifier, subset=slice(None)):

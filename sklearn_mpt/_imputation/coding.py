@@ -14,7 +14,7 @@ from sklearn_mpt._imputation.limits import decimal_step
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._numbers import ROUNDING
-from sklearn_mpt._tables.kinds_of_values import MAX_LEVELS, ROWS_PER_LEVEL
+from sklearn_mpt._tables.kinds import MAX_LEVELS, ROWS_PER_LEVEL
 
 # Standard deviation of equal numbers, relative to them, by rounding errors of sums.
 MIN_SPREAD = 1e-12

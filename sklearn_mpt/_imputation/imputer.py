@@ -98,8 +98,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         "categorical", "ordinal" and "partial_credit". With "from_dtype", dtypes
         determine the kinds: booleans; strings and categories; ordered categories;
         numbers, among them objects that are all numbers, dates and time differences.
-        Arrays of floats hold numbers. "auto" also takes numbers 0 and 1 as "bernoulli",
-        and whole numbers with few values as "ordinal" if that describes them better.
+        Arrays of floats hold numbers.
     min_value, max_value : float, dict or array-like, default=None
         Bounds of the numbers that are filled in: one for all columns of numbers, or one
         for each column, of shape (n_features,), or a dict or Series from columns, by

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._tables.kinds_of_values import step_of
+from sklearn_mpt._tables.kinds import step_of
 
 MAX_DECIMALS = 6  # numbers with more are on no grid
 REACH = 10.0  # standard deviations outside of what was seen where models have mass

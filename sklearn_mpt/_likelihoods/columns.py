@@ -9,7 +9,6 @@ import torch
 from sklearn_mpt._likelihoods.base import ColumnUnits, Likelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
-from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._likelihoods.interval import Interval
 from sklearn_mpt._likelihoods.levels import Levels
@@ -18,7 +17,6 @@ from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
 from sklearn_mpt._likelihoods.ordinal import Ordinal
 from sklearn_mpt._likelihoods.partial_credit import PartialCredit
 from sklearn_mpt._likelihoods.poisson import Poisson
-from sklearn_mpt._likelihoods.zero_lognormal import ZeroLognormal
 
 LIKELIHOODS = {
     "gaussian": Gaussian,
@@ -29,8 +27,6 @@ LIKELIHOODS = {
     "poisson": Poisson,
     "negative_binomial": NegativeBinomial,
     "lognormal": Lognormal,
-    "gamma": Gamma,
-    "zero_lognormal": ZeroLognormal,
     "interval": Interval,
 }
 """Kinds of features by their names."""

@@ -1,17 +1,35 @@
 """Positive amounts whose logarithms have Gaussian noise; their locations are means."""
 
+import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.amounts import (
-    Amounts,
-    amounts_of,
-    log_moments,
-    log_of,
+from sklearn_mpt._likelihoods.amounts import amounts_of
+from sklearn_mpt._likelihoods.base import (
+    DispersionLikelihood,
+    check_values,
+    column_moments,
 )
-from sklearn_mpt._likelihoods.gaussian import normal_log_prob, normal_pairs
+from sklearn_mpt._likelihoods.gaussian import (
+    EQUAL_ROUNDING_ERRORS,
+    normal_log_prob,
+    normal_pairs,
+)
+
+# Least variance of a logarithm: a rounding error of single precision.
+DISPERSION_FLOOR = 1e-7
 
 
-class Lognormal(Amounts):
+def log_of(X):
+    """Return logarithms of amounts, a tensor; 0 where not positive."""
+    return torch.where(X > 0, X, 1.0).log()
+
+
+def log_moments(X, weight=None):
+    """Return mean, variance and count of the logarithms of the amounts of columns."""
+    return column_moments(np.log(X), weight)
+
+
+class Lognormal(DispersionLikelihood):
     """Positive amounts, given the means of their logarithms.
 
     Parameters
@@ -21,7 +39,22 @@ class Lognormal(Amounts):
     """
 
     kind = "lognormal"
+    measure = "density"
+    bounds = (0.0, np.inf)
+    floor = DISPERSION_FLOOR
     attribute = "noise_variance_"
+
+    @classmethod
+    def check_rows(cls, X):
+        check_values(X, cls.kind, "numbers above 0", X <= 0)
+
+    def units(self, X, weight=None, by_column=False):
+        """Columns are constant if all amounts, if there are any, are equal."""
+        low = np.fmin.reduce(np.log(X), axis=0, initial=np.inf)
+        high = np.fmax.reduce(np.log(X), axis=0, initial=-np.inf)
+        error = EQUAL_ROUNDING_ERRORS * np.finfo(np.float64).eps * (1 + np.abs(high))
+        constant = (low <= high) & (high - low <= error)
+        return super().units(X, weight)._replace(constant=constant)
 
     @staticmethod
     def start_location(X, weight=None):

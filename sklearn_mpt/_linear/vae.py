@@ -37,12 +37,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
     likelihood : str, sequence of str or dict, default="gaussian"
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
         booleans), "categorical", "ordinal" or "partial_credit" (levels in order),
-        "poisson" or "negative_binomial" (counts), "lognormal" or "gamma" (positive
-        amounts), "zero_lognormal" (amounts that may be 0), "interval" (numbers known
-        only to lie in intervals: :ref:`intervals`). One name for all columns; a
-        sequence of names, one for each; or a dict from columns to names, ``...`` for
-        the others. "from_dtype" and "auto" choose by the dtypes of a DataFrame, or by
-        the values, too: see :doc:`/tables`. Categories are codes 0, 1, 2 in arrays.
+        "poisson" or "negative_binomial" (counts), "lognormal" (positive amounts),
+        "interval" (numbers known only to lie in intervals: :ref:`intervals`). One name
+        for all columns; a sequence of names, one for each; or a dict from columns to
+        names, ``...`` for the others. "from_dtype" chooses by the dtypes of a
+        DataFrame: see :doc:`/tables`. Categories are codes 0, 1, 2 in arrays.
     noise : {"shared", "per_feature"}, default="shared"
         Whether all Gaussian features have one noise variance, or each has its own, as
         in factor analysis and in tables with other kinds.
@@ -96,8 +95,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
     components_ : ndarray of shape (n_components, n_locations)
         Slopes of the locations in z, on the principal axes (longest first) or rotated
         by `rotation`, if ``max_iter > 0``. A feature has one location; a categorical
-        one C, of mean zero, in the order of `categories_`; a "zero_lognormal" one two,
-        the logit of more than 0, then the mean logarithm.
+        one C, of mean zero, in the order of `categories_`.
     mean_ : ndarray of shape (n_features,)
         Mean of the features. Only if all are Gaussian; else there is `intercept_`.
     intercept_ : ndarray of shape (n_locations,)
@@ -106,8 +104,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
         Variance of the noise, or of that of logarithms. Only if some features have it,
         and NaN for the others, as in the next two.
     dispersion_ : ndarray of shape (n_features,)
-        With the mean m, the variance is dispersion times m^2 for "gamma", and m more
-        for "negative_binomial".
+        With the mean m, the variance of a "negative_binomial" column is m plus
+        dispersion times m^2.
     thresholds_ : ndarray of shape (n_features, n_levels - 1)
         Added to the location: it is then the logit of level c or above for "ordinal"
         (the first is 0, and they fall), of level c against c - 1 for "partial_credit"

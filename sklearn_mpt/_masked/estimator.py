@@ -63,9 +63,9 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
     likelihood : str, sequence of str or dict, default="gaussian"
         Kind of the columns: "gaussian" (numbers, each a mixture of Gaussians),
         "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
-        "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
-        "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
-        or "auto", as in `MPTLinearVAE`, or an instance of your own `Likelihood`. Give
+        "poisson" (counts), "negative_binomial" or "lognormal". One name for all
+        columns, one for each, a dict or "from_dtype", as in `MPTLinearVAE`, or an
+        instance of your own `Likelihood`. Give
         columns of categories, such as sites of sequences, as "categorical" and not as
         zeros and ones: with 60 columns, rows were 4 nats likelier.
     net : torch.nn.Module or callable, default=None

@@ -90,7 +90,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         components have parameters: then other components fit as well.
     likelihood : str, sequence of str or dict, default="gaussian"
         Kinds of the columns: "gaussian", "bernoulli", "categorical" or "poisson", one
-        name for all columns or one for each, a dict, "from_dtype" or "auto", as in
+        name for all columns or one for each, a dict or "from_dtype", as in
         `MPTLinearVAE`. Ordered categories are "categorical". With `covariance_type`
         "diag" or "spherical" also "interval", Gaussian columns of numbers known only to
         lie in intervals: :ref:`intervals`.

@@ -3,6 +3,7 @@
 A table is a DataFrame or an array.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import narwhals.stable.v2 as nw
@@ -25,13 +26,16 @@ from sklearn_mpt._frames import (
 from sklearn_mpt._likelihoods import KINDS_OF_VALUES
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
 from sklearn_mpt._messages import examples_of
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 from sklearn_mpt._tables.days import kind_of_days, zones_of
 from sklearn_mpt._tables.intervals import INTERVAL, holds_intervals
-from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 from sklearn_mpt._tables.looks import look_of
 
-FROM_DTYPE, AUTO = "from_dtype", "auto"
+FROM_DTYPE = "from_dtype"
 MIN_IDS = 20  # a column of at least so many distinct values is taken as names of rows
+# Largest number of levels in order, each of which costs a parameter, and smallest mean
+# number of rows for each.
+MAX_LEVELS, ROWS_PER_LEVEL = 20, 5
 MAX_GAPS = 2  # largest number of levels for each distinct value of a numeric column
 AS_CATEGORIES = "Its likelihood could be 'categorical'."
 KINDS_OF_OBJECTS = {"numbers": "gaussian", "booleans": "bernoulli"}
@@ -44,7 +48,7 @@ def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
     allowed : kinds that the model takes.
     """
     requested = requested_kinds(likelihood, column_names(X), allowed)
-    if not {FROM_DTYPE, AUTO} & set(requested):
+    if FROM_DTYPE not in requested:
         return requested
     problems, kinds = {}, []
     for kind, column in zip(requested, columns_of(X), strict=True):
@@ -84,7 +88,7 @@ def requested_kinds(likelihood, names, allowed, others="gaussian"):
 
     others : what it says for columns that a dict does not name, by default.
     """
-    choices = [*allowed, FROM_DTYPE, AUTO]
+    choices = [*allowed, FROM_DTYPE]
     if isinstance(likelihood, str):
         check_choice(likelihood, "likelihood", choices)
         return [str(likelihood)] * len(names)
@@ -117,7 +121,7 @@ def _from_mapping(likelihood, names, choices, others):
 
 
 def _kind_of_column(requested, column, allowed):
-    if requested not in (FROM_DTYPE, AUTO):
+    if requested != FROM_DTYPE:
         return requested
     kind = "gaussian"
     if _has_intervals(column):
@@ -128,9 +132,9 @@ def _kind_of_column(requested, column, allowed):
             )
         return INTERVAL
     if column.series is not None:
-        kind = _kind_from_dtype(column, requested)
-        _check_no_id(column, kind, requested)
-    return _allowed_kind(requested, kind, column, allowed)
+        kind = _kind_from_dtype(column)
+        _check_no_id(column, kind)
+    return "categorical" if kind == "ordinal" and kind not in allowed else kind
 
 
 def _has_intervals(column):
@@ -139,21 +143,10 @@ def _has_intervals(column):
     return holds_intervals(column) and not is_category
 
 
-def _allowed_kind(requested, kind, column, allowed):
-    """Return a kind that the model takes; for "auto", that of the values of numbers."""
-    if kind == "ordinal" and kind not in allowed:
-        return "categorical"
-    if kind != "gaussian" or requested == FROM_DTYPE:
-        return kind
-    values = column.numbers(AS_CATEGORIES)
-    present = values[~column.missing]
-    return kind_of_values(present, allowed, are_codes=column.series is None)
-
-
 def kind_or_reason(requested, column, allowed):
     """Return the kind of a column, or why it has none: (kind, "") or (None, why)."""
     reason = _reason_by_values(column)
-    if reason or requested not in (FROM_DTYPE, AUTO):
+    if reason or requested != FROM_DTYPE:
         return (None, reason) if reason else (requested, "")
     if kind_of_days(column):
         return "gaussian", ""
@@ -162,11 +155,11 @@ def kind_or_reason(requested, column, allowed):
     reason = _reason_by_dtype(column)
     if reason:
         return None, reason
-    kind = _kind_from_dtype(column, requested)
+    kind = _kind_from_dtype(column)
     if kind == "categorical":
         reason = _reason_by_names(column)
         return (None, reason) if reason else (kind, "")
-    return _allowed_kind(requested, kind, column, allowed), ""
+    return ("categorical" if kind == "ordinal" and kind not in allowed else kind), ""
 
 
 def _reason_by_values(column):
@@ -220,28 +213,23 @@ def _reason_by_names(column):
     return f"{n_distinct} distinct strings among {len(values)}: {contents}"
 
 
-def _check_no_id(column, kind, requested):
-    """Raise an error if strings or integers are all distinct, like names of rows.
-
-    Integers are numbers by their dtype, so only "auto" refuses them.
-    """
-    is_integer = kind == "gaussian" and column.series.dtype.is_integer()
-    is_doubtful = kind == "categorical" or (is_integer and requested == AUTO)
-    if not is_doubtful or len(column.present) < MIN_IDS:
+def _check_no_id(column, kind):
+    """Raise an error if strings are all distinct, like names of rows."""
+    if kind != "categorical" or len(column.present) < MIN_IDS:
         return
     values = column.present.tolist()
     is_string = all(isinstance(value, str) for value in values)
-    if (is_string or is_integer) and len(set(values)) == len(values):
+    if is_string and len(set(values)) == len(values):
         raise ValueError(
             f"Column {column.name!r} holds {len(values)} values, all distinct, "
-            f"like names or numbers of rows, for which likelihood={requested!r} has no "
-            "kind. Drop it, or name its kind: "
-            f"likelihood={{{column.name!r}: {kind!r}, ...: {requested!r}}}."
+            f"like names or numbers of rows, for which likelihood={FROM_DTYPE!r} has "
+            "no kind. Drop it, or name its kind: "
+            f"likelihood={{{column.name!r}: {kind!r}, ...: {FROM_DTYPE!r}}}."
         )
 
 
-def _kind_from_dtype(column, requested):
-    """Return the kind for the dtype of a column; `requested` is for messages."""
+def _kind_from_dtype(column):
+    """Return the kind for the dtype of a column."""
     if column.series is None:
         return _kind_of_objects(column.present)
     dtype = column.series.dtype
@@ -254,13 +242,14 @@ def _kind_from_dtype(column, requested):
     if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
         return "categorical"
     if isinstance(dtype, nw.Object):
-        _check_objects(column, requested)
+        _check_objects(column)
         return _kind_of_objects(column.present)
     contents = no_numbers(column.present)
     shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
     raise TypeError(
-        f"Column {column.name!r} has dtype {shown}, for which likelihood={requested!r} "
-        f"has no kind{f': {contents} are not taken' if contents else ''}. {ADVICE}"
+        f"Column {column.name!r} has dtype {shown}, for which "
+        f"likelihood={FROM_DTYPE!r} has no kind"
+        f"{f': {contents} are not taken' if contents else ''}. {ADVICE}"
     )
 
 
@@ -289,7 +278,7 @@ def is_ordered(column):
     return isinstance(column.series.dtype, nw.Enum)
 
 
-def _check_objects(column, requested):
+def _check_objects(column):
     """Raise an error for dates and similar objects, which are rarely categories."""
     contents = " and ".join(
         sorted(words_for(column.present) & VALUE_WORDS - {"strings"})
@@ -297,7 +286,7 @@ def _check_objects(column, requested):
     if contents:
         raise TypeError(
             f"Column {column.name!r} holds {contents} (dtype object), for which "
-            f"likelihood={requested!r} has no kind. {ADVICE} If they are categories, "
+            f"likelihood={FROM_DTYPE!r} has no kind. {ADVICE} If they are categories, "
             "name the likelihoods of the columns in a dict."
         )
 
@@ -353,6 +342,18 @@ def _levels(column):
         levels = _with_gaps(sorted(set(column.present.tolist())))
     _check_not_empty(column, column.present)
     return _array_of_several(column, [plain(level) for level in levels])
+
+
+def step_of(values):
+    """Return the greatest common divisor of the distances between whole values.
+
+    0 if some value is not whole.
+    """
+    if len(values) == 0 or (values % 1 != 0).any():
+        return 0
+    if np.abs(values).max() > MAX_EXACT_INTEGER:
+        return 0
+    return math.gcd(*np.diff(np.unique(values)).astype(np.int64).tolist())
 
 
 def _with_gaps(levels):

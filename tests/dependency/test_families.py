@@ -14,8 +14,6 @@ def distribution(kind, mean, variance):
     """Return SciPy's distribution of the target."""
     if kind in ("gaussian", "lognormal"):
         return stats.norm(mean, np.sqrt(variance))
-    if kind == "gamma":
-        return stats.gamma(mean**2 / variance, scale=variance / mean)
     if kind == "poisson":
         return stats.poisson(mean)
     return stats.nbinom(mean**2 / (variance - mean), mean / variance)

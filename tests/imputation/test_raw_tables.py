@@ -378,8 +378,6 @@ def test_likelihood_names_kinds_of_columns():
     frame = table(level=np.arange(N) % 3, word=np.where(Z > 0, "a", "b"))
     kinds = imputer(likelihood={"level": "ordinal"}).fit(frame).estimator_.likelihoods_
     assert kinds == ["gaussian", "gaussian", "ordinal", "categorical"]
-    auto = imputer(likelihood="auto").fit(frame).estimator_.likelihoods_
-    assert auto == ["gaussian", "gaussian", "ordinal", "categorical"]
     named = imputer(likelihood={"name": "categorical"})
     few = frame.assign(name=[f"p{i // 3}" for i in range(N)])
     assert named.fit(few).estimator_.likelihoods_[-1] == "categorical"

@@ -26,20 +26,20 @@ def rows(kind):
         "gaussian": location + rng.normal(size=location.shape),
         "bernoulli": (location > rng.logistic(size=location.shape)) * 1.0,
         "poisson": rng.poisson(np.exp(0.5 * location)).astype(float),
-        "gamma": np.exp(0.5 * location) * rng.gamma(2.0, size=location.shape),
+        "lognormal": np.exp(0.5 * location + rng.normal(size=location.shape)),
     }
     if kind == "mixed":
         return np.column_stack([part[:, j] for j, part in enumerate(drawn.values())])
     return drawn[kind]
 
 
-MIXED = ["gaussian", "bernoulli", "poisson", "gamma"]
+MIXED = ["gaussian", "bernoulli", "poisson", "lognormal"]
 MODELS = {
     "ppca": (MPTProbabilisticPCA(1), rows("gaussian")),
     "factor analysis": (MPTLinearVAE(1, noise="per_feature"), rows("gaussian")),
     "binary": (MPTLinearVAE(1, likelihood="bernoulli"), rows("bernoulli")),
     "counts": (MPTLinearVAE(1, likelihood="poisson"), rows("poisson")),
-    "amounts": (MPTLinearVAE(1, likelihood=["gamma"] * 6), rows("gamma")),
+    "amounts": (MPTLinearVAE(1, likelihood=["lognormal"] * 6), rows("lognormal")),
     "mixed": (MPTLinearVAE(1, likelihood=MIXED), rows("mixed")),
     "mixture": (MPTMixture(2), rows("gaussian")),
 }

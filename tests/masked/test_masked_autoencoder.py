@@ -152,16 +152,12 @@ def test_conditionals_of_numbers_integrate_to_one_in_the_units_of_the_column():
         assert_allclose(np.exp(log_prob[:, feature]).sum(), 1, rtol=1e-8)
 
 
-@pytest.mark.parametrize("kind", ["gamma", "lognormal", "zero_lognormal"])
-def test_units_of_amounts_shift_their_density_alone(kind):
-    """Zero has no logarithm, so that it is not near or far from any amount."""
+def test_units_of_amounts_shift_their_density_alone():
     rng = np.random.default_rng(0)
     X = np.exp(rng.normal(size=(150, 1)) + 0.5 * rng.normal(size=(150, 3)))
-    if kind == "zero_lognormal":
-        X[rng.random(X.shape) < 0.3] = 0
     scale = np.array([1e-6, 1e6, 1e3])
     # which epoch validation rows keep may be decided by rounding
-    make = MPTMaskedAutoencoder(likelihood=kind, early_stopping=False, **SMALL)
+    make = MPTMaskedAutoencoder(likelihood="lognormal", early_stopping=False, **SMALL)
     given, other = clone(make).fit(X), clone(make).fit(X * scale)
     log_prob = other.score_samples(X * scale) + (X > 0) @ np.log(scale)
     assert_allclose(log_prob, given.score_samples(X), atol=1e-3)
@@ -582,8 +578,6 @@ ANY_KIND = {
     "negative_binomial": np.arange(4000.0),
     "gaussian": np.linspace(-40, 60, 20001),
     "lognormal": np.exp(np.linspace(-30, 30, 20001)),
-    "gamma": np.exp(np.linspace(-30, 30, 20001)),
-    "zero_lognormal": np.exp(np.linspace(-30, 30, 20001)),
 }
 
 
@@ -599,7 +593,6 @@ def test_columns_of_every_kind_have_conditionals_that_sum_to_one():
         else np.exp(level + rng.normal(size=150))
         for kind, values in ANY_KIND.items()
     }
-    columns["zero_lognormal"][level < -0.5] = 0
     X, kinds = np.column_stack(list(columns.values())).astype(float), list(ANY_KIND)
     model = MPTMaskedAutoencoder(
         likelihood=kinds, **SMALL | {"max_iter": 4, "learning_rate": 0.02}
@@ -613,11 +606,8 @@ def test_columns_of_every_kind_have_conditionals_that_sum_to_one():
         rows[:, j] = values
         mask = np.isin(np.arange(X.shape[1]), [j, 0])
         prob = np.exp(model.conditional_log_prob(rows, mask)[:, j])
-        is_density = kind in ("gaussian", "gamma") or "lognormal" in kind
+        is_density = kind in ("gaussian", "lognormal")
         total = np.trapezoid(prob, values) if is_density else prob.sum()
-        if kind == "zero_lognormal":
-            rows[0, j] = 0.0
-            total += np.exp(model.conditional_log_prob(rows[:1], mask)[0, j])
         assert_allclose(total, 1, atol=2e-3, err_msg=kind)
     # a level of an ordered column enters by the steps up to it
     head = model._density_of(vars(model), "cpu").module.heads[

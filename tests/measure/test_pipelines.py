@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.decomposition import PCA
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.mixture import GaussianMixture
@@ -152,18 +152,6 @@ def test_probabilities_have_no_units():
         MinMaxScaler(), MPTMixture(2, likelihood="bernoulli", random_state=0)
     ).fit(X)
     assert_allclose(compare_lml([plain, pipe], X).lml_diff, 0, atol=1e-12)
-
-
-def test_values_with_probabilities_and_densities_are_not_transformed():
-    X = np.maximum(positive_rows() - 1, 0.0)[:, 1:]
-    model = MPTLinearVAE(
-        1, likelihood=["zero_lognormal"] * 3, max_iter=2, random_state=0
-    )
-    pipe = make_pipeline(StandardScaler(with_mean=False), model)
-    with pytest.warns(ConvergenceWarning):
-        pipe.fit(X)
-    with pytest.raises(ValueError, match="probabilities of some values and densities"):
-        mpt_curve(pipe, X)
 
 
 @pytest.mark.parametrize(
