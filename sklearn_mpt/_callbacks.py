@@ -19,23 +19,7 @@ except ImportError:
         """Refuses callbacks."""
 
         def set_callbacks(self, *callbacks):
-            """Raise an error that says which scikit-learn has callbacks.
-
-            Parameters
-            ----------
-            *callbacks : callback instances
-                None are accepted.
-
-            Returns
-            -------
-            self : object
-                The estimator, if no callbacks are given.
-
-            Raises
-            ------
-            ImportError
-                If callbacks are given.
-            """
+            """Raise an error that says which scikit-learn has callbacks."""
             if callbacks:
                 raise ImportError(
                     "Callbacks need the module sklearn.callback of scikit-learn 1.9, "

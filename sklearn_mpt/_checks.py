@@ -202,10 +202,7 @@ def check_device(device, dtype="float64"):
 
 
 def check_mask(mask, n_samples, names):
-    """Return a boolean mask of shape (1, n_features) or (n_samples, n_features).
-
-    names : of the features, which a mask with names must have.
-    """
+    """Return a boolean mask of shape (1, n_features) or (n_samples, n_features)."""
     n_features = len(names)
     check_columns(mask, names, "mask")
     mask = np.asarray(mask)
@@ -236,11 +233,7 @@ def check_orders(orders, n_samples, n_features):
 
 
 def check_sample_weight(sample_weight, X):
-    """Return sample weights as float64: finite, not negative, not all 0.
-
-    Their sum counts rows, times numbers of X in some models, and stays within what
-    double precision counts exactly, or one over that.
-    """
+    """Return sample weights as float64: finite, not negative, not all 0."""
     warn_of_row_labels(X, sample_weight, "sample_weight")
     weight = _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
@@ -271,10 +264,7 @@ def warn_of_row_labels(X, argument, name):
 
 
 def counted_rows(weight):
-    """Return the indices of rows whose weight is not 0.
-
-    Weights below `MIN_WEIGHT` of the largest are taken as 0.
-    """
+    """Return the indices of rows whose weight is not 0."""
     return np.flatnonzero(weight > MIN_WEIGHT * weight.max())
 
 
@@ -290,11 +280,7 @@ def rows_that_count(X, sample_weight):
 
 
 def rows_with_entries(X, weight):
-    """Return the rows of an array with an entry that is not NaN, and their weights.
-
-    The others tell nothing, but would count in means over rows, such as the gain of
-    the log-likelihood that ends a fit.
-    """
+    """Return the rows of an array with an entry that is not NaN, and their weights."""
     has_entries = ~np.isnan(X).all(axis=1)
     if has_entries.all():
         return X, weight
@@ -302,10 +288,7 @@ def rows_with_entries(X, weight):
 
 
 def sums_of_rows(X, weight):
-    """Return the weighted number of rows, and sums of the sizes of entries, (d + 1,).
-
-    weight : sample weights, (n,); None is 1.
-    """
+    """Return the weighted number of rows, and sums of sizes of entries, (d + 1,)."""
     weight = np.ones(len(X)) if weight is None else weight
     sums = np.zeros(1 + X.shape[1])
     for part in chunk_slices(len(X), X.shape[1], CACHE_ENTRIES):
@@ -320,10 +303,7 @@ def sums_of_rows(X, weight):
 
 
 def warn_of_few_rows(weight):
-    """Warn if the weights of many rows add up to few, beside priors that count as rows.
-
-    weight : sample weights, (n,); None is 1.
-    """
+    """Warn if weights of many rows add up to few, beside priors that count as rows."""
     if weight is not None and weight.sum() < min(FEW_ROWS, len(weight)):
         warn_caller(
             f"sample_weight of {len(weight)} rows adds up to {weight.sum():.3g}. A "
@@ -346,11 +326,7 @@ def check_columns_present(X, names):
 
 
 def warn_constant(columns, fitted):
-    """Warn of constant Gaussian columns.
-
-    columns : their indices. fitted : fitted attributes, which hold the column names if
-    there are any.
-    """
+    """Warn of constant Gaussian columns."""
     if len(columns):
         names = fitted.get("feature_names_in_", np.arange(max(columns) + 1))
         warn_caller(
@@ -361,10 +337,7 @@ def warn_constant(columns, fitted):
 
 
 def bound_parameters(estimator, free):
-    """Return the parameters that must not change after `fit`: all but the free ones.
-
-    Containers are copied, so that changes within them are found, too.
-    """
+    """Return the parameters that must not change after `fit`: all but the free ones."""
     params = estimator.get_params(deep=False)
     return {name: _frozen(params[name]) for name in params if name not in free}
 
@@ -395,10 +368,7 @@ def _is_same(value, other):
 
 
 def check_bound_parameters(estimator, bound):
-    """Refuse parameters that were changed since the model was fitted.
-
-    bound : dict from names of parameters to their values in `fit`.
-    """
+    """Refuse parameters that were changed since the model was fitted."""
     for name, value in bound.items():
         if not _is_same(getattr(estimator, name), value):
             raise ValueError(
@@ -409,10 +379,7 @@ def check_bound_parameters(estimator, bound):
 
 
 def check_fitted_widths(sizes, fitted):
-    """Refuse to train on with other hidden layers than those of the fitted model.
-
-    sizes : the parameter `hidden_layer_sizes`; "auto" is any.
-    """
+    """Refuse to train on with other hidden layers than those of the fitted model."""
     if not isinstance(sizes, str) and list(sizes) != list(fitted):
         raise ValueError(
             f"hidden_layer_sizes={plain(sizes)!r} differ from the {list(fitted)} of "

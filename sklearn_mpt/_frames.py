@@ -58,10 +58,7 @@ def column_names(X):
 
 
 def by_column(values, names, parameter):
-    """Return the values of a dict, by the index of the column that each key names.
-
-    names : names of all columns. parameter : name of the dict, for messages.
-    """
+    """Return the values of a dict, by the index of the column that each key names."""
     found = {}
     for key, value in values.items():
         j = column_index(key, names, parameter)
@@ -75,10 +72,7 @@ def by_column(values, names, parameter):
 
 
 def column_index(key, names, parameter):
-    """Return the index of the column that a name or a number stands for.
-
-    names : names of all columns. parameter : where the key is given, for messages.
-    """
+    """Return the index of the column that a name or a number stands for."""
     key = plain(key)
     is_bool = isinstance(key, bool)  # True equals 1
     found = [
@@ -111,11 +105,7 @@ def library_of(X):
 
 
 def output_library(estimator, fitted):
-    """Return the library of the tables that an estimator returns; "" for arrays.
-
-    It is what `set_output` says, or `transform_output` of scikit-learn's configuration,
-    or else `fitted`, that of the rows of `fit`.
-    """
+    """Return the library of the tables that an estimator returns; "" for arrays."""
     output = getattr(estimator, "_sklearn_output_config", {}).get("transform")
     if output is None:
         output = get_config()["transform_output"]
@@ -124,10 +114,7 @@ def output_library(estimator, fitted):
 
 
 def joined_frame(series, names, backend):
-    """Return a DataFrame of series of a library with these column names.
-
-    backend : module of the library.
-    """
+    """Return a DataFrame of series of a library with these column names."""
     if hasattr(backend, "concat") and hasattr(backend, "Index"):
         return backend.concat(series, axis=1).set_axis(names, axis=1)
     columns = [nw.from_native(one, series_only=True) for one in series]
@@ -136,12 +123,7 @@ def joined_frame(series, names, backend):
 
 
 def with_distinct_names(X):
-    """Return a DataFrame whose column names are distinct.
-
-    A repeated name gets a number, as in `pandas.read_csv`: "a", "a.1". If some names
-    are not strings, columns are numbered instead. Arrays, and DataFrames whose names
-    are distinct already, are returned unchanged.
-    """
+    """Return a DataFrame whose column names are distinct."""
     if not _is_pandas(X) or X.columns.is_unique:
         return X
     names = column_names(X)
@@ -191,14 +173,7 @@ class Column(NamedTuple):
         return self.values[~self.missing]
 
     def numbers(self, of_strings=ADVICE):
-        """Return the values as floats, NaN where missing.
-
-        Raises
-        ------
-        ValueError
-            If some values are not numbers. The message ends with `of_strings` if they
-            are strings.
-        """
+        """Return the values as floats, NaN where missing."""
         contents = "" if self._is_of_numbers else no_numbers(self.present)
         if contents:
             advices = {"strings": of_strings, "intervals": ADVICE_ON_INTERVALS}
@@ -236,11 +211,7 @@ class Column(NamedTuple):
         return self.series.implementation.is_pandas_like()
 
     def series_of(self, values, dtype):
-        """Return a series with other values and the name and index of this one.
-
-        values : list. dtype : a dtype of pandas, or of narwhals if the series is of
-        another library; None lets the library choose.
-        """
+        """Return a series with other values and the name and index of this one."""
         name = self.series.name
         if not self.is_pandas:
             return nw.new_series(name, values, dtype, backend=self.backend)
@@ -251,12 +222,7 @@ class Column(NamedTuple):
 
 
 def columns_of(X, is_wanted=None):
-    """Return the columns of a DataFrame or of an array.
-
-    is_wanted : callable
-        Takes the narwhals dtype of a DataFrame's column; returns whether to read it.
-        None reads all.
-    """
+    """Return the columns of a DataFrame or of an array."""
     if is_into_dataframe(X):
         named = zip(column_names(X), frame_of(X).iter_columns(), strict=True)
         if is_wanted is not None:
@@ -279,10 +245,8 @@ def columns_at(X, indices):
 
 
 def objects_of(X):
-    """Return an array that holds no numbers as objects.
-
-    NumPy writes NaN as "nan" in arrays of strings.
-    """
+    """Return an array that holds no numbers as objects."""
+    # NumPy writes NaN as "nan" in arrays of strings
     if X.dtype.kind in "fiub":
         return X
     objects = X.astype(object)
@@ -312,14 +276,7 @@ def is_missing(value):
 
 
 def numbers_of(X):
-    """Return the columns of a DataFrame that NumPy reads as numbers.
-
-    Returns
-    -------
-    numbers : dict of ndarray of shape (n_samples,)
-        Keys are indices of columns whose dtype is one of integers or floats. NaN where
-        missing.
-    """
+    """Return the columns of a DataFrame that NumPy reads as numbers."""
     frame = frame_of(X)
     native, dtypes = frame.to_native(), frame.schema.items()
     is_pandas = hasattr(native, "iloc")  # which takes a name True as a mask
@@ -336,11 +293,7 @@ def _is_plain(dtype):
 
 
 def plain_series(series):
-    """Return a series whose dtype narwhals knows, and the dtype it stands for, or None.
-
-    Sparse series of pandas become dense, and dictionaries of pyarrow in pandas
-    categories.
-    """
+    """Return a series whose dtype narwhals knows, and what it stands for, or None."""
     native, dtype = nw.to_native(series), series.dtype
     if isinstance(dtype, nw.Unknown) and getattr(native, "sparse", None) is not None:
         plain = native.sparse.to_dense()
@@ -437,10 +390,7 @@ def fill_masked(X):
 
 
 def with_strings(X):
-    """Return an array or a list as an array of objects if it holds strings, else None.
-
-    Strings that are masked entries of a masked array are gaps.
-    """
+    """Return an array or a list as an array of objects if it has strings, or None."""
     if isinstance(X, list | tuple):
         try:
             kind = np.asarray(X).dtype.kind
@@ -454,27 +404,7 @@ def with_strings(X):
 
 
 def readable_numbers(X, of_strings=ADVICE):
-    """Return rows of numbers in a form that scikit-learn can read.
-
-    Parameters
-    ----------
-    X : array-like or DataFrame of shape (n_samples, n_features)
-    of_strings : str
-        Advice at the end of the error message for a column of strings.
-
-    Returns
-    -------
-    X : array-like or DataFrame
-        The given rows. Masked entries of a masked array are gaps. Columns of a
-        DataFrame get distinct names, and are converted to floats if their dtype is not
-        one of numbers.
-
-    Raises
-    ------
-    ValueError
-        If a column holds dates, strings or other values that are not numbers. Other
-        arrays that cannot be converted to floats are left for scikit-learn to refuse.
-    """
+    """Return rows of numbers in a form that scikit-learn can read."""
     if not is_into_dataframe(X):
         _check_array_of_numbers(X)
         X = fill_masked(X)
@@ -514,10 +444,7 @@ def _words_of_others(X):
 
 
 def with_columns(X, series):
-    """Return the DataFrame with the columns of these names replaced.
-
-    series : list of series that `Column.series_of` has made.
-    """
+    """Return the DataFrame with the columns of these names replaced."""
     if not series:
         return X
     named = with_distinct_names(X)

@@ -16,11 +16,7 @@ COLUMNS = "columns of X"
 
 
 def labels_of(value, axis=0):
-    """Return the labels along an axis of a table, or None where there are none.
-
-    They are the index of a Series or DataFrame of pandas, the columns of a DataFrame
-    (axis 1), or the keys of a dict.
-    """
+    """Return the labels along an axis of a table, or None where there are none."""
     if isinstance(value, Mapping):
         return list(map(plain, value)) or None if axis == 0 else None
     if is_into_dataframe(value) and axis == 1:
@@ -30,12 +26,7 @@ def labels_of(value, axis=0):
 
 
 def indices_of(names, labels, parameter, whose=COLUMNS):
-    """Return the index of each name among the labels of a parameter.
-
-    Labels are names, in any order, or else numbers 0, 1, ...
-
-    whose : what has the names, for messages.
-    """
+    """Return the index of each name among the labels of a parameter."""
     labels, names = (list(map(plain, part)) for part in (labels, names))
     if labels == names:
         return np.arange(len(names))
@@ -56,10 +47,7 @@ def first_labels(values):
 
 
 def aligned(value, names, parameter, whose=COLUMNS):
-    """Return a value in the order of the names of its axes; an array, if it has labels.
-
-    names : sequence of the names along each axis, or None where an axis has none.
-    """
+    """Return a value in the order of names of its axes; an array, if it has labels."""
     labels = [labels_of(value, axis) for axis in range(len(names))]
     if all(part is None for part in labels):
         return value
@@ -72,11 +60,7 @@ def aligned(value, names, parameter, whose=COLUMNS):
 
 
 def check_columns(table, names, parameter, whose=COLUMNS):
-    """Refuse a table, or a row of it, whose columns are not these names in order.
-
-    Numbers 0, 1, ... are no names, and these are not compared, but for another order of
-    the same. None is no names either.
-    """
+    """Refuse a table, or a row of it, whose columns are not these names in order."""
     labels = labels_of(table, 1 if is_into_dataframe(table) else 0)
     if labels is None or names is None:
         return

@@ -9,10 +9,7 @@ def identity(n, like):
 
 
 def sums_of_outer_products(weight, V):
-    """Return sum_j c_j v_j v_j' for each row of weights c; (n, k, k).
-
-    weight : (n, d). V : the vectors as columns, (k, d).
-    """
+    """Return sum_j c_j v_j v_j' for each row of weights c; (n, k, k)."""
     products = (V[:, None] * V).flatten(0, 1)
     return (weight @ products.T).unflatten(1, (len(V), len(V)))
 
@@ -29,16 +26,10 @@ def log_determinant(root):
 
 
 def explained_fractions(lengths):
-    """Return the fractions s for which the inverse of I + U U' is I - Q diag(s) Q'.
-
-    lengths : singular values of U, (k,), whose left singular vectors are Q.
-    """
+    """Return the fractions s for which the inverse of I + U U' is I - Q diag(s) Q'."""
     return lengths**2 / (1 + lengths**2)
 
 
 def inverse_product(axes, lengths, V):
-    """Return (I + U U')^-1 V.
-
-    axes, lengths : left singular vectors of U, (d, k), and singular values.
-    """
+    """Return (I + U U')^-1 V."""
     return V - axes @ (explained_fractions(lengths)[:, None] * (axes.T @ V))

@@ -21,10 +21,7 @@ def joined(values):
 
 
 def listed(values):
-    """Return a list as text: its first entries, and "..." if there are more.
-
-    values : list or ndarray of shape (n,)
-    """
+    """Return a list as text: its first entries, and "..." if there are more."""
     return f"[{joined(values)}]"
 
 
@@ -34,10 +31,7 @@ def examples_of(numbers):
 
 
 def text_table(names, columns, number_format=".4f", title=""):
-    """Return a table as text: a line of titles, and a line for each name.
-
-    columns : list of (title, width, values of the lines). title : that of the names.
-    """
+    """Return a table as text: a line of titles, and a line for each name."""
     width = max(map(len, [title, *names]))
     head = "".join(f"{title:>{w}}" for title, w, _ in columns)
     lines = [f"{title:{width}}{head}"]

@@ -28,10 +28,7 @@ MIN_WIDTH = 3e-3
 
 
 def chunk_slices(n_items, item_entries, max_entries):
-    """Yield slices of items whose tensors have at most `max_entries` entries.
-
-    A slice has at least one item, such as a row, of `item_entries` entries.
-    """
+    """Yield slices of items whose tensors have at most `max_entries` entries."""
     size = max(1, max_entries // item_entries)
     for start in range(0, n_items, size):
         yield slice(start, min(start + size, n_items))

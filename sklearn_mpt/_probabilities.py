@@ -4,19 +4,12 @@ from sklearn_mpt._numbers import ROUNDING
 
 
 def drawn_codes(weights, uniform):
-    """Return codes 0..C-1, drawn in proportion to weights; (...).
-
-    weights : (..., C), at least 0. uniform : noise in [0, 1), which broadcasts with
-    (..., 1).
-    """
+    """Return codes 0..C-1, drawn in proportion to weights; (...)."""
     level = weights.cumsum(-1)
     return (level[..., :-1] <= uniform * level[..., -1:]).sum(-1)
 
 
 def median_codes(weights):
-    """Return the medians of codes 0..C-1 that are distributed as the weights; (...).
-
-    weights : (..., C), at least 0.
-    """
+    """Return the medians of codes 0..C-1 that are distributed as the weights; (...)."""
     level = weights.cumsum(-1)
     return (level[..., :-1] < (0.5 - ROUNDING) * level[..., -1:]).sum(-1)

@@ -61,11 +61,7 @@ def as_tensor(array, device):
 
 
 def as_view(array, device):
-    """Return a tensor for reading, without a copy where possible.
-
-    Rows in single precision stay so; callers convert blocks of them to double. Do not
-    write to the tensor: the array may be read-only, and torch has no such tensors.
-    """
+    """Return a tensor for reading, without a copy where possible."""
     dtype = np.float32 if array.dtype == np.float32 else np.float64
     array = np.require(array, dtype, ["C"])
     if not array.flags.writeable:
@@ -87,11 +83,7 @@ class _Writable:
 
 @contextmanager
 def torch_modes(with_grad=False):
-    """Set torch's modes in this thread, and restore them afterwards.
-
-    The modes are those of gradients, inference and mixed precision. NumPy's handling of
-    errors is restored, too: an interruption while `numpy.errstate` starts changes it.
-    """
+    """Set torch's modes in this thread, and restore them afterwards."""
     before = torch.is_grad_enabled()
     try:
         with (
@@ -230,19 +222,13 @@ class LatentDensity(Density):
 
 
 def unit_attributes(likelihood, X, weight=None):
-    """Return fitted attributes: the units of rows, and which columns are constant.
-
-    X : rows, NaN where missing. weight : of the rows, array (n,); None is 1.
-    """
+    """Return fitted attributes: the units of rows, and which columns are constant."""
     shift, scale, constant = likelihood.units(X, weight)
     return {"_shift": shift, "_scale": scale, "_constant": np.flatnonzero(constant)}
 
 
 def units_of_locations(likelihood, shift, scale):
-    """Return shift and scale of the locations, given those of the columns.
-
-    They are arrays, or one number for all.
-    """
+    """Return shift and scale of the locations, given those of the columns."""
     return (
         likelihood.to_locations(torch.from_numpy(array)).numpy()
         if np.ndim(array)
@@ -274,10 +260,7 @@ class Units(NamedTuple):
         return self.scale.log()
 
     def mean_log_scale(self, X, weight=None):
-        """Return the mean over rows of the sum of `log_scale` over present entries.
-
-        X : rows, which are read in blocks. weight : of the rows, array (n,); None is 1.
-        """
+        """Return the mean over rows of the sum of `log_scale` over present entries."""
         weight = np.ones(len(X)) if weight is None else weight
         weight = as_tensor(weight, X.device)
         counts = sum(
@@ -384,10 +367,7 @@ class IntegratedDensity(LatentDensity):
         return self.joint.likelihood.is_open(X)
 
     def _with_open_entries(self, X, expected):
-        """Return expected rows, with those of open entries given what X tells of them.
-
-        These depend on X and z, and not on z alone, so that rows share no nodes.
-        """
+        """Return expected rows; open entries are given what X tells of them."""
         is_open = self.is_open(X) & ~X.isnan()
         index = is_open.any(1).nonzero()[:, 0]
         if not len(index):
@@ -445,11 +425,7 @@ class IntegratedDensity(LatentDensity):
         return self.joint.likelihood.mean(self.joint.location(z))
 
     def _average(self, latent_function, X, name, is_needed=None):
-        """Return E[f(z) | present entries]; (n, p).
-
-        name : of these averages, for a warning. is_needed : bool (n, p), those whose
-            errors count; None is all.
-        """
+        """Return E[f(z) | present entries]; (n, p)."""
         function, rows = partial(integrate_average, latent_function), self._rows(X)
         value, _, error = self._estimate(function, rows, self.averaging)
         if not self.averaging.is_quadrature:

@@ -117,17 +117,11 @@ class BaseMPT(
 
     @abstractmethod
     def _start(self, X: np.ndarray, rng: np.random.Generator, weight) -> dict:
-        """Return the fitted attributes from which training starts.
-
-        weight : what each row counts, (n,); None is 1.
-        """
+        """Return the fitted attributes from which training starts."""
 
     @abstractmethod
     def _train(self, data: TrainingData, context: Any) -> dict:
-        """Return the fitted attributes after training, and tell callbacks of epochs.
-
-        context : that of callbacks, with a task for each epoch.
-        """
+        """Return the fitted attributes after training, and tell callbacks of epochs."""
 
     @abstractmethod
     def _density_of(self, fitted: Mapping, device: torch.device) -> Density:
@@ -146,10 +140,7 @@ class BaseMPT(
         return False
 
     def _read_rows(self, X, reset=False, min_samples=1):
-        """Check rows as scikit-learn does; return an array of numbers, NaN if missing.
-
-        reset : whether the model takes its columns from them.
-        """
+        """Check rows as scikit-learn does; return numbers, NaN if missing."""
         return validate_data(
             self,
             readable_numbers(X, self._advice_on_strings),
@@ -231,11 +222,7 @@ class BaseMPT(
         return self._fit(X, sample_weight)
 
     def _fit(self, X, sample_weight, **groups):
-        """Fit the model, as `fit` does.
-
-        groups : the argument `groups` of `_start` and `TrainingData`, if the model has
-        groups.
-        """
+        """Fit the model, as `fit` does."""
         was_fitted, is_warm_start = self.__sklearn_is_fitted__(), self._is_warm_start
         with all_or_nothing(self), torch_modes(with_grad=True):
             given, weight = rows_that_count(X, sample_weight)
@@ -282,10 +269,7 @@ class BaseMPT(
         return {"_seed": seed, "_optimizer_state": {}, "_bound": bound}
 
     def _read_training_rows(self, X, is_new, min_samples):
-        """Read rows and check parameters before training; return an array of numbers.
-
-        is_new : whether the model has not been trained before.
-        """
+        """Read rows and check parameters before training; return numbers."""
         self._validate_params()
         check_device(self.device)
         if is_new:

@@ -325,10 +325,7 @@ class FittedDensityMixin(DensityMixin):
             return as_tensor(array, check_device(self.device))
 
     def _map_rows(self, density, function, *arrays, dtype=None):
-        """Apply a function of tensors in double precision to chunks of rows.
-
-        dtype : of the result; None is what the function returns.
-        """
+        """Apply a function of tensors in double precision to chunks of rows."""
         result = None
         with torch_modes():
             device, n_rows = check_device(self.device), _n_rows(density.row_bytes)

@@ -45,11 +45,7 @@ class NetMPT(IterativeMPT):
     def _net_solver(
         self, data, module, loss, validation, learning_rate, kind=NetSolver, **params
     ):
-        """Return a solver of this kind, with the parameters of the estimator.
-
-        loss : MinibatchLoss. validation : None without validation rows. params : others
-        of the solver.
-        """
+        """Return a solver of this kind, with the parameters of the estimator."""
         units = Units.from_attributes(data.fitted, data.device)
         return kind(
             module,

@@ -167,10 +167,7 @@ class TableMPT(BaseMPT):
             warn_caller(" ".join(hints))
 
     def _call_that_serves(self, X):
-        """Return the call of `fit` that takes all columns that have a kind.
-
-        It starts with a space, and is empty if there is none.
-        """
+        """Return the call of `fit` that takes all columns that have a kind."""
         dropped, names = [], column_names(X)
         with suppress(TypeError, ValueError):
             try:

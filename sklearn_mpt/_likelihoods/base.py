@@ -22,10 +22,7 @@ Scale = float | np.ndarray  # one scale for all columns, or one for each
 
 
 def totals(X, weight=None):
-    """Return the sum and the number of the present entries of each column.
-
-    weight : weights of the rows, (n,); None is 1.
-    """
+    """Return the sum and the number of the present entries of each column."""
     weight = np.ones(len(X)) if weight is None else weight
     missing = np.isnan(X)
     if not missing.any():
@@ -34,10 +31,7 @@ def totals(X, weight=None):
 
 
 def check_values(X, kind, takes, is_invalid, advice=""):
-    """Refuse rows with values that are not allowed.
-
-    takes : words for the allowed values. is_invalid : bool, True where not allowed.
-    """
+    """Refuse rows with values that are not allowed."""
     invalid = X[is_invalid]
     if len(invalid):
         raise ValueError(
@@ -47,12 +41,7 @@ def check_values(X, kind, takes, is_invalid, advice=""):
 
 
 def column_moments(X, weight=None):
-    """Return mean, variance and number of the present entries of each column.
-
-    Mean and variance are 0 where there are none.
-
-    weight : as in `totals`.
-    """
+    """Return mean, variance and number of the present entries of each column."""
     total, count = totals(X, weight)
     divisor = np.maximum(count, TINY)
     mean = total / divisor
@@ -67,10 +56,8 @@ def column_scales(mean, variance):
 
 
 def log_softmax(logits):
-    """Return log-probabilities along the last axis.
-
-    Over few categories torch is several times faster along the first axis.
-    """
+    """Return log-probabilities along the last axis."""
+    # over few categories torch is several times faster along the first axis
     return logits.movedim(-1, 0).log_softmax(0).movedim(0, -1)
 
 
@@ -167,20 +154,13 @@ def features_of_locations(likelihood, n_locations, device):
 
 
 def noises_of(likelihood):
-    """Return the torch parameters of noise variances and dispersions.
-
-    They are logarithms divided by LOG_NOISE_STEP. Deep models refit them to validation
-    rows.
-    """
+    """Return the torch parameters of noise variances and dispersions."""
     kinds = likelihood.modules()
     return [kind.raw for kind in kinds if isinstance(kind, DispersionLikelihood)]
 
 
 def encoder_inputs(likelihood, X, observed):
-    """Return the inputs of an encoder, 0.0 for NaN, and which are observed; (n, l).
-
-    observed : of the entries, (n, d); bool, or 1.0 and 0.0.
-    """
+    """Return the inputs of an encoder, 0.0 for NaN, and which are observed; (n, l)."""
     inputs = likelihood.inputs(X)
     has_input = likelihood.to_locations(observed) * ~inputs.isnan()
     return inputs.nan_to_num(0.0), has_input
@@ -194,10 +174,7 @@ def fitted_attributes(likelihood, scale):
 
 
 def common_values(likelihood, n_features):
-    """Return the few values that all features take, if one location determines each.
-
-    None if there are others, or parameters beside the locations.
-    """
+    """Return the few values that all features take, if one location determines each."""
     each = likelihood.values_of_each(n_features)
     if each is None or likelihood.n_locations > 1 or likelihood.n_shape_params:
         return None
@@ -206,10 +183,7 @@ def common_values(likelihood, n_features):
 
 
 def shape_blocks(likelihood, n_locations):
-    """Return the `ShapeBlocks` of a likelihood.
-
-    None if the information of shape parameters is diagonal.
-    """
+    """Return the `ShapeBlocks` of a likelihood."""
     if not likelihood.has_blocks:
         return None
     device = likelihood.shape_params.device

@@ -112,10 +112,7 @@ class Columns(Likelihood):
         return any(part.has_blocks for part in self.parts)
 
     def _store_indices(self, part_of):
-        """Store the features and locations of each part, and the inverse order.
-
-        part_of : the index of the part of each feature.
-        """
+        """Store the features and locations of each part, and the inverse order."""
         features = np.repeat(np.arange(len(part_of)), self.n_locations_each)
         self.register_buffer("feature_of", torch.from_numpy(features))
         self._slices, self._runs = {}, {}
@@ -235,10 +232,7 @@ class Columns(Likelihood):
         )
 
     def _join_attributes(self, parts):
-        """Join attributes of the parts into tensors for all columns; NaN elsewhere.
-
-        In double precision, as nets have some in single and some in double precision.
-        """
+        """Join attributes of the parts into tensors for all columns; NaN elsewhere."""
         joined: dict[str, torch.Tensor] = {}
         for columns, attributes in parts:
             for name, tensor in attributes.items():
@@ -290,10 +284,7 @@ class Columns(Likelihood):
         return self._join_shape_params(part.shape_floor for part in self.parts)
 
     def _join_shape_params(self, parts):
-        """Join tensors of the shape parameters of all parts.
-
-        Empty tensors are left out, so that the result has the dtype of the others.
-        """
+        """Join tensors of the shape parameters of all parts."""
         tensors = [tensor for tensor in parts if tensor.numel()]
         return (
             torch.cat(tensors, -1) if tensors else torch.empty(0, dtype=torch.float64)
@@ -326,11 +317,7 @@ class Columns(Likelihood):
 
 
 def _runs(owner):
-    """Return slices of the parts that follow each other in the order of the table.
-
-    owner : the index of the part of each entry. Each run is such an index and a slice
-    of the part.
-    """
+    """Return slices of the parts that follow each other in the order of the table."""
     ends = np.flatnonzero(np.diff(owner, append=-1)) + 1
     runs, used = [], [0] * (owner.max() + 1)
     for part, length in zip(owner[ends - 1], np.diff(ends, prepend=0), strict=True):
@@ -352,10 +339,7 @@ def _widened(tensor, width):
 
 
 def _as_blocks(information, n_shape_params, n_coefs):
-    """Return the information of a part in the columns of `shape_sums` with blocks.
-
-    information : (g,), or (g, q + k + 1) with q at most `n_shape_params`.
-    """
+    """Return the information of a part in the columns of `shape_sums` with blocks."""
     if information.ndim == 1:
         return torch.nn.functional.pad(
             information[:, None], (0, n_shape_params - 1 + n_coefs)

@@ -22,10 +22,7 @@ EQUAL_ROUNDING_ERRORS = 16  # number of rounding errors by which equal values ma
 
 
 def row_blocks(X, weight=None):
-    """Yield blocks of rows in double precision, and their weights (1 for None).
-
-    So all rows are never copied at once.
-    """
+    """Yield blocks of rows in double precision, and their weights (1 for None)."""
     weight = np.ones(len(X)) if weight is None else weight
     for part in chunk_slices(len(X), X.shape[1], CACHE_ENTRIES):
         yield X[part].astype(np.float64, copy=False), weight[part]
@@ -52,13 +49,7 @@ def _largest(X):
 
 
 def check_sizes(X):
-    """Return the largest absolute value of X, ignoring NaN.
-
-    Raises
-    ------
-    ValueError
-        If double precision cannot hold its square.
-    """
+    """Return the largest absolute value of X, ignoring NaN."""
     ends = [
         (np.fmin.reduce(block, axis=None), np.fmax.reduce(block, axis=None))
         for block, _ in row_blocks(X)
@@ -99,10 +90,7 @@ def _squares(X, shift, unit, weight):
 
 
 def common_units(X, weight=None):
-    """Return the mean of each column and one standard deviation, ignoring NaN.
-
-    The standard deviation is 1 if all columns are constant.
-    """
+    """Return the mean of each column and one standard deviation, ignoring NaN."""
     largest, constant = check_sizes(X), _constant_columns(X)
     shift, scale = _shift(X, constant, weight), 1.0
     if not constant.all():
@@ -113,11 +101,7 @@ def common_units(X, weight=None):
 
 
 def column_units(X, weight=None):
-    """Return mean and standard deviation of each column, ignoring NaN.
-
-    The standard deviation of a constant column is the geometric mean of those of the
-    others, or 1.
-    """
+    """Return mean and standard deviation of each column, ignoring NaN."""
     check_sizes(X)
     constant = _constant_columns(X)
     shift = _shift(X, constant, weight)
@@ -132,10 +116,7 @@ def column_units(X, weight=None):
 
 
 def _constant_columns(X):
-    """Return which columns are constant up to rounding errors.
-
-    Columns that vary in the first rows are not read any further.
-    """
+    """Return which columns are constant up to rounding errors."""
     is_constant = np.ones(X.shape[1], dtype=bool)
     low, high = np.full((2, X.shape[1]), [[np.inf], [-np.inf]])
     for block, _ in row_blocks(X):
@@ -217,10 +198,7 @@ class Gaussian(DispersionLikelihood):
         return normal_pairs(X, observed, location, self.dispersion)
 
     def shared_log_prob(self, X, observed, locations):
-        """Return `pair_log_prob`, from the factors of the locations if that is cheaper.
-
-        It is, if there are more features than hidden units.
-        """
+        """Return `pair_log_prob`, from factors of the locations if that is cheaper."""
         coef = locations.coef
         if coef.shape[1] <= len(coef):
             return super().shared_log_prob(X, observed, locations)

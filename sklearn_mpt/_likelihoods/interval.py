@@ -76,10 +76,7 @@ class _Ends(NamedTuple):
         return cls(far, near, is_mirrored, log_near + inner)
 
     def ratios(self):
-        """Return the normal densities at the near and the far end over the probability.
-
-        The density at the far end relative to the near one is returned, too.
-        """
+        """Return normal densities at the near and the far end over the probability."""
         at_near = torch.exp(-0.5 * (LOG_2PI + self.near**2) - self.log_prob)
         far_to_near = 0.5 * (self.near - self.far) * (self.near + self.far)
         return at_near, at_near * far_to_near.exp(), far_to_near
@@ -201,11 +198,7 @@ def is_open(X):
 
 
 def log_prob_of(X, mean, variance):
-    """Return log-densities of numbers and log-probabilities of intervals.
-
-    X : entries, none missing, which broadcast with the means and variances of normal
-    distributions.
-    """
+    """Return log-densities of numbers and log-probabilities of intervals."""
     is_code = has_codes(X)
     log_prob = normal_log_prob((torch.where(is_code, 0.0, X) - mean) ** 2, variance)
     if not is_code.any():
@@ -215,10 +208,7 @@ def log_prob_of(X, mean, variance):
 
 
 def moments_of(X, mean, variance):
-    """Return the expected deviation of entries from the mean, and that of its square.
-
-    Arguments are those of `log_prob_of`.
-    """
+    """Return the expected deviation of entries from the mean, and its square's."""
     is_code = has_codes(X)
     residual = torch.where(is_code, 0.0, X) - mean
     if not is_code.any():
@@ -233,10 +223,7 @@ def moments_of(X, mean, variance):
 
 
 def drawn_within(X, mean, variance, uniform):
-    """Return draws from the intervals of X; arbitrary where X has numbers.
-
-    uniform : uniform noise. Other arguments are those of `log_prob_of`.
-    """
+    """Return draws from the intervals of X; arbitrary where X has numbers."""
     _, lower, upper = ends_of(X)
     ends = _Ends.of(X, mean, variance)
     log_far, log_near = map(torch.special.log_ndtr, (ends.far, ends.near))
@@ -248,10 +235,7 @@ def drawn_within(X, mean, variance, uniform):
 
 
 def _derivatives(X, mean, variance):
-    """Return derivatives in standard deviations, and which entries are intervals.
-
-    They are those of `log_prob_of` in the mean and in the log variance.
-    """
+    """Return derivatives in standard deviations, and which entries are intervals."""
     is_code = has_codes(X)
     residual = (torch.where(is_code, 0.0, X) - mean) / variance.sqrt()
     derivative, in_variance = residual, 0.5 * (residual**2 - 1)
@@ -299,10 +283,7 @@ def _check_width(X, shift=0.0, scale=math.inf):
 
 
 def numbers_near(X):
-    """Return an array whose intervals are replaced by numbers, from which fits start.
-
-    They are the middles of intervals, or the ends of those that have only one.
-    """
+    """Return an array with numbers in place of intervals, from which fits start."""
     X = torch.from_numpy(np.asarray(X, dtype=np.float64))
     is_code, lower, upper = ends_of(X)
     is_finite = (lower.abs() < INFINITE), (upper.abs() < INFINITE)

@@ -21,10 +21,7 @@ _LOWER, _UPPER = 2**30 - 1, 2**31 - 1  # the bits of the size, and of the upper 
 
 
 def codes_of(lower, upper):
-    """Return the codes of intervals; float64.
-
-    lower, upper : tensors of float64. Ends of size `INFINITE` or more are infinite.
-    """
+    """Return the codes of intervals; float64."""
     lower, upper = (_bits_of(end.clamp(-INFINITE, INFINITE)) for end in (lower, upper))
     sign, size = lower >> 30, lower & _LOWER
     return ((sign << 63) | (3 << 61) | (size << 31) | upper).view(torch.float64)

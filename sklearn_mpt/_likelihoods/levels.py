@@ -15,10 +15,7 @@ def check_codes(X, n_categories, kind):
 
 
 def smoothed_fractions(X, n_categories, weight=None):
-    """Return the fraction of each category, (d, C).
-
-    Half an observation of each category is added.
-    """
+    """Return the fraction of each category, (d, C)."""
     counts = np.stack([totals(X == c, weight)[0] for c in range(n_categories)], 1)
     return (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
 
@@ -70,10 +67,7 @@ class Levels(ShapeLikelihood):
     @staticmethod
     @abstractmethod
     def logits_of(fractions):
-        """Return the location plus thresholds at which levels have these fractions.
-
-        fractions : (d, C). Returns (d, C - 1).
-        """
+        """Return the location plus thresholds at which levels have these fractions."""
 
     @staticmethod
     @abstractmethod
@@ -86,10 +80,7 @@ class Levels(ShapeLikelihood):
         """Return the shape parameters of thresholds, arrays (d, C - 1); (d, C - 2)."""
 
     def start_location(self, X, weight=None):
-        """Return the locations at which levels have their fractions.
-
-        Half an observation of each level is added.
-        """
+        """Return the locations at which levels have their fractions."""
         fractions = smoothed_fractions(X, self.n_categories, weight)
         return self.split_logits(self.logits_of(fractions))[0]
 
@@ -133,9 +124,6 @@ class Levels(ShapeLikelihood):
         return (uniform[..., None] < above).sum(-1).to(location.dtype)
 
     def fill(self, mean):
-        """Return medians, computed from the probabilities P(x >= c) for c >= 1.
-
-        The median minimises the expected number of levels between it and the entry.
-        """
+        """Return medians, computed from the probabilities P(x >= c) for c >= 1."""
         above = mean.unflatten(-1, (-1, self.n_means))
         return (above > 0.5).sum(-1).to(mean.dtype)

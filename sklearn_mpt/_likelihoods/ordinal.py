@@ -119,10 +119,7 @@ class Ordinal(Levels):
         return derivative.flatten(-2)
 
     def _gaps(self, X):
-        """Return the gaps, and whether codes are above and just below each of them.
-
-        They are (..., d, C - 2): the gaps, and 1.0 or 0.0 for the entries.
-        """
+        """Return the gaps, and whether codes are above and just below each of them."""
         inner = torch.arange(1, self.n_shape_params + 1, device=X.device)
         code, gaps = X[..., None], self._shape_params_by_feature().exp()
         return gaps, (code > inner).to(X.dtype), (code == inner).to(X.dtype)

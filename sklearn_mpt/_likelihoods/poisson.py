@@ -36,11 +36,9 @@ class Poisson(Likelihood):
         return np.log(mean_counts(X, weight))
 
     def entry_log_prob(self, X, location):
-        """Return -(rate - X + X log(X / rate)) - c(X).
-
-        For large counts X log(rate), the rate and log X! nearly cancel. The two terms
-        here have the same sign. -c(X) is the log-probability at rate X.
-        """
+        """Return -(rate - X + X log(X / rate)) - c(X)."""
+        # For large counts X log(rate), the rate and log X! nearly cancel. The two terms
+        # here have the same sign; -c(X) is the log-probability at rate X.
         capped = location.clamp(max=MAX_EXPONENT)
         excess = capped - torch.where(X > 0, X, 1.0).log()
         distance = X * (torch.expm1(excess) - excess).clamp(min=0)

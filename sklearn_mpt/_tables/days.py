@@ -75,10 +75,7 @@ class DayCoding(NamedTuple):
         return np.where(column.missing, np.nan, days)
 
     def decode(self, days, library):
-        """Return a list of dates or time differences, those nearest to `days`.
-
-        library : module of the DataFrame library, or None.
-        """
+        """Return a list of dates or time differences, those nearest to `days`."""
         steps = np.rint(np.asarray(days, dtype=np.float64) * (DAY / self.step))
         exact = np.clip(
             steps * self.step + self.origin, float(self.least), float(self.largest)

@@ -98,10 +98,7 @@ class ColumnStorage(NamedTuple):
         return self._replace(holds=OBJECTS if is_object else holds, days=days)
 
     def encode(self, column, of_strings):
-        """Return a column of numbers, dates or time differences as floats.
-
-        of_strings : end of the error message for strings.
-        """
+        """Return a column of numbers, dates or time differences as floats."""
         if self.days:
             return DayCoding(*self.days).encode(column)
         return column.numbers(of_strings)
@@ -128,10 +125,7 @@ class ColumnStorage(NamedTuple):
         return self.is_like(fitted) or (is_pandas and self.holds == fitted.holds)
 
     def takes_numbers_of(self, fitted):
-        """Return whether this dtype stores all numbers that may fill gaps.
-
-        fitted : storage of the column in `fit`.
-        """
+        """Return whether this dtype stores all numbers that may fill gaps."""
         if self.is_like(fitted):
             return True
         if fitted.numbers == INTEGERS:
@@ -144,10 +138,7 @@ class ColumnStorage(NamedTuple):
         return self.holds == NUMBERS or (self.holds == INTEGERS and fitted.is_whole)
 
     def takes_categories_of(self, fitted, categories):
-        """Return whether this dtype stores all categories that may fill gaps.
-
-        fitted : storage of the column in `fit`.
-        """
+        """Return whether this dtype stores all categories that may fill gaps."""
         if self.is_like(fitted):
             return True
         if self.holds == LEVELS and self.levels is not None:
@@ -198,27 +189,7 @@ def _bounds(dtype):
 
 
 def filled_series(column, numbers, gaps, storage, categories):
-    """Return the series of a column of a DataFrame with its gaps filled.
-
-    Parameters
-    ----------
-    column : Column
-    numbers : ndarray of shape (n_samples,)
-        The completed column as numbers; categories as codes.
-    gaps : ndarray of bool, of shape (n_samples,)
-        The entries to fill.
-    storage : ColumnStorage
-        That of the column in `fit`.
-    categories : ndarray or None
-        Categories in the order of their codes; None for numbers.
-
-    Returns
-    -------
-    series : series of the library of the column
-        It keeps its dtype if that can store all values that may fill its gaps.
-        Otherwise it gets the dtype of `fit`. If that cannot store the present values,
-        the library chooses a dtype.
-    """
+    """Return the series of a column of a DataFrame with its gaps filled."""
     column = column._replace(missing=gaps)
     if categories is not None:
         return _with_categories(column, numbers, storage, categories)
@@ -227,10 +198,7 @@ def filled_series(column, numbers, gaps, storage, categories):
 
 
 def drawn_series(name, numbers, storage, categories, backend):
-    """Return a series of the dtype of `fit` that holds drawn numbers or codes.
-
-    storage, categories : see `filled_series`. backend : module of the library.
-    """
+    """Return a series of the dtype of `fit` that holds drawn numbers or codes."""
     template = nw.new_series(str(name), numbers.tolist(), backend=backend)
     column = Column(name, numbers, np.isnan(numbers), template)
     values = _values_of(numbers, storage, categories, backend)
@@ -339,10 +307,7 @@ def _as_python(entries, storage):
 
 
 def _dtype_of(fitted, column, values):
-    """Return the dtype of `fit`, or the nearest one of another DataFrame library.
-
-    values : the values that the column holds or may hold.
-    """
+    """Return the dtype of `fit`, or the nearest one of another DataFrame library."""
     backend, is_pandas = column.backend, column.is_pandas
     levels = values if fitted.levels is None else fitted.levels.tolist()
     is_same_library = fitted.library == backend.__name__

@@ -19,10 +19,7 @@ def holds_intervals(column):
 
 
 def codes_of_column(column):
-    """Return numbers, codes of intervals, and NaN where missing; floats, (n,).
-
-    Intervals of width zero are numbers, and those that have no end are missing.
-    """
+    """Return numbers, codes of intervals, and NaN where missing; floats, (n,)."""
     lower, upper = column.values.copy(), column.values.copy()
     if holds_intervals(column):
         for i in np.flatnonzero(~column.missing).tolist():

@@ -43,10 +43,7 @@ EMPTY, ONE_VALUE = "no values", "one value"  # why a column has no kind
 
 
 def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
-    """Return the kind of each column of X for the parameter `likelihood`.
-
-    allowed : kinds that the model takes.
-    """
+    """Return the kind of each column of X for the parameter `likelihood`."""
     requested = requested_kinds(likelihood, column_names(X), allowed)
     if FROM_DTYPE not in requested:
         return requested
@@ -84,10 +81,7 @@ class ColumnErrors(ValueError, TypeError):
 
 
 def requested_kinds(likelihood, names, allowed, others="gaussian"):
-    """Return what the parameter `likelihood` says for each of the columns `names`.
-
-    others : what it says for columns that a dict does not name, by default.
-    """
+    """Return what the parameter `likelihood` says for each of the columns `names`."""
     choices = [*allowed, FROM_DTYPE]
     if isinstance(likelihood, str):
         check_choice(likelihood, "likelihood", choices)
@@ -320,11 +314,7 @@ def _declared(column):
 
 
 def _levels(column):
-    """Return the levels of a column in order, including levels that no row has.
-
-    They are the levels of an ordered dtype. Without one, they are the sorted numbers of
-    a DataFrame's column, or the codes from the least to the largest in an array.
-    """
+    """Return the levels of a column in order, including levels that no row has."""
     if column.series is not None and is_ordered(column):
         levels = list(column.dtype.categories)
     elif column.series is None and column.values.dtype != object:
@@ -345,10 +335,7 @@ def _levels(column):
 
 
 def step_of(values):
-    """Return the greatest common divisor of the distances between whole values.
-
-    0 if some value is not whole.
-    """
+    """Return the greatest common divisor of the distances between whole values."""
     if len(values) == 0 or (values % 1 != 0).any():
         return 0
     if np.abs(values).max() > MAX_EXACT_INTEGER:
@@ -384,11 +371,7 @@ def _array_of_several(column, categories):
 
 
 def _array_of(categories):
-    """Return an array of one dimension with exactly these values.
-
-    NumPy would convert tuples to a table, and drop null characters at the end of
-    strings.
-    """
+    """Return an array of one dimension with exactly these values."""
     if categories and isinstance(categories[0], str | bool | int | float | np.generic):
         array = np.array(categories)
         if array.tolist() == categories:

@@ -43,10 +43,7 @@ class Look(NamedTuple):
     n_all: int = 0
 
     def advice(self, name, is_array=False, library="pandas"):
-        """Return the end of a sentence: how the column of this name is converted.
-
-        is_array : whether it is a column of an array. library : of the DataFrame.
-        """
+        """Return the end of a sentence: how the column of this name is converted."""
         what = "dates" if self.words.startswith("dates") else "numbers"
         lost = f"{self.n_lost} of {self.n_all} are no {what}" if self.n_lost else ""
         if lost and self.n_lost >= MAX_LOST * self.n_all:
@@ -157,11 +154,7 @@ def _is_date(value, form):
 
 
 def looks_of_strings(X, reader, reasons, indices=None):
-    """Return a sentence on each column of strings that look like numbers or dates.
-
-    reader : `TableReader` of X. reasons : dict from indices of columns without a kind
-    to why they have none. indices : of the columns to look at; None is all.
-    """
+    """Return a sentence on each column of strings that look like numbers or dates."""
     indices = [
         j
         for j in (range(len(reader.kinds)) if indices is None else indices)

@@ -63,13 +63,7 @@ class TableReader(NamedTuple):
 
     @classmethod
     def from_table(cls, X, kinds, categories_of=None) -> Self:
-        """Learn the categories and dtypes of a table whose columns have these kinds.
-
-        Dates are read as numbers only by `learn`.
-
-        categories_of : function of a kind and a column that returns the categories, or
-        None for numbers. None is that of `CATEGORIES`.
-        """
+        """Learn the categories and dtypes of a table whose columns have these kinds."""
         columns = columns_of(X)
         categories = list(map(categories_of or _categories, kinds, columns))
         storage = [
@@ -82,22 +76,7 @@ class TableReader(NamedTuple):
 
     @classmethod
     def learn(cls, X, likelihood, allowed=KINDS_OF_VALUES) -> tuple[Self, dict]:
-        """Learn a table; columns without a kind are left out, with the reason.
-
-        likelihood : parameter of the estimator; dtypes determine the kinds of columns
-        that a dict does not name. allowed : kinds that its models take.
-
-        Returns
-        -------
-        reader : TableReader
-        reasons : dict from indices of columns without a kind to why they have none
-
-        Raises
-        ------
-        ValueError
-            If columns have values that the kind named for them does not take. The
-            message lists all of them.
-        """
+        """Learn a table; columns without a kind are left out, with the reason."""
         requested = requested_kinds(likelihood, column_names(X), allowed, FROM_DTYPE)
         columns, reader, reasons, problems = columns_of(X), cls([], [], []), {}, []
         for j, (request, column) in enumerate(zip(requested, columns, strict=True)):
@@ -149,10 +128,7 @@ class TableReader(NamedTuple):
         )
 
     def gaps(self, X, codes):
-        """Return which entries of a table `fill` can fill in; bool (n, d).
-
-        codes : the table as `encode` returns it.
-        """
+        """Return which entries of a table `fill` can fill in; bool (n, d)."""
         gaps = np.isnan(codes)
         gaps[:, [kind is None for kind in self.kinds]] = False
         constant = self.constant.tolist()
@@ -162,10 +138,7 @@ class TableReader(NamedTuple):
         return gaps
 
     def encode(self, X, indices=None):
-        """Return an array of floats, NaN where missing and in columns without a kind.
-
-        indices : columns to read, by default all that have a kind; others are NaN.
-        """
+        """Return floats, NaN where missing and in columns without a kind."""
         given, codes = X, np.full(np.shape(X), np.nan)
         indices = self.modelled.tolist() if indices is None else indices
         if is_into_dataframe(X):
@@ -193,10 +166,7 @@ class TableReader(NamedTuple):
         return codes
 
     def check_values(self, codes, names):
-        """Refuse numbers that the kind of their column does not take.
-
-        codes : a table as `encode` returns it. names : of the columns.
-        """
+        """Refuse numbers that the kind of their column does not take."""
         for j, kind in enumerate(self.kinds):
             if kind not in (None, "gaussian", *CATEGORIES):
                 check_numbers(codes[:, j], kind, names[j])
@@ -212,10 +182,7 @@ class TableReader(NamedTuple):
         return np.column_stack([column.astype(object) for column in columns])
 
     def frame(self, codes, names, backend):
-        """Return a DataFrame of completed rows, with the dtypes of `fit`.
-
-        names : of the columns. backend : module of the DataFrame library.
-        """
+        """Return a DataFrame of completed rows, with the dtypes of `fit`."""
         series = [
             drawn_series(
                 names[j],
@@ -229,17 +196,7 @@ class TableReader(NamedTuple):
         return joined_frame(series, names, backend)
 
     def fill(self, X, rows, gaps):
-        """Return a copy of a table with its gaps filled, in the form that it has.
-
-        Parameters
-        ----------
-        X : DataFrame or ndarray of shape (n_samples, n_features)
-        rows : ndarray of shape (n_samples, n_features)
-            Completed rows as numbers. Columns without a kind are ignored; those that
-            were constant in `fit` are filled with their constant.
-        gaps : ndarray of bool, of shape (n_samples, n_features)
-            The entries to fill.
-        """
+        """Return a copy of a table with its gaps filled, in the form that it has."""
         constant = self.constant
         rows = np.array(rows)
         rows[:, constant] = np.where(gaps[:, constant], 0.0, np.nan)
@@ -317,10 +274,7 @@ def _indices_among(column, categories):
 
 
 def check_no_categories(X, advice):
-    """Raise an error if a column of a DataFrame holds categories, even of numbers.
-
-    advice : end of the message.
-    """
+    """Raise an error if a column of a DataFrame holds categories, even of numbers."""
     for column in columns_of(X, is_wanted=is_of_categories):
         if len(column.present):
             raise ValueError(
