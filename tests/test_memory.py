@@ -6,19 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from test_common import quiet_fit
 
 from sklearn_mpt import (
-    MPTDeepVAE,
     MPTLinearVAE,
     MPTProbabilisticPCA,
     feature_contributions,
     lml_samples,
     mpt_curve,
 )
-from sklearn_mpt._integration.integrals import log_joint, rows_of
-from sklearn_mpt._integration.quadrature import Nodes, standard_normal_log_prob
 
 STATM = Path("/proc/self/statm")
 CONSTANT = 2**28  # 256 MiB: blocks, and what the allocator keeps
@@ -150,27 +146,6 @@ def test_many_latent_variables_take_few_rows_at_a_time(n_components, n_rows):
     ).fit(X)
     model.score(X[:2])
     added, _ = most_added(lambda: model.score_samples(X))
-    assert added < CONSTANT
-
-
-@pytest.fixture
-def deep():
-    """A model of few features with wide nets: their layers take the most."""
-    X = np.random.default_rng(0).normal(size=(300, 4))
-    return MPTDeepVAE(max_iter=0, random_state=0).fit(X), X
-
-
-@needs_proc
-@pytest.mark.slow
-def test_nets_take_few_nodes_at_a_time(deep):
-    """One hidden layer of all nodes would be 879 MiB."""
-    model, X = deep
-    module, z = model._density().joint, torch.randn(300, 3000, 2).double()
-    nodes, rows = Nodes(z, standard_normal_log_prob(z)), rows_of(torch.tensor(X))
-    with torch.no_grad():
-        log_joint(rows, Nodes(z[:, :2], nodes.log_weight[:, :2]), module)
-        added, joint = most_added(lambda: log_joint(rows, nodes, module))
-    assert joint.shape == (300, 3000)
     assert added < CONSTANT
 
 

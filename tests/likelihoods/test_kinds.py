@@ -13,21 +13,9 @@ from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder, MPTMixtu
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
-    Point,
-    divide,
-    natural_step,
-)
-from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
-from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
-from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
+from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
 from sklearn_mpt._likelihoods import Columns, Likelihood  # noqa: E402
-from sklearn_mpt._likelihoods.base import (  # noqa: E402
-    fitted_attributes,
-    shape_blocks,
-)
-from sklearn_mpt._linear.integrated_sums import row_node_sums  # noqa: E402
-from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
+from sklearn_mpt._likelihoods.base import fitted_attributes  # noqa: E402
 
 N_LEVELS = {"categorical": 3, "ordinal": 4, "partial_credit": 4}
 AMOUNTS = np.geomspace(1e-9, 1e6, 40001)
@@ -43,9 +31,6 @@ VALUES = {
     "partial_credit": np.arange(4.0),
 }
 DENSITIES = ("gaussian", "interval", "lognormal")
-WITH_SHAPE = [
-    kind for kind in LINEAR_KINDS if kind not in ("bernoulli", "categorical", "poisson")
-]
 
 
 def columns_of(*kinds):
@@ -156,61 +141,6 @@ def test_automatic_derivatives_are_those_that_kinds_know(kind, likelihood, locat
     assert_allclose(pairs, part.pair_log_prob(*args), atol=1e-10)
 
 
-def summed(likelihood, X, z, coefs):
-    """Slopes and information of rows at a node each."""
-    rows = rows_of(X)
-    nodes = Nodes(z[:, None], torch.zeros(len(X), 1).double())
-    sums = row_node_sums(
-        rows, nodes, Point(coefs, likelihood.shape_params), likelihood, None
-    )
-    blocks = shape_blocks(likelihood, len(coefs))
-    return sums._replace(information=sums.information._replace(blocks=blocks))
-
-
-@pytest.mark.parametrize("kind", WITH_SHAPE)
-def test_slopes_in_own_parameters_are_those_of_autograd(kind, likelihood, location):
-    X = draws(kind, 40, location, likelihood)
-    z = torch.from_numpy(np.random.default_rng(4).normal(size=(40, 1)))
-    coefs = torch.cat([torch.full_like(location, 0.6), location]).T.contiguous()
-    sums = summed(likelihood, X, z, coefs)
-    shape_params = likelihood.shape_params.clone().requires_grad_()
-    places = z @ coefs[:, :1].T + coefs[:, 1]
-    total = likelihood.at(shape_params).entry_log_prob(X, places).sum()
-    (expected,) = torch.autograd.grad(total, shape_params)
-    assert_allclose(sums.gradient.shape_params, expected)
-    scores = likelihood.shape_scores(X[:, None], places[:, None])
-    assert scores.shape == (40, 1, len(shape_params))
-    assert_allclose(scores.sum((0, 1)), expected)
-
-
-@pytest.mark.parametrize("kind", WITH_SHAPE)
-def test_information_is_the_mean_square_of_slopes(kind, likelihood, location):
-    """With that of the location, and across; of rows that the model draws."""
-    n_draws = 40000
-    X = draws(kind, n_draws, location, likelihood)
-    z = torch.zeros(n_draws, 1).double()
-    coefs = torch.cat([torch.zeros_like(location), location]).T.contiguous()
-    sums = summed(likelihood, X, z, coefs)
-    shape_params = likelihood.shape_params.expand(n_draws, -1).clone().requires_grad_()
-    log_prob = likelihood.at(shape_params).entry_log_prob(X, location)
-    (shape_slope,) = torch.autograd.grad(log_prob.sum(), shape_params)
-    slope, _ = likelihood.derivatives(X, location)
-    scores = torch.cat([slope[:, :1], shape_slope], 1)
-    expected = scores.T @ scores / n_draws
-    found = torch.zeros_like(expected)
-    information = sums.information
-    found[0, 0] = information.coefs[0, 1, 1]
-    if information.blocks is None:
-        found[1:, 1:] = torch.diag_embed(information.shape_params)
-    else:
-        q = likelihood.n_shape_params
-        found[1:, 1:] = information.shape_params[:, :q]
-        found[1:, 0] = found[0, 1:] = information.shape_params[:, -1]
-    found /= n_draws
-    assert (torch.linalg.eigvalsh(found) > -1e-12).all()
-    assert_allclose(found, expected, rtol=0.06, atol=0.02)
-
-
 def test_draws_are_distributed_as_said(kind, likelihood, location):
     n_draws = 20000
     drawn = draws(kind, n_draws, location, likelihood)[:, 0].numpy()
@@ -285,47 +215,6 @@ def test_levels_are_filled_in_with_medians(kind, likelihood):
         assert steps[int(filled)] == pytest.approx(steps.min().item())
 
 
-def test_steps_solve_for_own_parameters_and_coefficients_together():
-    kinds = ["ordinal", "gaussian", "partial_credit", "lognormal"]
-    likelihood = columns_of(*kinds)
-    rng = np.random.default_rng(6)
-    coefs = torch.from_numpy(rng.normal(size=(4, 2)))
-    X = torch.from_numpy(
-        np.column_stack(
-            [rng.integers(4, size=60), rng.normal(size=60), rng.integers(4, size=60),
-             rng.gamma(1, size=60)]
-        )
-    ).double()  # fmt: skip
-    z = torch.from_numpy(rng.normal(size=(60, 1)))
-    sums = summed(likelihood, X, z, coefs)
-    step = divide(sums.gradient, sums.information)
-    slots, places, *_ = shape_blocks(likelihood, 4)
-    for slot, place in zip(slots, places, strict=True):
-        slot = slot[slot >= 0]
-        rows = sums.information.shape_params[slot]
-        q = len(slot)
-        cross = rows[:, -2:]
-        matrix = torch.cat(
-            [
-                torch.cat([sums.information.coefs[place], cross.T], 1),
-                torch.cat([cross, rows[:, :q]], 1),
-            ]
-        )
-        moved = torch.cat([step.coefs[place], step.shape_params[slot]])
-        slope = torch.cat(
-            [sums.gradient.coefs[place], sums.gradient.shape_params[slot]]
-        )
-        assert_allclose(matrix @ moved, slope, atol=1e-6 * slope.abs().max())
-    point = Point(coefs, likelihood.shape_params)
-    move = natural_step(sums, point, sums.information.times(1 / 60), max_step=1e-3)
-    assert move.step.coefs.abs().max() <= 1e-3 + 1e-12
-    for slot, place in zip(slots, places, strict=True):
-        ratio = move.step.coefs[place] / step.coefs[place]
-        slot = slot[slot >= 0]
-        own = move.step.shape_params[slot] / step.shape_params[slot]
-        assert_allclose(own / ratio[0], 1 + 0 * own, rtol=1e-9)
-
-
 def some_rows(kinds, n_rows, seed=0):
     """Rows of a model of one component with gaps, and the likelihood behind them."""
     likelihood, rng = columns_of(*kinds), np.random.default_rng(seed)
@@ -375,27 +264,6 @@ def test_a_fit_comes_to_the_maximum_of_the_likelihood():
     optimizer.step(closure)
     assert_allclose(-first, model.score(X), atol=1e-4)
     assert first - closure().item() < 5e-4
-
-
-def test_information_is_minus_the_second_derivative():
-    X, likelihood = some_rows(MIXED, 30)
-    rows, weight = rows_of(torch.from_numpy(X)), torch.linspace(0.5, 2, 30).double()
-    rng, size = np.random.default_rng(5), len(likelihood.feature_of)
-    theta = torch.cat(
-        [
-            torch.from_numpy(rng.normal(scale=0.5, size=2 * size)),
-            likelihood.shape_params,
-        ]
-    )
-    joint = LinearMap(theta[None, :size], theta[size : 2 * size], likelihood)
-    found = information_by_nodes(rows, weight, joint, quadrature(1, "cpu"))
-    expected = -torch.autograd.functional.hessian(
-        lambda t: weight @ log_prob_at(t, rows, likelihood), theta
-    )
-    order = [*np.arange(2 * size).reshape(2, size).T.ravel()]
-    order += range(2 * size, len(theta))
-    expected = expected[order][:, order]
-    assert_allclose(found, expected, atol=2e-4 * expected.abs().max())
 
 
 def test_standard_errors_have_the_shapes_of_the_attributes():
