@@ -32,8 +32,7 @@ VALUE_WORDS = {word for _, word in NO_NUMBERS}
 ADVICE = "Convert them to floats (dates to days since one of them, say), or drop them."
 ADVICE_ON_INTERVALS = (
     "MPTLinearVAE(likelihood='from_dtype') takes them, and so does MPTMixture with "
-    "covariance_type='diag'; MPTImputer takes their ends as bounds of gaps, min_value "
-    "and max_value."
+    "covariance_type='diag'."
 )
 KINDS_OF_ARRAYS = {
     "M": "dates",

@@ -87,7 +87,14 @@ def requested_kinds(likelihood, names, allowed, others="gaussian"):
         check_choice(likelihood, "likelihood", choices)
         return [str(likelihood)] * len(names)
     if isinstance(likelihood, Mapping):
-        return _from_mapping(likelihood, names, choices, others)
+        named = dict(likelihood)
+        if ... in named:
+            others = named.pop(...)
+            check_choice(others, "likelihood of the other columns (...)", choices)
+        requested = by_column(named, names, "likelihood")
+        for j, kind in requested.items():
+            check_choice(kind, f"likelihood of column {names[j]!r}", choices)
+        return [str(requested.get(j, others)) for j in range(len(names))]
     if not isinstance(likelihood, Sequence):
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
@@ -100,18 +107,6 @@ def requested_kinds(likelihood, names, allowed, others="gaussian"):
     for name, kind in zip(names, likelihood, strict=True):
         check_choice(kind, f"likelihood of column {name!r}", choices)
     return [str(kind) for kind in likelihood]
-
-
-def _from_mapping(likelihood, names, choices, others):
-    """Return the entry of the dict for each column, or that of `...` for others."""
-    named = dict(likelihood)
-    if ... in named:
-        others = named.pop(...)
-        check_choice(others, "likelihood of the other columns (...)", choices)
-    requested = by_column(named, names, "likelihood")
-    for j, kind in requested.items():
-        check_choice(kind, f"likelihood of column {names[j]!r}", choices)
-    return [str(requested.get(j, others)) for j in range(len(names))]
 
 
 def _kind_of_column(requested, column, allowed):
@@ -145,7 +140,7 @@ def kind_or_reason(requested, column, allowed):
     if kind_of_days(column):
         return "gaussian", ""
     if _has_intervals(column):
-        return None, "intervals; give their ends as min_value and max_value of gaps"
+        return None, "intervals, which MPTLinearVAE takes"
     reason = _reason_by_dtype(column)
     if reason:
         return None, reason

@@ -58,10 +58,10 @@ UNMODELLED = {
         "dates in several time zones",
     ),
     "periods": (with_none(pd.period_range("2020", periods=N)), r"dtype period\[D\]"),
-    "intervals": (pd.interval_range(0, N), "intervals; give their ends as min_value"),
+    "intervals": (pd.interval_range(0, N), "intervals, which MPTLinearVAE takes"),
     "intervals among numbers": (
         objects(pd.Interval(-np.inf, 0) if i % 3 else Z[i] for i in range(N)),
-        "intervals; give their ends as min_value",
+        "intervals, which MPTLinearVAE takes",
     ),
     "times": (objects(datetime.time(i % 24) for i in range(N)), "times of day"),
     "bytes": (objects([b"a", b"b"] * (N // 2)), "bytes"),
