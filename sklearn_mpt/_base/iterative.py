@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._base.density import torch_modes
-from sklearn_mpt._base.epochs import EpochCallbacks
 from sklearn_mpt._base.estimator import BaseMPT, TrainingData
 from sklearn_mpt._checks import (
     AUTO,
@@ -25,6 +24,40 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._persistence import all_or_nothing
+
+
+class EpochCallbacks:
+    """Calls callbacks around the epochs of a fit, and prints losses if verbose."""
+
+    def __init__(self, estimator, X, solver, context, fitted):
+        self.estimator = estimator
+        self.X = X
+        self.solver = solver
+        self.context = context
+        self.fitted = fitted
+
+    def begin(self):
+        self._task = self.context.subcontext(task_name="epoch")
+        self._task.call_on_fit_task_begin(estimator=self.estimator, X=self.X)
+
+    def end(self):
+        """Return whether a callback ends training."""
+        if self.estimator.verbose:
+            n_iter, loss = len(self.solver.loss_curve), self.solver.loss_curve[-1]
+            print(f"Iteration {n_iter}, loss = {loss:.8f}")
+        return self._task.call_on_fit_task_end(
+            estimator=self.estimator,
+            X=self.X,
+            reconstruction_attributes=self.attributes,
+        )
+
+    def attributes(self):
+        """Return the fitted attributes of the best parameters so far."""
+        result = self.solver.result
+        trained = self.estimator._trained_attributes(result, self.fitted)
+        loss_curve = list(self.solver.loss_curve)
+        history = {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
+        return self.fitted | trained | history
 
 
 class IterativeMPT(BaseMPT):

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.amounts import amounts_of
 from sklearn_mpt._likelihoods.base import (
     DispersionLikelihood,
     check_values,
@@ -14,6 +13,7 @@ from sklearn_mpt._likelihoods.gaussian import (
     normal_log_prob,
     normal_pairs,
 )
+from sklearn_mpt._likelihoods.poisson import amounts_of
 
 # Least variance of a logarithm: a rounding error of single precision.
 DISPERSION_FLOOR = 1e-7

@@ -12,8 +12,8 @@ import torch
 from scipy.stats import gamma, nbinom
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.amounts import amounts_of, check_counts, mean_counts
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
+from sklearn_mpt._likelihoods.poisson import amounts_of, check_counts, mean_counts
 
 MIN_DISPERSION = 1e-6  # nearly Poisson: a smaller one changes log-probabilities less
 # Larger draws are those of a gamma distribution of the same mean and variance, whose

@@ -6,10 +6,15 @@ import numpy as np
 import torch
 from scipy.stats import poisson
 
-from sklearn_mpt._likelihoods.amounts import MAX_EXPONENT, check_counts, mean_counts
-from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.base import Likelihood, check_values, totals
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
+# Largest log of an expected amount: sums of some of their exponentials are finite in
+# single precision, too.
+MAX_LOG = 80.0
+# Largest exponent in log-densities, which are linear beyond it. So products of their
+# derivatives are finite.
+MAX_EXPONENT = 50.0
 MAX_RATE = math.exp(MAX_EXPONENT)  # beyond it log-probabilities are linear
 # Larger counts are scored one by one, because a product of matrices would have rounding
 # errors of more than 1e-4 nats.
@@ -19,6 +24,22 @@ MIN_COUNT_BY_SERIES = 16.0  # for larger counts Stirling's series has errors bel
 # standard deviations. Those of scipy take time like the root of the rate, and are NaN
 # from rates of 1e11 on.
 MAX_RATE_OF_QUANTILES = 1e4
+
+
+def check_counts(X, kind):
+    """Refuse rows with entries that are neither counts nor NaN."""
+    check_values(X, kind, "counts 0, 1, 2, ...", (X < 0) | (X % 1 > 0))
+
+
+def mean_counts(X, weight=None):
+    """Return the mean count of each column; that of zeros alone is of half a count."""
+    total, present = totals(X, weight)
+    return np.maximum(total, 0.5) / np.maximum(present, 0.5)
+
+
+def amounts_of(logs):
+    """Return amounts, given a tensor of their logarithms."""
+    return logs.clamp(max=MAX_LOG).exp()
 
 
 class Poisson(Likelihood):

@@ -55,7 +55,8 @@ class DayCoding(NamedTuple):
         step = max(length for length in STEPS if divisor % length == 0)
         names = {type(value).__name__ for value in column.present}
         entry = names.pop() if len(names) == 1 else "datetime"
-        bounds = NANOSECOND_BOUNDS if "ns" in _unit(column) else PYTHON_BOUNDS
+        is_in_ns = column.series is not None and "ns" in str(column.dtype)
+        bounds = NANOSECOND_BOUNDS if is_in_ns else PYTHON_BOUNDS
         return cls(holds, entry, origin, step, *bounds, *zones_of(column))
 
     def encode(self, column):
@@ -148,7 +149,3 @@ def _microseconds(column, holds):
         clock = [e if e is None else e.replace(tzinfo=None) for e in entries.tolist()]
         entries = array_of_objects(clock)
     return np.array(entries.tolist(), dtype=DTYPES[holds]).astype(np.int64)
-
-
-def _unit(column):
-    return "us" if column.series is None else str(column.dtype)
