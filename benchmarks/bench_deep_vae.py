@@ -1,14 +1,7 @@
-"""Compare objectives and conditionals of MPTDeepVAE.
+"""Compare MPTDeepVAE with other autoencoders, and numbers of its components.
 
 Parts:
 
-- ``objectives``: MPT, ELBO and IWAE on binary digits (K = 4) and on real digits
-  (K = 10), the same nets, seeds and held-out rows, at equal epochs and at equal wall
-  time. Test log marginal likelihood in nats per row. Epochs at equal time are those
-  that take as long as the MPT ones, by the time of a few epochs measured beside it.
-- ``conditionals``: importance weights against the encode-decode chain, mean
-  log-probability of a hidden feature as the masked share grows, for the same fitted
-  nets, and for nets that the chain itself trained.
 - ``peers``: IWAE [1]_ and MIWAE [2]_ written plainly in PyTorch, with Adam, the same
   nets and as much processor time as MPT took: complete rows by their test log marginal
   likelihood (of peers, by the bound of 5000 points), mean and standard error over
@@ -19,7 +12,6 @@ Parts:
 - ``capacity``: what more components gain, and categories in place of columns of zeros
   and ones: chains of binary sites, and categories that depend on each other along a
   tree, of which the true density is known.
-- ``devices``: CUDA against the CPU, where there is one.
 
 Run all, some, or small versions::
 
@@ -34,7 +26,6 @@ References
    incomplete data sets", ICML 2019.
 """
 
-import copy
 import itertools
 import os
 import time
@@ -46,31 +37,17 @@ from measuring import (
     parse_parts,
     parser_of,
     print_machine,
-    print_table,
     processor_seconds,
     seconds,
 )
 from scipy.stats import sem
-from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._measure.masks import draw_masks, mask_size
 
-OBJECTIVES = ("mpt", "iwae", "elbo")
 PEER_RATES = 3e-4, 1e-3, 3e-3, 1e-2
-
-
-def datasets():
-    """Name -> estimator, training rows, test rows."""
-    X = load_digits().data
-    binary = MPTDeepVAE(4, likelihood="bernoulli", random_state=0)
-    return {
-        "binary digits": (binary, *split((X > 7).astype(float))),
-        "digits / 16": (MPTDeepVAE(10, random_state=0), *split(X / 16)),
-    }
 
 
 def split(X):
@@ -83,94 +60,6 @@ def print_as_they_come(title, header, rows):
     for cells in itertools.chain([header.split("|")], rows):
         first, *others = cells
         print(first.ljust(26), *(cell.rjust(16) for cell in others), flush=True)
-
-
-def seconds_per_epoch(model, X, n_epochs=3):
-    return seconds(clone(model).set_params(max_iter=n_epochs).fit, X)[0] / n_epochs
-
-
-def bench_objectives(quick):
-    """`tol` is so small that every fit uses up its epochs."""
-    max_iter, n_seeds = (10, 1) if quick else (200, 3)
-    rows = []
-    for name, (model, train, test) in datasets().items():
-        model.set_params(n_iter_no_change=max_iter)
-        cost = {
-            o: seconds_per_epoch(with_objective(model, o), train) for o in OBJECTIVES
-        }
-        for objective in OBJECTIVES:
-            equal_time = round(max_iter * cost["mpt"] / cost[objective])
-            for budget, n_epochs in (("epochs", max_iter), ("time", equal_time)):
-                if objective == "mpt" and budget == "time":
-                    continue
-                fits = [
-                    with_objective(model, objective, seed, n_epochs)
-                    for seed in range(n_seeds)
-                ]
-                elapsed = [seconds(fit.fit, train)[0] for fit in fits]
-                scores = [fit.score(test) for fit in fits]
-                rows.append(
-                    [
-                        name,
-                        objective,
-                        "both" if objective == "mpt" else budget,
-                        f"{n_epochs}",
-                        f"{np.mean(elapsed):.1f}",
-                        f"{np.mean(scores):.3f}",
-                        f"{np.ptp(scores):.3f}",
-                    ]
-                )
-    print_table(
-        f"objectives: test LML, mean and range of {n_seeds} seed(s).",
-        "data|objective|equal|epochs|fit s|test LML|range",
-        rows,
-    )
-
-
-def with_objective(model, objective, seed=0, max_iter=None):
-    max_iter = model.max_iter if max_iter is None else max_iter
-    return clone(model).set_params(
-        objective=objective, random_state=seed, max_iter=max_iter
-    )
-
-
-def bench_conditionals(quick):
-    model, train, test = datasets()["binary digits"]
-    if quick:
-        model.set_params(max_iter=10)
-        test = test[:50]
-    weighted = model.fit(train)
-    chain_trained = clone(model).set_params(conditional="encode_decode").fit(train)
-    rows = [
-        [f"{share:.2f}", *conditional_row(weighted, chain_trained, test, share)]
-        for share in (0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
-    ]
-    print_table(
-        "conditionals, binary digits: mean log-probability of a hidden feature. The "
-        "chain on nets\ntrained with importance weights, and on nets that it trained "
-        "itself.",
-        "masked|importance|s|chain|s|chain, own nets|s",
-        rows,
-    )
-
-
-def conditional_row(weighted, chain_trained, X, share):
-    size = mask_size(share, X.shape[1])
-    mask = draw_masks(np.full(len(X), size), X.shape[1], np.random.default_rng(0))
-    cells = []
-    for model, conditional in (
-        (weighted, "importance"),
-        (weighted, "encode_decode"),
-        (chain_trained, "encode_decode"),
-    ):
-        model = copy.deepcopy(model)
-        # other conditionals of the same fit
-        model._bound["conditional"] = model.conditional = conditional
-        start = time.perf_counter()
-        log_prob = model.conditional_log_prob(X, mask)
-        elapsed = time.perf_counter() - start
-        cells += [f"{log_prob.sum() / mask.sum():.4f}", f"{elapsed:.2f}"]
-    return cells
 
 
 class Peer(torch.nn.Module):
@@ -386,35 +275,9 @@ def capacity_rows(changes):
             yield name, f"{n_components}", f"{elapsed:.0f}", *cells
 
 
-def bench_devices(quick):
-    if not torch.cuda.is_available():
-        print("\ndevices: no CUDA device here.")
-        return
-    max_iter, rows = 5 if quick else 50, []
-    for name, (model, train, test) in datasets().items():
-        for device in ("cpu", "cuda"):
-            fit = clone(model).set_params(device=device, max_iter=max_iter)
-            clone(fit).set_params(max_iter=1).fit(train)  # warm up
-            elapsed, _ = seconds(fit.fit, train)
-            start = time.perf_counter()
-            score = fit.score(test)
-            scoring = time.perf_counter() - start
-            rows.append(
-                [name, device, f"{elapsed:.1f}", f"{scoring:.2f}", f"{score:.3f}"]
-            )
-    print_table(
-        f"devices: {max_iter} epochs, and scoring 300 rows.",
-        "data|device|fit s|score s|test LML",
-        rows,
-    )
-
-
 PARTS = {
-    "objectives": bench_objectives,
-    "conditionals": bench_conditionals,
     "peers": bench_peers,
     "capacity": bench_capacity,
-    "devices": bench_devices,
 }
 
 

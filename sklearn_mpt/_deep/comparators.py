@@ -45,13 +45,8 @@ class BoundLoss(RowLoss):
 def encode_decode_log_prob(module, X, observed, noise):
     """Return log p(x_j | x_R) by averages over the last z of chains; (n, d).
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Any number where missing.
-    observed : bool Tensor of shape (n, d)
-    noise : pair of Tensors
-        Standard normal (n or 1, n_steps + 1, s, k); uniform (n or 1, n_steps, s, d).
+    noise : standard normal, (n or 1, n_steps + 1, s, k), and uniform, (n or 1, n_steps,
+    s, d).
     """
     normal, uniform = noise
     n_chains = normal.shape[2]

@@ -4,16 +4,13 @@ A net maps z, standard normal, to the locations of the features, of shape (..., 
 are standardised; the decoder's fitted arrays are in the units of X.
 """
 
-from typing import NamedTuple
-
 import torch
 
 from sklearn_mpt._base.density import IntegratedDensity, as_tensor, units_of_locations
 from sklearn_mpt._base.user_modules import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
-    SEARCH,
-    gaussian_at_mode,
+    FEW_DIMS,
     n_modes,
     posteriors_around_modes,
 )
@@ -26,32 +23,18 @@ from sklearn_mpt._likelihoods.base import encoder_inputs, fitted_attributes
 CONDITIONAL_TOLERANCE = 0.01
 
 
-class PointRules(NamedTuple):
-    """Numbers of points of each part of the mixture, as powers of two, rule after rule.
-
-    Rows whose error is too large with a rule are integrated by the next.
-    ``benchmarks/bench_deep_scores.py`` prints the errors of scores.
-
-    scores, conditionals, averages : of these integrals. Rules of averages begin with
-    more points than those of scores, because the error that few points estimate may be
-    small by chance. pilot : of the rule that only adapts the posteriors of a row.
-    """
-
-    scores: tuple[int, ...]
-    conditionals: tuple[int, ...]
-    averages: tuple[int, ...]
-    pilot: tuple[int] = (3,)
-    tails: int = 128  # points of averages from heavy tails at least
-
-    @classmethod
-    def for_dims(cls, n_dims):
-        """Return the rules for a number of latent variables."""
-        if n_dims > SEARCH.few_dims:
-            return cls((5, 7, 9), (5, 7), (5, 7))
-        return cls((4, 6, 8, 10), (5, 7), (5, 7, 9))
+# Numbers of points of each part of the mixture, as powers of two, rule after rule, in
+# few dimensions and in more. Rows whose error is too large with a rule are integrated
+# by the next. Rules of averages begin with more points than those of scores, because
+# the error that few points estimate may be small by chance.
+SCORES = (4, 6, 8, 10), (5, 7, 9)
+CONDITIONALS = (5, 7), (5, 7)
+AVERAGES = (5, 7, 9), (5, 7)
+PILOT = 3  # of the rule that only adapts the posteriors of a row
+TAILS = 128  # points of averages from heavy tails at least, in few dimensions
 
 
-def points(powers, n_dims, least=0):
+def points(power, n_dims, least=0):
     """Return numbers of points: of each approximate posterior, and of the prior.
 
     A row that needs many points may have its mass far from all modes: then, in few
@@ -59,23 +42,10 @@ def points(powers, n_dims, least=0):
 
     least : number that come from there at least, in few dimensions.
     """
-    least = least if n_dims <= SEARCH.few_dims else 0
-    return [
-        (
-            *[2**power] * n_parts(n_dims),
-            max(least, 2**power // _prior_part(power, n_dims)),
-        )
-        for power in powers
-    ]
-
-
-def _prior_part(power, n_dims):
-    return 1 if power > 7 and n_dims <= SEARCH.few_dims else 4
-
-
-def n_parts(n_dims):
-    """Return the number of approximate posteriors that a mixture has."""
-    return n_modes(n_dims) + (1 if n_dims <= SEARCH.few_dims else 2)
+    is_few = n_dims <= FEW_DIMS
+    n_parts = n_modes(n_dims) + (1 if is_few else 2)
+    n_prior = 2**power // (1 if power > 7 and is_few else 4)
+    return *[2**power] * n_parts, max(least if is_few else 0, n_prior)
 
 
 class DeepModule(torch.nn.Module):
@@ -121,18 +91,8 @@ class DeepModule(torch.nn.Module):
         encoded = self.posterior(rows.X, rows.observed)
         modes = posteriors_around_modes(rows, encoded.mean, self)
         wide = modes[0].precision_root / wide_component_scale(self.n_dims)
-        others = [] if self.n_dims <= SEARCH.few_dims else [encoded]
+        others = [] if self.n_dims <= FEW_DIMS else [encoded]
         return [*modes, *others, gaussian_around(modes[0].mean, wide)]
-
-    def propose_fewer(self, rows, posteriors, max_steps=3):
-        """Return a Gaussian around a mode near the first posterior, and the encoder's.
-
-        The encoder is good where few entries are observed, and modes where many are.
-
-        max_steps : Newton steps from the mode given more entries, which is near.
-        """
-        mode, _ = gaussian_at_mode(rows, posteriors[0].mean, self, max_steps)
-        return [mode, self.posterior(rows.X, rows.observed)]
 
 
 class DeepDensity(IntegratedDensity):
@@ -140,19 +100,17 @@ class DeepDensity(IntegratedDensity):
 
     def __init__(self, module, units, device, seed):
         n_dims = module.n_dims
-        rules = PointRules.for_dims(n_dims)
-        tolerances = IMPORTANCE_TOLERANCE, CONDITIONAL_TOLERANCE, IMPORTANCE_TOLERANCE
-        (pilot,) = points(rules.pilot, n_dims)
-        scoring, predicting, averaging = (
-            importance(
-                points(powers, n_dims, least), n_dims, device, seed, tolerance, pilot
-            )
-            for powers, tolerance, least in zip(
-                rules[:3], tolerances, (0, 0, rules.tails), strict=True
-            )
-        )
+        pilot = points(PILOT, n_dims)
+
+        def accuracy(powers, tolerance, least=0):
+            powers = powers[n_dims > FEW_DIMS]
+            counts = [points(power, n_dims, least) for power in powers]
+            return importance(counts, n_dims, device, seed, tolerance, pilot)
+
+        scoring = accuracy(SCORES, IMPORTANCE_TOLERANCE)
+        predicting = accuracy(CONDITIONALS, CONDITIONAL_TOLERANCE)
         super().__init__(module, units, scoring, predicting, seed)
-        self.averaging = averaging
+        self.averaging = accuracy(AVERAGES, IMPORTANCE_TOLERANCE, TAILS)
 
 
 def module_of(fitted, likelihood, device, user_module=None):

@@ -29,15 +29,7 @@ LOG_SCALE_BOUND = 6.0
 
 
 class Layers(torch.nn.Module):
-    """A fully connected net; no activation after the last layer.
-
-    Parameters
-    ----------
-    coefs : list of Tensor of shape (n_in, n_out)
-    intercepts : list of Tensor of shape (n_out,)
-    activation : str
-        A key of ACTIVATIONS.
-    """
+    """A fully connected net; no activation after the last layer."""
 
     def __init__(self, coefs, intercepts, activation):
         super().__init__()
@@ -158,14 +150,8 @@ class Encoder(torch.nn.Module):
     precision. Its outputs for a row without observed features are subtracted, so that
     the posterior of such a row is the prior.
 
-    Parameters
-    ----------
-    information : Tensor of shape (2 * l, k)
-        The vectors a_j, then the b_j.
-    precision : Tensor of shape (k, l)
-        The vectors v_j, as columns.
-    net : Layers or None
-        From 2 l inputs to k + k (k + 1) / 2 outputs.
+    information : the vectors a_j, then the b_j, (2 l, k). precision : the vectors v_j,
+    as columns, (k, l). net : from 2 l inputs to k + k (k + 1) / 2 outputs, or None.
     """
 
     def __init__(self, information, precision, net):

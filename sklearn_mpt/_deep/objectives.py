@@ -44,30 +44,20 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
 # any width before it is trained.
 MAX_COMPONENT = 30.0
+# Steps of an epoch, about, over few rows: it passes over them several times, before the
+# losses of the validation rows.
+MIN_STEPS = 16
 
 
 def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
-    """Return lower bounds on log p(x_R), and what trains the approximate posteriors.
+    """Return lower bounds on log p(x_R), and what trains posteriors; (n_sets, n) each.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        NaN where missing.
-    observed : bool Tensor of shape (n_sets, n, d)
-        Sets R of features of each row.
-    noise : Tensor of shape (n, s, k)
-        Standard normal.
-    prior_samples : Tensor of shape (m, k)
-        Samples of the prior.
-    scored : sequence of bool, of length n_sets
-        Which sets have bounds with gradients; None is all.
+    The latter is the expected log density of the approximate posterior under the
+    weights of the samples, which is largest at the true posterior [2]_.
 
-    Returns
-    -------
-    bounds : Tensor of shape (n_sets, n)
-    posterior_fit : Tensor of shape (n_sets, n)
-        Expected log density of the approximate posterior under the weights of the
-        samples, which is largest at the true posterior [2]_.
+    X : (n, d), NaN where missing. observed : sets R of features of each row, bool
+    (n_sets, n, d). noise : standard normal, (n, s, k). prior_samples : (m, k). scored :
+    which sets have bounds with gradients; None is all.
     """
     rows, densities, samples = _draw_samples(module, X, observed, noise, prior_samples)
     locations, trains = module.decoder.locations(samples.z), torch.is_grad_enabled()
@@ -90,26 +80,12 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
 def shared_scores(module, X, mask, noise, prior_samples):
     r"""Estimate log p(x_j | x_R) of every hidden feature, given the visible ones.
 
-    Samples and their weights are those of `shared_bounds`, for two sets of features:
-    the visible ones, and all that are present. The estimate is :math:`\log \sum_s r_s
-    p(x_j \mid z_s)` with the normalised weights r given the visible features, which is
-    the difference of bounds L(R and j) - L(R).
+    The estimate, (n, d), is :math:`\log \sum_s r_s p(x_j \mid z_s)` with the normalised
+    weights r of samples given the visible features, the difference of bounds
+    L(R and j) - L(R). What trains posteriors, (2, n), is of the visible features and
+    of all present ones. Arguments are those of `shared_bounds`.
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        NaN where missing.
-    mask : bool Tensor of shape (n, d)
-        True where hidden.
-    noise, prior_samples : Tensor
-        As `shared_bounds` takes them.
-
-    Returns
-    -------
-    log_prob : Tensor of shape (n, d)
-        0 where a feature is visible or missing.
-    posterior_fit : Tensor of shape (2, n)
-        As `shared_bounds` returns it, of the visible features and of all present ones.
+    mask : True where hidden, bool (n, d).
     """
     present = ~torch.isnan(X)
     observed = torch.stack([present & ~mask, present])
@@ -164,11 +140,7 @@ def _expected_log_prob(likelihood, X, log_weight, location):
 
 
 def _draw_samples(module, X, observed, noise, prior_samples):
-    """Draw samples from the posteriors given sets of features, for all rows to share.
-
-    Returns the rows of each set, 0.0 where not in it; the natural parameters of the
-    posteriors, of shapes (n_sets, n, p) and (n_sets, n); and the samples.
-    """
+    """Return rows of each set, natural parameters of their posteriors, and samples."""
     shape, observed_float = observed.shape[:2], observed.to(X.dtype)
     rows = torch.nan_to_num(X) * observed_float
     posterior = module.posterior(rows.flatten(0, 1), observed_float.flatten(0, 1))
@@ -187,12 +159,12 @@ class SharedSamples(NamedTuple):
     @classmethod
     @torch.no_grad()
     def draw(cls, posterior, densities, shape, noise, prior_samples):
-        """Draw samples from the posteriors of rows, as many from each set of features.
+        """Draw as many samples from the posteriors given each set of features.
 
         If there are more sets than samples for each row, only the first sets are used.
 
-        posterior : of shape[0] * shape[1] sets and rows; densities : its natural
-        parameters. noise : (n, s, k). prior_samples : (m, k).
+        posterior : of shape[0] * shape[1] sets and rows. densities : its natural
+        parameters.
         """
         n_sets = min(shape[0], noise.shape[1])
         n_used = n_sets * shape[1]
@@ -254,8 +226,8 @@ class RowLoss(MinibatchLoss):
 
     unseen_weight = 0.0
 
-    def __init__(self, rows, batch_size, samples, rng, min_steps=1):
-        super().__init__(rows, batch_size, min_steps)
+    def __init__(self, rows, batch_size, samples, rng):
+        super().__init__(rows, batch_size, MIN_STEPS)
         self.samples, self.rng = samples, rng
 
     def batches(self):
@@ -289,8 +261,8 @@ class MaskedLoss(RowLoss):
         for each row.
     """
 
-    def __init__(self, rows, batch_size, samples, rng, masks, min_steps=1):
-        super().__init__(rows, batch_size, samples, rng, min_steps)
+    def __init__(self, rows, batch_size, samples, rng, masks):
+        super().__init__(rows, batch_size, samples, rng)
         self.mask_rate, self.n_masks = masks
 
     def draw(self, X):

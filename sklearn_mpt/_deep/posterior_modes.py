@@ -1,8 +1,6 @@
 """Modes of the posterior of z in a deep model, and the curvature there."""
 
 import functools
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 
@@ -16,92 +14,47 @@ from sklearn_mpt._integration.quadrature import (
     standard_normal_log_prob,
 )
 
-
-@dataclass(frozen=True)
-class ModeSearch:
-    """Starts of the search for modes, and when it ends.
-
-    Starts are the mean of the encoder and the likeliest of shared points. These points
-    have the tails of a Cauchy distribution, because rows far from the data have their
-    modes in the tails of the prior. ``benchmarks/bench_deep_scores.py rules`` prints
-    the errors of scores with other rules; see benchmarks/RESULTS.rst.
-
-    Attributes
-    ----------
-    few_dims : int
-        Largest number of dimensions in which shared points are likely to be near modes,
-        so that several of them are starts.
-    n_points : int
-        Number of shared points.
-    n_starts : int
-        Number of shared points from which modes are sought in few dimensions.
-    start_distance : float
-        Starts are farther from each other, relative to 1 + abs(z).
-    max_steps : int
-        Largest number of steps to a mode.
-    min_gain : float
-        A row is at its mode if the next step would gain less, in nats.
-    """
-
-    few_dims: int = 3
-    n_points: int = 4096
-    n_starts: int = 12
-    start_distance: float = 0.1
-    max_steps: int = 20
-    min_gain: float = 1e-3
-
-
-SEARCH = ModeSearch()
+# Starts of the search for modes are the mean of the encoder and the likeliest of shared
+# points, which have the tails of a Cauchy distribution: rows far from the data have
+# their modes in the tails of the prior. What other numbers would cost is in
+# benchmarks/RESULTS.rst, "Deep models: scores".
+N_POINTS = 4096
+FEW_DIMS = 3  # up to these, shared points are likely to be near modes
+N_STARTS = 12  # shared points that are starts, in few dimensions
+START_DISTANCE = 0.1  # from each other, relative to 1 + abs(z)
+MAX_STEPS = 20  # to a mode
+MIN_GAIN = 1e-3  # a row is at its mode if the next step would gain less, in nats
 
 
 def n_modes(n_dims):
     """Return the number of modes; in many dimensions more of them gain nothing."""
-    return 4 if n_dims <= SEARCH.few_dims else 2
+    return 4 if n_dims <= FEW_DIMS else 2
 
 
 def posteriors_around_modes(rows, z, module):
     """Return Gaussians around the largest modes found from z (n, k) and other starts.
 
-    Where there are fewer modes, one is repeated.
+    They are farther from each other than a standard deviation. Where there are fewer
+    modes, the one that is reached from z is repeated.
     """
     starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
     shape = starts.shape[:2]
-    index = torch.arange(shape[0], device=z.device).repeat_interleave(shape[1])
-    posterior, joint = gaussian_at_mode(rows.take(index), starts.flatten(0, 1), module)
-    mass = joint - log_peak(posterior)
-    return _distinct(
-        RowModes(*(part.unflatten(0, shape) for part in (*posterior, mass)))
+    row = torch.arange(shape[0], device=z.device)
+    posterior, joint = gaussians_at_modes(
+        rows.take(row.repeat_interleave(shape[1])),
+        module,
+        starts.flatten(0, 1),
+        max_iter=MAX_STEPS,
+        min_gain=MIN_GAIN,
     )
-
-
-class RowModes(NamedTuple):
-    """Gaussians around the modes that are reached from several starts of each row."""
-
-    mean: torch.Tensor  # shape: (n, s, k)
-    root: torch.Tensor  # shape: (n, s, k, k)
-    precision_root: torch.Tensor  # shape: (n, s, k, k)
-    mass: torch.Tensor  # shape: (n, s), logarithms
-
-    def best(self):
-        """Return the posterior of the largest mass of each row."""
-        first = self.mass.argmax(1)
-        rows = torch.arange(len(first), device=first.device)
-        return Posterior(*(part[rows, first] for part in self[:3]))
-
-
-def _distinct(modes):
-    """Return the posteriors of largest mass that are apart from each other.
-
-    They are farther from each other than a standard deviation. Where there are fewer,
-    the mode that is reached from the encoder's mean is repeated.
-    """
-    chosen = [modes.best()]
-    for _ in range(1, n_modes(modes.mean.shape[2])):
-        before = chosen[-1]
-        away = (modes.mean - before.mean[:, None]) @ before.precision_root
-        mass = torch.where(away.norm(dim=2) > 1, modes.mass, -torch.inf)
-        modes = modes._replace(mass=mass)
-        chosen.append(modes.best())
+    mass = (joint - log_peak(posterior)).unflatten(0, shape)
+    parts = [part.unflatten(0, shape) for part in posterior]
+    chosen = []
+    for _ in range(n_modes(module.n_dims)):
+        best = Posterior(*(part[row, mass.argmax(1)] for part in parts))
+        chosen.append(best)
+        away = (parts[0] - best.mean[:, None]) @ best.precision_root
+        mass = torch.where(away.norm(dim=2) > 1, mass, -torch.inf)
     return chosen
 
 
@@ -110,25 +63,16 @@ def likeliest_points(rows, module):
     z = _cauchy_points(module.n_dims).to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
-    for _ in range(SEARCH.n_starts if module.n_dims <= SEARCH.few_dims else 1):
+    for _ in range(N_STARTS if module.n_dims <= FEW_DIMS else 1):
         best = z[joint.argmax(1)]
         chosen.append(best)
-        least = SEARCH.start_distance * (1 + best.norm(dim=1, keepdim=True))
+        least = START_DISTANCE * (1 + best.norm(dim=1, keepdim=True))
         joint = torch.where(torch.cdist(best, z) < least, -torch.inf, joint)
     return torch.stack(chosen, 1)
 
 
 @functools.lru_cache(maxsize=64)
 def _cauchy_points(n_dims):
-    """Return points of the multivariate Cauchy distribution; (n_points, k)."""
-    normal = torch.from_numpy(normal_points(SEARCH.n_points, n_dims + 1, 0, 1)[0])
+    """Return points of the multivariate Cauchy distribution; (N_POINTS, k)."""
+    normal = torch.from_numpy(normal_points(N_POINTS, n_dims + 1, 0, 1)[0])
     return normal[:, :-1] / normal[:, -1:].abs()
-
-
-def gaussian_at_mode(rows, z, module, max_steps=SEARCH.max_steps):
-    """Return the Gaussian at the mode near z, (n, k), and the log joint density there.
-
-    The curvature is that of Gauss and Newton.
-    """
-    search = {"max_iter": max_steps, "min_gain": SEARCH.min_gain}
-    return gaussians_at_modes(rows, module, z, **search)

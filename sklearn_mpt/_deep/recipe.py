@@ -1,118 +1,57 @@
 """How the nets of a deep model are built and trained where parameters are "auto"."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._deep.start import CURVED, LINEAR, STRONGLY_CURVED, StartKind
+from sklearn_mpt._deep.start import CURVED, LINEAR, StartKind
+
+# From so many features on, nets are those that suit images. What they gain is in
+# benchmarks/RESULTS.rst, "Deep models: what the recipe consists of".
+IMAGE_FEATURES = 256
 
 
-@dataclass(frozen=True)
-class DeepRecipe:
-    """How the nets of a deep model are built and trained.
+class DeepRecipe(NamedTuple):
+    """How the nets of a deep model are built and trained."""
 
-    Attributes
-    ----------
-    widths : tuple of int
-        Of the hidden layers of the encoder; the decoder has them in reverse.
-    activation : str
-        Of the hidden layers.
-    starts : tuple of StartKind
-        Kinds of starts; the one that is best after a few steps goes on.
-    batch_size : int
-        Rows of a step.
-    n_samples : int
-        Samples of z for each row of a step.
-    n_prior_samples : int
-        Samples of the prior in each step.
-    min_steps : int
-        Steps of an epoch, about, over few rows: it passes over them several times,
-        before the losses of the validation rows.
-    n_validation_samples : int
-        Samples of z for each validation row.
-    validation_batch_size : int
-        Validation rows that share their samples.
-    sets_noise : bool
-        Whether validation rows set the noise variance after every epoch, if all
-        features share one.
-    """
-
-    widths: tuple[int, ...]
+    widths: tuple[int, ...]  # of the encoder's hidden layers; the decoder's in reverse
     activation: str
-    starts: tuple[StartKind, ...]
+    starts: tuple[StartKind, ...]  # the best one after a few steps goes on
     batch_size: int
-    n_samples: int
-    n_prior_samples: int
-    min_steps: int
-    n_validation_samples: int
-    validation_batch_size: int
+    n_samples: int  # samples of z for each row of a step
+    n_prior_samples: int  # of the prior, in each step
+    # whether validation rows set a noise variance of all features after every epoch
     sets_noise: bool
 
 
-def recipe_for(
-    likelihood,
-    *,
-    n_rows,
-    n_features,
-    n_components,
-    hidden_layer_sizes="auto",
-    activation="auto",
-    objective="mpt",
-    batch_size="auto",
-    n_importance_samples="auto",
-    image_features=256,
-    batch_sizes=(32, 128),
-    most_prior_samples=128,
-    min_steps=16,
-    n_validation_samples=16,
-    validation_batch_size=256,
-):
-    """Return the recipe for rows of this kind and parameters of the estimator.
+def recipe_for(params, likelihood, n_rows, n_features):
+    """Return the recipe for rows of this kind.
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-    n_rows, n_features, n_components : int
-    hidden_layer_sizes, activation, objective, batch_size, n_importance_samples
-        As in `MPTDeepVAE`.
-    image_features : int
-        Number of features from which on nets are those that suit images. What they
-        gain is in RESULTS.rst, "Deep models: what the recipe consists of".
-    batch_sizes : tuple of int
-        Smallest and largest number of rows of a step.
-    most_prior_samples : int
-        Largest number of samples of the prior in a step.
-    min_steps, n_validation_samples, validation_batch_size : int
-        As the attributes of `DeepRecipe`.
+    params : parameters of `MPTDeepVAE`, as attributes.
     """
-    has_many_features = n_features >= image_features
-    has_many_numbers = (
-        has_many_features and likelihood.values_of_each(n_features) is None
-    )
-    sets_noise = has_many_numbers and objective == "mpt"
-    if isinstance(hidden_layer_sizes, str):
-        hidden_layer_sizes = (128, 128, 128) if has_many_features else (128, 128)
+    is_image, objective = n_features >= IMAGE_FEATURES, params.objective
+    has_many_numbers = is_image and likelihood.values_of_each(n_features) is None
+    widths, batch_size = params.hidden_layer_sizes, params.batch_size
+    if isinstance(widths, str):
+        widths = (128, 128, 128) if is_image else (128, 128)
+    activation = params.activation
     if activation == "auto":
-        activation = "relu" if has_many_features else "silu"
-    if batch_size == "auto":
-        batch_size = int(np.clip(n_rows // 16, *batch_sizes))
+        activation = "relu" if is_image else "silu"
+    n_samples = params.n_importance_samples
     if objective == "elbo":
-        n_importance_samples = 1
-    elif n_importance_samples == "auto":
-        n_importance_samples = 16 if objective == "iwae" else 4
-    starts = (CURVED, STRONGLY_CURVED, STRONGLY_CURVED, LINEAR)
-    if not len(hidden_layer_sizes):  # a linear decoder has no curved start
-        starts = (CURVED, LINEAR)
+        n_samples = 1
+    elif n_samples == "auto":
+        n_samples = 16 if objective == "iwae" else 4
     return DeepRecipe(
-        widths=tuple(hidden_layer_sizes),
+        widths=tuple(widths),
         activation=activation,
-        starts=starts,
-        batch_size=batch_size,
-        n_samples=n_importance_samples,
+        # starts of a linear decoder are no more curved than each other
+        starts=(CURVED, CURVED, LINEAR) if len(widths) else (CURVED, LINEAR),
+        batch_size=int(np.clip(n_rows // 16, 32, 128))
+        if batch_size == "auto"
+        else batch_size,
+        n_samples=n_samples,
         # samples of the prior are near the posteriors only in few dimensions
-        n_prior_samples=min(most_prior_samples, 1024 // 2**n_components),
-        min_steps=min_steps,
-        n_validation_samples=n_validation_samples,
-        validation_batch_size=validation_batch_size,
-        sets_noise=sets_noise,
+        n_prior_samples=min(128, 1024 // 2**params.n_components),
+        sets_noise=has_many_numbers and objective == "mpt",
     )

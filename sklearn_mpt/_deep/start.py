@@ -1,6 +1,5 @@
 """Where the training of a deep model starts, as arrays."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,32 +12,14 @@ from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.base import encoder_inputs
 from sklearn_mpt._numbers import ROUNDING, TINY
 
-
-@dataclass(frozen=True)
-class StartScales:
-    """Scales of the nets and the noise at the start.
-
-    Attributes
-    ----------
-    n_rows : int
-        Number of rows, or samples of z, by which layers are scaled.
-    max_total_variance : float
-        Largest total variance of the locations, of each of which it is at most 1. A
-        larger one would fit some rows at every z, and no z would be free for others.
-    noise_fraction : float
-        Noise for each feature, as a fraction of the variances of the rows. With more,
-        posteriors of z are nearly the prior, and the decoder stays linear.
-    min_noise_fraction : float
-        Smallest noise of all features together, as the same fraction.
-    """
-
-    n_rows: int = 512
-    max_total_variance: float = 20
-    noise_fraction: float = 0.05
-    min_noise_fraction: float = 0.1
-
-
-SCALES = StartScales()
+N_ROWS = 512  # rows, or samples of z, by which layers are scaled
+# Largest total variance of the locations, of each of which it is at most 1. A larger
+# one would fit some rows at every z, and no z would be free for others.
+MAX_TOTAL_VARIANCE = 20
+# Noise for each feature, as a fraction of the variances of the rows. With more,
+# posteriors of z are nearly the prior, and the decoder stays linear.
+NOISE_FRACTION = 0.05
+MIN_NOISE_FRACTION = 0.1  # of all features together
 
 
 class StartKind(NamedTuple):
@@ -53,14 +34,11 @@ class StartKind(NamedTuple):
     is_linear: bool = False
 
 
-# Kinds of starts that a fit tries; the best goes on after a few steps, so that neither
-# scale must suit all tables. An activation such as SiLU bends within one or two units
-# of 0: with inputs of standard deviation 1.5 it is curved where most rows are, with 4
-# it is nearly linear on both sides of a bend. What fits gain by several is in
-# benchmarks/RESULTS.rst, "Deep models: what the recipe consists of", and how little
-# half and twice these scales change in "Deep models: numbers of the recipe".
-CURVED = StartKind(1.5)
-STRONGLY_CURVED = StartKind(4.0)
+# Kinds of starts that a fit tries; the best goes on after a few steps. An activation
+# such as SiLU bends within one or two units of 0: with inputs of standard deviation 4
+# it is nearly linear on both sides of a bend. How little other scales change is in
+# benchmarks/RESULTS.rst, "Deep models: numbers of the recipe".
+CURVED = StartKind(4.0)
 LINEAR = StartKind(1.5, is_linear=True)
 
 
@@ -102,9 +80,7 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     fitted = units | {"activation_": recipe.activation}
     fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
-        fraction = np.clip(
-            SCALES.noise_fraction * X.shape[1], SCALES.min_noise_fraction, 1
-        )
+        fraction = np.clip(NOISE_FRACTION * X.shape[1], MIN_NOISE_FRACTION, 1)
         fitted["noise_variance_"] = fraction * fitted["noise_variance_"]
     fitted |= _encoder_start(recipe, n_components, likelihood, rows, rng)
     if kind.is_linear:
@@ -124,9 +100,9 @@ def _decoder_start(sizes, location, activation, activation_scale, rng):
     coefficients and a list of intercepts.
     """
     coefs, intercepts = initial_layers(sizes, rng)
-    z = rng.normal(size=(SCALES.n_rows, sizes[0]))
+    z = rng.normal(size=(N_ROWS, sizes[0]))
     last = propagate(coefs, intercepts, activation, z, activation_scale, rng)
-    size = min(1.0, np.sqrt(SCALES.max_total_variance / len(location)))
+    size = min(1.0, np.sqrt(MAX_TOTAL_VARIANCE / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), TINY)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
     return (coefs, intercepts), z, last
@@ -143,7 +119,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
     if recipe.widths:
         sizes = [2 * n_inputs, *recipe.widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        sample = rows.sample(SCALES.n_rows, rng)
+        sample = rows.sample(N_ROWS, rng)
         entering = np.concatenate([inputs[sample], observed[sample]], 1)
         propagate(coefs, intercepts, recipe.activation, entering, 1.0, rng)
         coefs[-1][:], intercepts[-1][:] = 0, 0

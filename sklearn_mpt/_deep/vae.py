@@ -256,19 +256,6 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     def _n_features_out(self):
         return len(self.encoder_precision_)
 
-    def _recipe(self, likelihood, n_rows, n_features):
-        return recipe_for(
-            likelihood,
-            n_rows=n_rows,
-            n_features=n_features,
-            n_components=self.n_components,
-            hidden_layer_sizes=self.hidden_layer_sizes,
-            activation=self.activation,
-            objective=self.objective,
-            batch_size=self.batch_size,
-            n_importance_samples=self.n_importance_samples,
-        )
-
     def _check_parameters(self, n_features):
         check_widths(self.hidden_layer_sizes)
 
@@ -281,25 +268,22 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
 
     def _start(self, X, rng, weight):
         likelihood = self._likelihood()
-        recipe = self._recipe(likelihood, *X.shape)
+        recipe = recipe_for(self, likelihood, *X.shape)
         args = recipe, self.n_components, likelihood, X
         fitted = start(*args, rng, recipe.starts[0], weight)
         fitted["lml_method_"] = "importance"
         if self.decoder is not None:
-            fitted |= self._user_decoder_start(fitted, X, rng, weight)
+            rows = (X - fitted["_shift"]) / fitted["_scale"]
+            intercept = likelihood.start_location(
+                rows, relative_weights(weight, len(X))
+            )
+            seed = seed_from(rng, N_TORCH_SEEDS)
+            decoder = UserDecoder(
+                self.decoder, self.n_components, intercept, "decoder", seed
+            )
+            fitted["_decoder"] = arrays_of(decoder)
             del fitted["decoder_coefs_"], fitted["decoder_intercepts_"]
         return fitted
-
-    def _user_decoder_start(self, fitted, X, rng, weight):
-        """Attributes of a decoder of a user."""
-        rows = (X - fitted["_shift"]) / fitted["_scale"]
-        weight = relative_weights(weight, len(X))
-        intercept = self._likelihood().start_location(rows, weight)
-        seed = seed_from(rng, N_TORCH_SEEDS)
-        decoder = UserDecoder(
-            self.decoder, self.n_components, intercept, "decoder", seed
-        )
-        return {"_decoder": arrays_of(decoder)}
 
     def _density_of(self, fitted, device):
         module = module_of(fitted, self._likelihood(), device, self.decoder)
@@ -313,7 +297,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     def _solver(self, data):
         fitted, likelihood = data.fitted, self._likelihood()
         module = module_of(fitted, likelihood, data.device, self.decoder).float()
-        recipe = self._recipe(likelihood, *data.X.shape)
+        recipe = recipe_for(self, likelihood, *data.X.shape)
         rows, held_out = self._split_rows(data)
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
         samples, validation = SampleCounts(*counts), None
@@ -321,9 +305,14 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
             validation = ValidationRows.for_module(
                 module, held_out, recipe, samples, fitted["_seed"]
             )
-        loss = self._loss(
-            rows, recipe.batch_size, samples, data.rng, min_steps=recipe.min_steps
-        )
+        args = rows, recipe.batch_size, samples, data.rng
+        if self.objective == "mpt":
+            _, at_once, drawn = CONDITIONALS[self.conditional]
+            is_auto = self.n_masks == "auto"
+            kind, n_masks = (at_once, None) if is_auto else (drawn, self.n_masks)
+            loss = kind(*args, (self.mask_rate, n_masks))
+        else:
+            loss = BoundLoss(*args)
         unseen = likelihood.unseen(data.X) if data.is_all else ()
         if len(unseen):
             loss.unseen = as_tensor(unseen, data.device)
@@ -347,15 +336,6 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
         ]
         nets = [module_of(arrays, likelihood, data.device) for arrays in starts]
         return [net.float().state_dict() for net in nets]
-
-    def _loss(self, *args, **params):
-        """Return the loss of `objective`, with the parameters of `RowLoss`."""
-        if self.objective == "mpt":
-            _, at_once, drawn = CONDITIONALS[self.conditional]
-            is_auto = self.n_masks == "auto"
-            kind, n_masks = (at_once, None) if is_auto else (drawn, self.n_masks)
-            return kind(*args, (self.mask_rate, n_masks), **params)
-        return BoundLoss(*args, **params)
 
     def _warn_of_limits(self, fitted, n_samples):
         floor = np.asarray(SINGLE_NOISE_FLOOR * fitted["_scale"] ** 2)

@@ -12,6 +12,9 @@ from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, noises_of
 from sklearn_mpt._numbers import TINY
 
+SAMPLES_PER_ROW = 16
+BATCH_SIZE = 256  # rows that share their samples
+
 
 class ValidationRows:
     """Losses of validation rows, by samples that are the same in every epoch.
@@ -47,8 +50,8 @@ class ValidationRows:
         sets_noise = recipe.sets_noise and has_one_noise
         for noise in noises:
             noise.requires_grad_(not sets_noise)
-        samples = samples._replace(per_row=recipe.n_validation_samples)
-        return cls(rows, recipe.validation_batch_size, samples, seed, sets_noise)
+        samples = samples._replace(per_row=SAMPLES_PER_ROW)
+        return cls(rows, BATCH_SIZE, samples, seed, sets_noise)
 
     @torch.no_grad()
     def samples(self, module):

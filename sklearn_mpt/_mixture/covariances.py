@@ -127,23 +127,16 @@ class Tied(Full):
 
 
 class LowRank(Full):
-    """Factors and noise variances for each component.
-
-    Parameters
-    ----------
-    n_factors : int
-    n_steps : int
-        Number of steps of factor analysis in each M-step.
-    pooled_rows : float
-        Number of rows with the pooled noise variances that are added to each component.
-        So the noise of a feature that is constant in one component stays above zero.
-    """
+    """Factors and noise variances for each component."""
 
     has_prior = True
+    n_steps = 5  # of factor analysis in each M-step
+    # Rows with the pooled noise variances that are added to each component. So the
+    # noise of a feature that is constant in one component stays above zero.
+    pooled_rows = 1.0
 
-    def __init__(self, n_factors, n_steps=5, pooled_rows=1.0):
+    def __init__(self, n_factors):
         self.n_factors = n_factors
-        self.n_steps, self.pooled_rows = n_steps, pooled_rows
 
     def factors(self, covariances, reg_covar):
         n_factors = min(self.n_factors, covariances.shape[1])

@@ -23,7 +23,7 @@ from sklearn_mpt._likelihoods.interval import is_open
 from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
 from sklearn_mpt._mixture.patterns import Patterns
-from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, FLOAT_BYTES
+from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
 from sklearn_mpt._probabilities import drawn_codes
 
 
@@ -96,13 +96,7 @@ class GivenObserved(NamedTuple):
 
 
 class MixtureDensity(Density):
-    """Density of a fitted mixture.
-
-    Parameters
-    ----------
-    components : Components
-    layout : MixtureLayout
-    """
+    """Density of a fitted mixture."""
 
     def __init__(self, components, layout):
         self.components = components
@@ -136,10 +130,6 @@ class MixtureDensity(Density):
         locations = self.components.locations
         return self.layout.likelihood.entry_log_prob(self.codes[:, None], locations)
 
-    @cached_property
-    def _other_means(self):
-        return self.layout.likelihood.mean(self.components.locations)
-
     @property
     def row_bytes(self):
         n_numbers = self._gaussians.pattern_numbers + 8 * self.layout.n_features + 8
@@ -148,27 +138,17 @@ class MixtureDensity(Density):
     def blocks(self, observed):
         """Yield slices of rows that stay within the memory for rows and for patterns.
 
-        Patterns in a block have similar numbers of unobserved columns, unless the block
-        fits the caches, where calls for a smaller block save nothing.
-
         observed : bool, (n, d), in the order that `pattern_order` gives to the
         Gaussian columns.
         """
         number = FLOAT_BYTES * len(self.components.weights)
         n_rows = max(1, CHUNK_BYTES // (number * 12 * self.layout.n_features))
+        n_patterns = CHUNK_BYTES // (number * (self._gaussians.pattern_numbers + 1))
+        columns = observed[:, self.layout.gaussian]
+        pattern = (columns[1:] != columns[:-1]).any(1).cumsum(0)
+        block = pattern // max(1, n_patterns)
         ends = {0, *range(n_rows, len(observed), n_rows)}
-        if self._gaussians.pattern_numbers:
-            columns = observed[:, self.layout.gaussian]
-            n_patterns = CHUNK_BYTES // (number * (self._gaussians.pattern_numbers + 1))
-            new = (columns[1:] != columns[:-1]).any(1)
-            block = new.cumsum(0) // max(1, n_patterns)
-            ends.update(((block[1:] != block[:-1]).nonzero()[:, 0] + 2).tolist())
-            scale = (~columns).sum(1).double().frexp().exponent
-            last = 0
-            for end in ((scale[1:] != scale[:-1]).nonzero()[:, 0] + 1).tolist():
-                if (end - last) * self.row_bytes > CACHE_BYTES:
-                    ends.add(end)
-                    last = end
+        ends.update(((block[1:] != block[:-1]).nonzero()[:, 0] + 2).tolist())
         for first, last in pairwise([*sorted(ends), len(observed)]):
             yield slice(first, last)
 
@@ -207,18 +187,15 @@ class MixtureDensity(Density):
 
         The result is meaningful where an entry is present but not among the observed.
         """
-        numbers = torch.nan_to_num(X[:, self.layout.gaussian])
-        return self._everywhere(given.gaussian.entry_log_prob(numbers), given.entries)
-
-    def _everywhere(self, gaussian, others):
-        """Return values of Gaussian columns and of others in one tensor, (n, K, d)."""
         layout = self.layout
+        numbers = torch.nan_to_num(X[:, layout.gaussian])
+        gaussian = given.gaussian.entry_log_prob(numbers)
         if layout.likelihood is None:
             return gaussian
-        everywhere = gaussian.new_zeros(*gaussian.shape[:2], layout.n_features)
-        everywhere[..., layout.gaussian] = gaussian
-        everywhere[..., layout.others] = others
-        return everywhere
+        log_prob = gaussian.new_zeros(*gaussian.shape[:2], layout.n_features)
+        log_prob[..., layout.gaussian] = gaussian
+        log_prob[..., layout.others] = given.entries
+        return log_prob
 
     def lml(self, X):
         value = self.given(X, ~X.isnan()).joint.logsumexp(1)
@@ -244,7 +221,8 @@ class MixtureDensity(Density):
         given, likelihood = self.given(X, ~X.isnan()), self.layout.likelihood
         filled = self._with_expected_numbers(X, given)
         if likelihood is not None:
-            mean = given.log_responsibility.exp() @ self._other_means
+            means = likelihood.mean(self.components.locations)
+            mean = given.log_responsibility.exp() @ means
             filled[:, self.layout.others] = likelihood.fill(mean)
         return filled
 
@@ -315,8 +293,8 @@ class MixtureDensity(Density):
         k = drawn_codes(given.log_responsibility.exp(), level)
         noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
         drawn, numbers = torch.empty_like(X), X[:, layout.gaussian]
-        drawn[:, layout.gaussian] = self._gaussians.moved(
-            self._gaussians.draw(k, noise), numbers, k, given.gaussian
+        drawn[:, layout.gaussian] = given.gaussian.moved(
+            self._gaussians.draw(k, noise), numbers, k
         )
         if layout.likelihood is not None:
             uniform = X.new_tensor(rng.random((len(X), len(layout.others))))

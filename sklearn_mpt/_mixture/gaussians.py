@@ -25,13 +25,7 @@ from sklearn_mpt._numbers import TINY
 
 
 class DenseGaussians:
-    """Gaussians with a covariance matrix each, which are factorised once for all rows.
-
-    Parameters
-    ----------
-    means : Tensor of shape (K, g)
-    covariances : Tensor of shape (K, g, g)
-    """
+    """Gaussians with a covariance matrix each, factorised once for all rows."""
 
     def __init__(self, means, covariances):
         self.means = means
@@ -70,15 +64,6 @@ class DenseGaussians:
         """Draw rows from components k, (n,); noise : (n, g)."""
         return self.means[k] + (self.root[k] @ noise[..., None])[..., 0]
 
-    def moved(self, drawn, X, k, given):
-        """Move rows drawn from components k to the observed entries of X.
-
-        Unobserved entries are moved by what their expectation is for the difference,
-        which makes them a draw given the observed ones. given : DenseConditioned.
-        """
-        residual = torch.where(X.isnan(), 0.0, X - drawn)
-        return drawn + given.expectation(residual, k)
-
 
 class DenseConditioned:
     """Distributions of all columns in each component, given the observed entries.
@@ -116,18 +101,6 @@ class DenseConditioned:
             variance = variance.scatter_add(2, columns, diagonal)
         variance = variance.clamp(min=TINY)
         return variance[:, patterns.pattern_index].transpose(0, 1)
-
-    @cached_property
-    def covariance(self):
-        """Covariance of the columns given each pattern, (K, u, g, g)."""
-        n_components, _, n_columns = self._deviation.shape
-        n_patterns = len(self.patterns.distinct)
-        full = self._deviation.new_zeros(n_components, n_patterns, n_columns**2)
-        if self._covariance is not None:
-            indices = self.patterns.block_indices.flatten(1)
-            indices = indices.expand(n_components, -1, -1)
-            full = full.scatter_add(2, indices, self._covariance.flatten(2))
-        return full.unflatten(2, (n_columns, n_columns))
 
     def moments(self, weight):
         """Return first and second moments about the means, added up over rows.
@@ -172,28 +145,25 @@ class DenseConditioned:
         error = X[:, None] - self._gaussians.means - self.deviation
         return normal_log_prob(error**2, self.variance)
 
-    def expectation(self, residual, k):
-        """Return expected deviations of unobserved entries in components k, (n, g).
+    def moved(self, drawn, X, k):
+        """Move rows drawn from components k to the observed entries of X.
 
-        residual : deviations of observed entries, 0.0 elsewhere, (n, g).
+        Unobserved entries are moved by what their expectation is for the difference,
+        which makes them a draw given the observed ones.
         """
+        residual = torch.where(X.isnan(), 0.0, X - drawn)
         if self._covariance is None:
-            return torch.zeros_like(residual)
+            return drawn + residual
         patterns = self.patterns
+        hidden = patterns.hidden_of_rows
         gradient = self._gaussians.precision[k] @ residual[..., None]
-        gradient = gradient.gather(1, patterns.hidden_of_rows[..., None])
+        gradient = gradient.gather(1, hidden[..., None])
         expected = -(self._covariance[k, patterns.pattern_index] @ gradient)[..., 0]
-        zero = torch.zeros_like(residual)
-        return zero.scatter_add(1, patterns.hidden_of_rows, expected)
+        return drawn + residual.scatter_add(1, hidden, expected)
 
 
 class DiagonalGaussians:
-    """Gaussians with independent columns, whose entries may be intervals.
-
-    Parameters
-    ----------
-    means, variances : Tensor of shape (K, g)
-    """
+    """Gaussians with independent columns, whose entries may be intervals."""
 
     pattern_numbers = 0
 
@@ -223,11 +193,6 @@ class DiagonalGaussians:
 
     def draw(self, k, noise):
         return self.means[k] + self.variances.sqrt()[k] * noise
-
-    def moved(self, drawn, X, k, given):
-        normals = self.means[k], self.variances[k]
-        level = torch.special.ndtr((drawn - normals[0]) / normals[1].sqrt())
-        return torch.where(has_codes(X), drawn_within(X, *normals, level), drawn)
 
 
 class DiagonalConditioned:
@@ -264,3 +229,8 @@ class DiagonalConditioned:
         means, variances = self._gaussians.means, self._gaussians.variances
         first, second = moments_of(X[:, None], means, variances)
         return (targets * first).sum(0), (targets * (second - variances)).sum(0)
+
+    def moved(self, drawn, X, k):
+        normals = self._gaussians.means[k], self._gaussians.variances[k]
+        level = torch.special.ndtr((drawn - normals[0]) / normals[1].sqrt())
+        return torch.where(has_codes(X), drawn_within(X, *normals, level), drawn)

@@ -5,8 +5,6 @@ locations of the others, and what `Full.free` says of the covariances. The
 first and the third are determined up to constants.
 """
 
-from functools import cached_property
-
 import numpy as np
 import torch
 
@@ -23,24 +21,13 @@ JOINT = ("weights", "means", "locations")
 
 
 class MixtureParameters:
-    """The parameters of a mixture as a vector of p numbers.
-
-    Parameters
-    ----------
-    components : Components
-    layout : MixtureLayout
-
-    Attributes
-    ----------
-    values : Tensor of shape (p,)
-    """
+    """The parameters of a mixture as a vector of p numbers, `values`."""
 
     def __init__(self, components, layout):
         self.layout = layout
         self._like = components
         weights, means, _, locations, *_ = components
-        free = layout.form.free(components)
-        parts = weights.log(), means, locations, *free
+        parts = weights.log(), means, locations, *layout.form.free(components)
         self._shapes = [part.shape for part in parts]
         self._sizes = [part.numel() for part in parts]
         self.values = torch.cat([part.flatten() for part in parts])
@@ -56,82 +43,12 @@ class MixtureParameters:
             log_weights.softmax(0), means, covariances, locations, *self._like[4:]
         )
 
-    def log_prob(self, values, X):
-        """Return the log-density of each row, (n,)."""
-        return MixtureDensity(self.components(values), self.layout).lml(X)[0]
+    def density(self, values):
+        return MixtureDensity(self.components(values), self.layout)
 
     def proba(self, values, X):
         """Return the probabilities of the components of each row, (n, K)."""
-        density = MixtureDensity(self.components(values), self.layout)
-        return density.log_responsibility(X).exp()
-
-    @cached_property
-    def constraints(self):
-        """Gradients of functions of the parameters that are always 0, (q, p)."""
-        n_components, n_locations = self._shapes[0][0], self._shapes[2][1]
-        end = sum(self._sizes[:3])
-        rows = np.zeros((1 + n_components * n_locations, len(self.values)))
-        rows[0, :n_components] = 1.0
-        if n_locations:
-            eye = identity(n_locations, self.values)
-            fixed = (eye - self.layout.likelihood.centre(eye)).cpu().numpy()
-            tied = np.kron(np.eye(n_components), fixed)
-            rows[1:, end - self._sizes[2] : end] = tied
-        return rows
-
-    def information(self, X, weight):
-        """Return the observed information of rows, (p, p). weight : (n,)."""
-        order = pattern_order(~X[:, self.layout.gaussian].isnan())
-        X, weight, total = X[order], weight[order], 0.0
-        density = MixtureDensity(self._like, self.layout)
-        for block in density.blocks(~X.isnan()):
-            total = total + information_by_hessian(
-                lambda values, block=block: (
-                    weight[block] @ self.log_prob(values, X[block])
-                ),
-                self.values,
-            )
-        return total
-
-    def expected_information(self, X, information):
-        """Return the information expected of rows with the gaps of X, up to a factor.
-
-        information : observed one, (p, p), for the size of a step of each parameter.
-        """
-        density = MixtureDensity(self._like, self.layout)
-        rows = typical_rows(
-            X, self._values_of_columns(), len(self.values), density.draw
-        )
-        curvature = information.diagonal().abs().clamp(min=TINY)
-        size = (len(X) / curvature).sqrt().clamp(max=1.0)
-        steps = STEP * torch.diag(size)
-        scores = central_differences(
-            lambda values: self.log_prob(values, rows), self.values, steps
-        )
-        scores = scores / (STEP * size)[:, None]
-        return scores @ scores.T
-
-    def _values_of_columns(self):
-        """Return the values that each column takes; None if some take any number."""
-        layout = self.layout
-        if len(layout.gaussian):
-            return None
-        return layout.likelihood.values_of_each(layout.n_features)
-
-    def _of_covariances(self, chosen):
-        """Return which parameters are of the covariances of some components, (p,).
-
-        chosen : their numbers.
-        """
-        marks = self._like.weights.new_zeros(len(self._like.weights))
-        marks[chosen] = 1.0
-        marked = (
-            marks.view(-1, *[1] * (part.ndim - 1)).expand_as(part)
-            for part in self._like
-        )
-        free = self.layout.form.free(Components(*marked))
-        first = marks.new_zeros(sum(self._sizes[:3]))
-        return torch.cat([first, *(part.flatten() for part in free)]).cpu().numpy() > 0
+        return self.density(values).log_responsibility(X).exp()
 
     def covariance(self, X, weight, at_floor):
         """Return the covariance of the estimates, (p, p); NaN if not determined.
@@ -139,20 +56,72 @@ class MixtureParameters:
         at_floor : numbers of the components whose covariances are at a limit. They are
         taken as known, and have no errors.
         """
-        left_out = self._of_covariances(at_floor)
-        fixed = np.eye(len(left_out))[left_out]
-        information = self.information(X, weight)
-        expected = self.expected_information(X, information)
+        information = self._information(X, weight)
+        expected = self._expected_information(X, information)
         n_components, n_columns = self._like.means.shape
-        n_rotations = self.layout.form.n_rotations(n_columns)
+        n_locations, free = self._shapes[2][1], slice(sum(self._sizes[:3]), None)
+        # Functions of the parameters that are always 0: the sum of log-weights, what
+        # centring takes from locations, and covariances at a limit.
+        weights = np.zeros((1, len(self.values)))
+        weights[0, :n_components] = 1.0
+        tied = np.zeros((n_components * n_locations, len(self.values)))
+        if n_locations:
+            eye = identity(n_locations, self.values)
+            fixed = (eye - self.layout.likelihood.centre(eye)).cpu().numpy()
+            first = free.start - self._sizes[2]
+            tied[:, first : free.start] = np.kron(np.eye(n_components), fixed)
+        marks = self._like.weights.new_zeros(n_components)
+        marks[at_floor] = 1.0
+        marked = Components(
+            *(marks.view(-1, *[1] * (p.ndim - 1)).expand_as(p) for p in self._like)
+        )
+        parts = [part.flatten() for part in self.layout.form.free(marked)]
+        known = np.zeros(len(self.values), dtype=bool)
+        known[free] = torch.cat(parts).cpu().numpy() > 0
         covariance = covariance_of(
             information.cpu().numpy(),
-            constraints=np.concatenate([self.constraints, fixed]),
+            constraints=np.concatenate([weights, tied, np.eye(len(known))[known]]),
             expected=expected.cpu().numpy(),
-            n_rotations=(n_components - len(at_floor)) * n_rotations,
+            n_rotations=(n_components - len(at_floor))
+            * self.layout.form.n_rotations(n_columns),
         )
-        covariance[left_out] = covariance[:, left_out] = np.nan
+        covariance[known] = covariance[:, known] = np.nan
         return covariance
+
+    def _information(self, X, weight):
+        """Return the observed information of rows, (p, p)."""
+        order = pattern_order(~X[:, self.layout.gaussian].isnan())
+        X, weight = X[order], weight[order]
+        return sum(
+            information_by_hessian(
+                lambda values, block=block: (
+                    weight[block] @ self.density(values).lml(X[block])[0]
+                ),
+                self.values,
+            )
+            for block in self.density(self.values).blocks(~X.isnan())
+        )
+
+    def _expected_information(self, X, information):
+        """Return the information expected of rows with the gaps of X, up to a factor.
+
+        information : observed one, (p, p), for the size of a step of each parameter.
+        """
+        layout = self.layout
+        values = None  # those of each column, if all have few
+        if not len(layout.gaussian):
+            values = layout.likelihood.values_of_each(layout.n_features)
+        draw = MixtureDensity(self._like, layout).draw
+        rows = typical_rows(X, values, len(self.values), draw)
+        curvature = information.diagonal().abs().clamp(min=TINY)
+        size = (len(X) / curvature).sqrt().clamp(max=1.0)
+        scores = central_differences(
+            lambda values: self.density(values).lml(rows)[0],
+            self.values,
+            STEP * torch.diag(size),
+        )
+        scores = scores / (STEP * size)[:, None]
+        return scores @ scores.T
 
     def reported(self, values):
         """Return what fitted attributes say of a vector of parameters, as tensors."""

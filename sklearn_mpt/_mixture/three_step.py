@@ -114,21 +114,8 @@ class ClassOutcomes(NamedTuple):
 class Assignments:
     """Rows assigned to their most probable classes, and the errors of that.
 
-    Parameters
-    ----------
-    proba : Tensor of shape (n, K)
-        Probabilities of the classes.
-    weight : Tensor of shape (n,)
-    correction : {"bch", "ml", "none"}
-        "none" takes the assignments as if they had no errors.
-
-    Attributes
-    ----------
-    classes : Tensor of shape (n,)
-    probability : Tensor of shape (K, K)
-        Probability that a row of a class (first axis) is assigned to a class.
-    covariance : Tensor of shape (K * K, K * K)
-        Of `probability`, because the mixture is an estimate.
+    probability : that a row of a class (first axis) is assigned to a class, (K, K).
+    covariance : of `probability`, because the mixture is an estimate, (K * K, K * K).
     """
 
     def __init__(self, proba, weight, correction):

@@ -13,7 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTDeepVAE, mpt_curve
-from sklearn_mpt._deep.start import StartKind, start
+from sklearn_mpt._deep.recipe import recipe_for
+from sklearn_mpt._deep.start import LINEAR, start
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._tables.reader import TableReader
 
@@ -128,9 +129,8 @@ def test_a_linear_start_explains_categories():
     kind = Columns(["categorical"] * 2, [4, 3])
     model = fit(X, likelihood=["categorical"] * 2, max_iter=0)
     rng = np.random.default_rng(0)
-    recipe = model._recipe(kind, *X.shape)
-    linear = StartKind(1.5, is_linear=True)
-    model.__dict__.update(start(recipe, 1, kind, X.astype(float), rng, linear))
+    recipe = recipe_for(model, kind, *X.shape)
+    model.__dict__.update(start(recipe, 1, kind, X.astype(float), rng, LINEAR))
     shares = [np.unique(column, return_counts=True)[1] / 400 for column in X.T]
     entropy = sum((share * np.log(share)).sum() for share in shares)
     assert model.score(X) > entropy + 0.1

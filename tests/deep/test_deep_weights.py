@@ -18,7 +18,7 @@ from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.objectives import SampleCounts
 from sklearn_mpt._deep.recipe import recipe_for
-from sklearn_mpt._deep.start import StartKind, WeightedRows, start
+from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
 from sklearn_mpt._deep.validation import (
     ValidationRows,
     newton_step,
@@ -64,14 +64,12 @@ def trained():
 @pytest.mark.parametrize("name", KINDS)
 def test_starts_are_those_of_repeated_rows(name):
     kind, X = KINDS[name], rows(name)
-    sizes = {"n_rows": 60, "n_features": 4, "n_components": 1}
-    recipe = recipe_for(kind, **sizes, hidden_layer_sizes=())
-    kind_of_start = StartKind(1.5, is_linear=True)
+    recipe = recipe_for(MPTDeepVAE(1, hidden_layer_sizes=()), kind, *X.shape)
     by_weight, repeated = (
         start(recipe, 1, kind, *args)
         for args in (
-            (X, np.random.default_rng(0), kind_of_start, WEIGHT),
-            (np.repeat(X, WEIGHT, 0), np.random.default_rng(0), kind_of_start),
+            (X, np.random.default_rng(0), LINEAR, WEIGHT),
+            (np.repeat(X, WEIGHT, 0), np.random.default_rng(0), LINEAR),
         )
     )
     for attribute in ("_shift", "_scale", "noise_variance_", "decoder_intercepts_"):

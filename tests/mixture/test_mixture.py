@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from reference import all_masks
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris
@@ -12,17 +11,7 @@ from sklearn.mixture import GaussianMixture
 
 from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._mixture.density import MixtureDensity  # noqa: E402
-from sklearn_mpt._mixture.em import (  # noqa: E402
-    statistics_of_masks,
-    statistics_of_rows,
-)
-from sklearn_mpt._mixture.gaussians import (  # noqa: E402
-    DenseGaussians,
-    DiagonalGaussians,
-)
+pytest.importorskip("torch")
 
 KINDS = ["full", "tied", "diag", "spherical"]
 WEIGHTS, MEANS = [0.3, 0.7], [[0.0, 1.0, -1.0, 2.0], [3.0, 0.0, 1.0, -1.0]]
@@ -77,95 +66,51 @@ def test_conditionals_are_ratios_of_densities():
     assert_allclose(found, [0, 0, log_prob(x[0], both) - log_prob(x[0], visible), 0])
 
 
-def test_nearly_singular_classes_are_conditioned():
+def test_a_nearly_singular_class_is_conditioned():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(4, 4))
     root[3] = root[0] + 1e-4 * root[3]  # nearly the first column
     root *= [[1.0], [3.0], [0.3], [1.0]]
     covariance = root @ root.T
+    start = {"means_init": np.zeros((1, 4)), "weights_init": [1.0]}
+    start["precisions_init"] = np.linalg.inv(covariance)[None]
     X = (root @ rng.normal(size=(4, 16))).T
+    model = MPTMixture(1, max_iter=0, **start).fit(X)
     observed = (np.arange(16)[:, None] >> np.arange(4)) % 2 == 1  # every pattern
-    of = np.zeros((1, 4)), covariance[None]
-    gaussians = DenseGaussians(*map(torch.from_numpy, of))
-    found = gaussians.condition(torch.from_numpy(X), torch.from_numpy(observed))
-    covariances, of_row = found.covariance.numpy(), found.patterns.pattern_index
+    holes = np.where(observed, X, np.nan)
+    filled, scores = model.impute(holes), model.score_samples(holes)
     for i, seen in enumerate(observed):
         block, cross = covariance[np.ix_(seen, seen)], covariance[:, seen]
-        gain = np.linalg.solve(block, cross.T).T
+        mean = cross @ np.linalg.solve(block, X[i, seen])
         scale = np.sqrt(covariance.diagonal())
         expected = multivariate_normal(cov=block).logpdf(X[i, seen]) if i else 0.0
-        assert_allclose(found.log_prob[i, 0], expected, atol=1e-6)
-        deviation = found.deviation[i, 0].numpy()
-        assert_allclose(deviation / scale, gain @ X[i, seen] / scale, atol=1e-6)
-        left = (covariance - gain @ cross.T) / np.outer(scale, scale)
-        of_pattern = covariances[0, of_row[i]] / np.outer(scale, scale)
-        assert_allclose(of_pattern, left, atol=1e-7)
+        assert_allclose(scores[i], expected, atol=1e-6)
+        assert_allclose(filled[i] / scale, mean / scale, atol=1e-6)
 
 
 def test_independent_columns_are_those_of_matrices_without_correlations():
     rng = np.random.default_rng(0)
-    means, variances = rng.normal(size=(3, 6)), rng.gamma(2, size=(3, 6))
-    X, observed = rng.normal(size=(40, 6)), rng.random((40, 6)) < 0.6
-    observed[20:] = observed[20]  # a pattern of many rows
-    X = torch.from_numpy(np.where(observed, X, np.nan))
-    observed = torch.from_numpy(observed)
-    means, variances = torch.from_numpy(means), torch.from_numpy(variances)
-    share = torch.from_numpy(rng.random((40, 3)))
-    targets = torch.from_numpy(rng.random((40, 3, 6))) * ~observed[:, None]
-    entries = torch.from_numpy(rng.normal(size=(40, 6)))
-    dense, plain = (
-        gaussians.condition(X, observed)
-        for gaussians in (
-            DenseGaussians(means, torch.diag_embed(variances)),
-            DiagonalGaussians(means, variances),
-        )
-    )
-    for name in ("log_prob", "deviation", "variance"):
-        assert_allclose(getattr(dense, name), getattr(plain, name), atol=1e-12)
-    moments = dense.moments(share), plain.moments(share)
-    of_targets = (kind.target_moments(targets, entries) for kind in (dense, plain))
-    for matrices, numbers in (moments, of_targets):
-        assert_allclose(matrices[0], numbers[0], atol=1e-12)
-        diagonal = matrices[1].diagonal(dim1=1, dim2=2)
-        assert_allclose(diagonal, numbers[1], atol=1e-12)
+    means, precisions = rng.normal(size=(3, 6)), rng.gamma(2, size=(3, 6)) + 0.2
+    X, params = rng.normal(size=(40, 6)), {"max_iter": 0, "means_init": means}
+    X[20:, rng.random(6) < 0.4] = np.nan  # a pattern of many rows
+    X[rng.random(X.shape) < 0.2] = np.nan
+    matrices = precisions[:, None] * np.eye(6)
+    plain = MPTMixture(3, covariance_type="diag", precisions_init=precisions, **params)
+    dense = MPTMixture(3, precisions_init=matrices, **params)
+    mask = rng.random(X.shape) < 0.5
+    for ask in (
+        lambda model: model.fit(X).score_samples(X),
+        lambda model: model.conditional_log_prob(X, mask),
+        lambda model: model.impute(X),
+        lambda model: model.predict_proba(X),
+    ):
+        assert_allclose(ask(plain), ask(dense), atol=1e-12)
 
 
 def test_the_curve_adds_up_to_the_score():
     model, X = known()
     curve = mpt_curve(model, X, random_state=0)
     assert_allclose(curve.lml, model.score(X), atol=1e-10)
-
-
-@pytest.mark.parametrize("kind", ["full", "diag"])
-def test_masks_of_all_sizes_have_the_statistics_of_whole_rows(kind):
-    """The mean over sizes, and over masks of a size, by enumeration."""
-    model, X = known()
-    if kind == "diag":
-        precisions = 1 / covariances().diagonal(axis1=1, axis2=2)
-        model.set_params(covariance_type=kind, precisions_init=precisions)
-        model.fit(np.nan_to_num(X))
-    density = model._density()
-    rows = torch.from_numpy(X)
-    weight = torch.ones(len(X), dtype=torch.float64)
-    exact = statistics_of_rows(density, rows, weight)
-    d, total = X.shape[1], None
-    for size in range(1, d + 1):
-        masks = all_masks(d, size)
-        for mask in masks:
-            hidden = torch.from_numpy(mask) & ~rows.isnan()
-            inflation = torch.full((len(X), 1), d / size, dtype=torch.float64)
-            found, _ = statistics_of_masks(density, rows, weight, hidden, inflation)
-            share = 1 / (d * len(masks))
-            parts = [share * part for part in found]
-            pairs = zip(total or parts, parts, strict=True)
-            total = [a + b for a, b in pairs] if total else parts
-    own = len(X) * density.components.weights
-    assert_allclose(total[0], exact.value, rtol=1e-10)
-    assert_allclose(total[1] + own, exact.counts, rtol=1e-10)
-    assert_allclose(total[2], exact.first, atol=1e-9)
-    before = density.components.covariances
-    prior = own.view(-1, *[1] * (before.ndim - 1)) * before
-    assert_allclose(total[3] + prior, exact.second, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -290,21 +235,17 @@ def test_latent_classes_are_recovered():
     assert max(agree, 1 - agree) > 0.9
 
 
-def test_statistics_are_the_same_in_any_number_of_parts():
+def test_fits_are_the_same_in_any_number_of_parts(monkeypatch):
     rng = np.random.default_rng(0)
     X = np.c_[rng.normal(size=(60, 3)), rng.random((60, 2)) < 0.5]
     X[rng.random(X.shape) < 0.3] = np.nan
     kinds = ["gaussian"] * 3 + ["bernoulli"] * 2
-    model = MPTMixture(2, likelihood=kinds, max_iter=0, random_state=0).fit(X)
-    density, rows = model._density(), torch.from_numpy(X)
-    weight = torch.from_numpy(rng.random(60))
-    whole = statistics_of_rows(density, rows, weight, prior=0.1)
-    parts = (
-        statistics_of_rows(density, rows[part], weight[part], prior=0.1)
-        for part in (slice(25), slice(25, 60))
-    )
-    for one, other in zip(whole, next(parts) + next(parts), strict=True):
-        assert_allclose(one, other, atol=1e-10)
+    model = MPTMixture(2, likelihood=kinds, objective="lml", random_state=0)
+    weight = rng.random(60)
+    whole = model.fit(X, sample_weight=weight).score_samples(X)
+    monkeypatch.setattr("sklearn_mpt._mixture.density.CHUNK_BYTES", 5000)
+    parts = model.fit(X, sample_weight=weight).score_samples(X)
+    assert_allclose(parts, whole, atol=1e-9)
 
 
 def test_a_table_of_several_kinds_is_filled_in():
@@ -412,41 +353,6 @@ def test_bad_parameters_are_refused(name, value, message):
     model = MPTMixture(2).set_params(**{name: value})
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(load_iris().data)
-
-
-@pytest.mark.filterwarnings("ignore:Maximum iterations")
-def test_gradients_add_up_over_codes_as_they_do_over_rows(monkeypatch):
-    rng = np.random.default_rng(0)
-    level = rng.normal(size=200)
-    X = np.column_stack([np.digitize(level, [-1, 0, 1]), level > 0, level]) * 1.0
-    X[rng.random(X.shape) < 0.2] = np.nan
-    kinds = ["categorical", "bernoulli", "gaussian"]
-    params = {"likelihood": kinds, "max_iter": 12, "random_state": 0}
-    scores = []
-    for is_by_row in (False, True):
-        if is_by_row:
-            monkeypatch.setattr(MixtureDensity, "codes", None)
-        fits = [MPTMixture(2, objective=o, **params).fit(X) for o in ("lml", "mpt")]
-        scores.append([model.score_samples(X) for model in fits])
-    assert_allclose(*scores, rtol=0, atol=1e-10)
-
-
-def test_rows_of_several_kinds_with_gaps_are_taken_together(monkeypatch):
-    rng = np.random.default_rng(0)
-    numbers, codes = rng.normal(size=(200, 2)), rng.integers(3, size=(200, 8))
-    X = np.hstack([numbers, codes.astype(float)])
-    X[rng.random(X.shape) < 0.2] = np.nan
-    kinds = ["gaussian"] * 2 + ["categorical"] * 8
-    n_rows, given = [], MixtureDensity.given
-
-    def count(density, X, *args):
-        n_rows.append(len(X))
-        return given(density, X, *args)
-
-    monkeypatch.setattr(MixtureDensity, "given", count)
-    MPTMixture(2, likelihood=kinds, objective="lml", tol=0.01, random_state=0).fit(X)
-    # a block for each number of gaps in the Gaussian columns: 0, 1 and 2
-    assert np.mean(n_rows) > 50
 
 
 @pytest.mark.filterwarnings("ignore:The variance of component")
