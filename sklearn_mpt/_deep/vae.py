@@ -36,9 +36,10 @@ from sklearn_mpt._deep.objectives import (
 )
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import start
-from sklearn_mpt._deep.validation import ValidationRows
+from sklearn_mpt._deep.validation import SAMPLES_PER_ROW, ValidationRows
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._fitting.weights import relative_weights
+from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
 
@@ -302,9 +303,13 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
         samples, validation = SampleCounts(*counts), None
         if len(held_out.X):
-            validation = ValidationRows.for_module(
-                module, held_out, recipe, samples, fitted["_seed"]
-            )
+            noises = noises_of(module.likelihood)
+            n_noises = sum(noise.numel() for noise in noises)
+            sets_noise = recipe.sets_noise and n_noises == 1
+            for noise in noises:
+                noise.requires_grad_(not sets_noise)
+            of_row = samples._replace(per_row=SAMPLES_PER_ROW)
+            validation = ValidationRows(held_out, of_row, fitted["_seed"], sets_noise)
         args = rows, recipe.batch_size, samples, data.rng
         if self.objective == "mpt":
             _, at_once, drawn = CONDITIONALS[self.conditional]

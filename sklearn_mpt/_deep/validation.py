@@ -4,7 +4,6 @@ from copy import copy
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples, complete_as_one_row
@@ -14,23 +13,19 @@ from sklearn_mpt._numbers import TINY
 
 SAMPLES_PER_ROW = 16
 BATCH_SIZE = 256  # rows that share their samples
+# Between changes of the logarithm of the noise at which losses are compared. A smaller
+# one would magnify the rounding errors of single precision.
+NOISE_STEP = 0.1
 
 
 class ValidationRows:
     """Losses of validation rows, by samples that are the same in every epoch.
 
-    Parameters
-    ----------
-    rows : TrainingRows
-    batch_size : int
-    samples : SampleCounts
-    seed : int or sequence of int
-    sets_noise : bool
-        Whether they set the noise variances after every epoch, and not only once, after
-        the last.
+    rows : TrainingRows. samples : SampleCounts. sets_noise : whether they set the noise
+    variances after every epoch, and not only once, after the last.
     """
 
-    def __init__(self, rows, batch_size, samples, seed, sets_noise=False):
+    def __init__(self, rows, samples, seed, sets_noise=False, batch_size=BATCH_SIZE):
         self.rows, self.sets_noise = rows, sets_noise
         rng = np.random.default_rng(seed)
         self.parts = []
@@ -38,20 +33,6 @@ class ValidationRows:
             (observed,) = complete_as_one_row((~part.isnan())[None])
             self.parts.append((part.nan_to_num(), observed))
         self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.parts]
-
-    @classmethod
-    def for_module(cls, module, rows, recipe, samples, seed):
-        """Return the validation rows of a module that is trained by a recipe.
-
-        If they set its noise variance, training does not.
-        """
-        noises = noises_of(module.likelihood)
-        has_one_noise = sum(noise.numel() for noise in noises) == 1
-        sets_noise = recipe.sets_noise and has_one_noise
-        for noise in noises:
-            noise.requires_grad_(not sets_noise)
-        samples = samples._replace(per_row=SAMPLES_PER_ROW)
-        return cls(rows, BATCH_SIZE, samples, seed, sets_noise)
 
     @torch.no_grad()
     def samples(self, module):
@@ -83,77 +64,47 @@ class ValidationRows:
     def after_epoch(self, module):
         """Set the noise, if it is set after every epoch; return the losses."""
         if self.sets_noise:
-            return self.set_noise(module, newton_step)
+            return self._set_noise(module, n_steps=1)
         return self.losses(module)
 
     def after_training(self, module):
         """Set the noise for the last time; it is not trained any more."""
-        self.set_noise(module, shrunk_minimum)
+        self._set_noise(module, n_steps=10, is_shrunk=True)
         for noise in noises_of(module.likelihood):
             noise.requires_grad_(False)
 
     @torch.no_grad()
-    def set_noise(self, module, factor_of):
+    def _set_noise(self, module, n_steps, is_shrunk=False):
         """Multiply the noise variances by one factor; return the losses of the rows.
 
         The decoder fits the rows that it is trained on better than others, so that the
-        noise estimated on them is too small.
-
-        factor_of : callable
-            Chooses the logarithm of the factor, given the losses as a function of it.
+        noise estimated on them is too small. The logarithm of the factor is that of the
+        lowest mean loss, by a parabola around the best of several, `n_steps` to both
+        sides. It may be shrunk to 0 by its standard error.
         """
         noises, samples = noises_of(module.likelihood), self.samples(module)
-        start = [noise.clone() for noise in noises]
+        if not noises:
+            return self.losses(module, samples)
+        start, chosen = [noise.clone() for noise in noises], 0.0
+        changes = NOISE_STEP * np.arange(-n_steps, n_steps + 1)
 
-        def losses_at(log_factor):
+        def losses_at(change):
             for noise, log_noise in zip(noises, start, strict=True):
-                noise.copy_(log_noise + log_factor / LOG_NOISE_STEP)
+                noise.copy_(log_noise + change / LOG_NOISE_STEP)
             return self.losses(module, samples)
 
-        chosen = 0.0
         try:
-            if noises:
-                chosen = factor_of(losses_at)
+            losses = np.stack([losses_at(change) for change in changes])
+            mean = losses.mean(1)
+            best = np.clip(mean.argmin(), 1, 2 * n_steps - 1)
+            slopes = (losses[best + 1] - losses[best - 1]) / (2 * NOISE_STEP)
+            curvature = np.diff(mean, 2)[best - 1] / NOISE_STEP**2
+            if curvature > 0:
+                step = np.clip(-slopes.mean() / curvature, -0.5, 0.5)
+                chosen = changes[best] + step
+            if is_shrunk and chosen:
+                error = sem(slopes) / curvature if len(slopes) > 1 else np.inf
+                chosen *= max(0.0, 1 - error**2 / max(chosen**2, TINY))
         finally:  # after an interruption, too
             losses = losses_at(chosen)
         return losses
-
-
-def shrunk_minimum(losses, max_change=1.0):
-    """Return where the mean loss is lowest, shrunk to 0 by its standard error.
-
-    losses : callable of a change of the logarithm of the noise; returns an array of
-    shape (n,). max_change : largest change.
-    """
-    lowest = minimize_scalar(
-        lambda number: losses(number).mean(),
-        bounds=(-max_change, max_change),
-        method="bounded",
-    ).x
-    derivative, curvature = _derivatives(losses, lowest)
-    if len(derivative) == 1 or not curvature > 0:
-        return 0.0
-    error = sem(derivative) / curvature
-    return lowest * max(0.0, 1 - error**2 / max(lowest**2, TINY))
-
-
-def newton_step(losses, max_step=0.5):
-    """Return the step of Newton's method from 0 to where the mean loss is lowest.
-
-    losses : as in `shrunk_minimum`. max_step : largest length of the step.
-    """
-    derivative, curvature = _derivatives(losses, 0.0)
-    if not curvature > 0:
-        return 0.0
-    return np.clip(-derivative.mean() / curvature, -max_step, max_step)
-
-
-def _derivatives(losses, number, difference=0.1):
-    """Return the derivative of each loss, and the curvature of their mean.
-
-    Single-precision losses have rounding errors that a smaller `difference` of the
-    number would magnify.
-    """
-    below, middle, above = (losses(number + h) for h in (-difference, 0, difference))
-    derivative = (above - below) / (2 * difference)
-    return derivative, (above - 2 * middle + below).mean() / difference**2

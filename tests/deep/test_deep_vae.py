@@ -306,7 +306,7 @@ def test_points_per_row_by_the_objective(objective, n_points):
 def learned():
     """A model and its rows, of which a few say little beside what it has learned."""
     X = load_iris().data[::5]
-    return quiet_fit(quick(max_iter=8), X), X
+    return quiet_fit(quick(max_iter=20), X), X
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,7 @@ from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.objectives import SampleCounts
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
-from sklearn_mpt._deep.validation import (
-    ValidationRows,
-    newton_step,
-    shrunk_minimum,
-)
+from sklearn_mpt._deep.validation import ValidationRows
 from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
@@ -125,7 +121,7 @@ def test_held_out_losses_are_weighted():
     X, points = torch.tensor(rows(), dtype=torch.float32), SampleCounts(4, 8, 1)
     module = module.float()
     plain, by_weight = (
-        ValidationRows(held_out, 25, points, 0).losses(module)
+        ValidationRows(held_out, points, 0).losses(module)
         for held_out in (
             TrainingRows.from_arrays(X),
             TrainingRows.from_arrays(X, 1.0 + WEIGHT),
@@ -158,51 +154,14 @@ def test_noise_is_that_of_held_out_rows():
     model = quick(max_iter=0, hidden_layer_sizes=()).fit(X)
     module = module_of(vars(model), Gaussian(), "cpu").float()
     held_out = TrainingRows.from_arrays(torch.tensor(X, dtype=torch.float32))
-    held_out = ValidationRows(held_out, 100, SampleCounts(4, 8, 1), 0)
+    held_out = ValidationRows(held_out, SampleCounts(4, 8, 1), 0)
     losses, noises = [], []
     for _ in range(3):
         losses.append(held_out.losses(module).mean().item())
         noises.append(module.likelihood.dispersion.item())
-        held_out.set_noise(module, shrunk_minimum)
+        held_out.after_training(module)
     assert losses[1] < losses[0] - 0.01
     assert noises[2] == pytest.approx(noises[1], rel=0.01)
-
-
-def test_an_interrupt_leaves_noise_as_it_was():
-    def interrupted(losses):
-        losses(0.7)  # leaves this factor in the module
-        raise KeyboardInterrupt
-
-    module = module_of(copy.deepcopy(vars(trained())), Gaussian(), "cpu")
-    X, before = torch.tensor(rows()), module.likelihood.dispersion.item()
-    held_out = TrainingRows.from_arrays(X.float())
-    held_out = ValidationRows(held_out, 25, SampleCounts(4, 8, 1), 0)
-    with pytest.raises(KeyboardInterrupt):
-        held_out.set_noise(module.float(), interrupted)
-    assert module.likelihood.dispersion.item() == pytest.approx(before, rel=1e-5)
-
-
-def test_a_number_is_drawn_to_zero_by_its_error():
-    def chosen(centres):
-        return shrunk_minimum(lambda number: 3 * (number - centres) ** 2)
-
-    assert chosen(np.full(10, 0.5)) == pytest.approx(0.5, rel=1e-3)
-    assert chosen(np.full(10, 3.0)) == pytest.approx(1.0, rel=1e-3)  # the limit
-    spread = np.array([-0.9, 1.1])  # mean 0.1, standard deviation 1
-    assert chosen(np.tile(spread, 10)) == 0  # error 0.22
-    assert chosen(np.tile(spread, 200)) == pytest.approx(0.075, rel=0.01)  # error 0.05
-    assert chosen(np.array([0.5])) == 0  # one row does not tell its error
-    assert shrunk_minimum(lambda number: np.full(5, number)) == 0  # no minimum
-
-
-def test_a_step_to_where_losses_are_least():
-    def step(centre, size=1.0):
-        return newton_step(lambda number: size * (number - centre * np.ones(5)) ** 2)
-
-    assert step(0.2) == pytest.approx(0.2)
-    assert step(-0.3) == pytest.approx(-0.3)
-    assert step(3.0) == 0.5  # the longest
-    assert step(0.2, size=-1.0) == 0  # no minimum
 
 
 @pytest.mark.slow

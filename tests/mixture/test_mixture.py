@@ -92,6 +92,7 @@ def test_independent_columns_are_those_of_matrices_without_correlations():
     rng = np.random.default_rng(0)
     means, precisions = rng.normal(size=(3, 6)), rng.gamma(2, size=(3, 6)) + 0.2
     X, params = rng.normal(size=(40, 6)), {"max_iter": 0, "means_init": means}
+    params |= {"weights_init": [0.2, 0.3, 0.5], "random_state": 0}
     X[20:, rng.random(6) < 0.4] = np.nan  # a pattern of many rows
     X[rng.random(X.shape) < 0.2] = np.nan
     matrices = precisions[:, None] * np.eye(6)
