@@ -18,7 +18,7 @@ from sklearn_mpt._numbers import TINY
 class Full:
     """A matrix for each component."""
 
-    gaussians = DenseGaussians  # from means and covariances
+    gaussians: type = DenseGaussians  # from means and covariances
     takes_intervals = False  # whether entries of Gaussian columns may be intervals
     has_prior = False  # whether rows of a prior are added to those of each component
 

@@ -10,7 +10,6 @@ each other column, since other columns are independent in a component.
 """
 
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from sklearn_mpt._likelihoods.interval import is_open
 from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
 from sklearn_mpt._mixture.patterns import Patterns
-from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
+from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES, chunk_slices
 from sklearn_mpt._probabilities import drawn_codes
 
 
@@ -136,21 +135,8 @@ class MixtureDensity(Density):
         return FLOAT_BYTES * len(self.components.weights) * n_numbers
 
     def blocks(self, observed):
-        """Yield slices of rows that stay within the memory for rows and for patterns.
-
-        observed : bool, (n, d), in the order that `pattern_order` gives to the
-        Gaussian columns.
-        """
-        number = FLOAT_BYTES * len(self.components.weights)
-        n_rows = max(1, CHUNK_BYTES // (number * 12 * self.layout.n_features))
-        n_patterns = CHUNK_BYTES // (number * (self._gaussians.pattern_numbers + 1))
-        columns = observed[:, self.layout.gaussian]
-        pattern = (columns[1:] != columns[:-1]).any(1).cumsum(0)
-        block = pattern // max(1, n_patterns)
-        ends = {0, *range(n_rows, len(observed), n_rows)}
-        ends.update(((block[1:] != block[:-1]).nonzero()[:, 0] + 2).tolist())
-        for first, last in pairwise([*sorted(ends), len(observed)]):
-            yield slice(first, last)
+        """Return slices of rows that stay within the memory."""
+        return chunk_slices(len(observed), self.row_bytes, CHUNK_BYTES)
 
     def parts(self, observed):
         """Return `blocks` of rows, with the patterns of their Gaussian columns."""

@@ -1,6 +1,5 @@
 """Patterns of observed columns, whose matrices are computed once for all their rows."""
 
-import math
 from functools import cached_property
 
 import numpy as np
@@ -48,8 +47,6 @@ class Patterns:
         by_pattern = observed[order]
         starts = observed.new_ones(len(observed))
         starts[1:] = (by_pattern[1:] != by_pattern[:-1]).any(1)
-        self._order = order
-        self._starts = starts
         self.distinct = by_pattern[starts]
         self.pattern_index = torch.empty_like(order)
         self.pattern_index[order] = starts.cumsum(0) - 1
@@ -123,36 +120,8 @@ class Patterns:
         total = values.new_zeros(len(values), len(self.distinct), *values.shape[2:])
         return total.index_add(1, self.pattern_index, values)
 
-    @cached_property
-    def _groups(self):
-        """Groups of as many rows of one pattern as rows have patterns on average.
-
-        The size of a group, the patterns of the groups, and the index of each row among
-        the rows of all groups.
-        """
-        n_rows, n_patterns = len(self.pattern_index), len(self.distinct)
-        size = math.ceil(n_rows / max(n_patterns, 1))
-        counts = torch.bincount(self.pattern_index, minlength=n_patterns)
-        n_groups = (counts + size - 1) // max(size, 1)
-        row_index = torch.arange(n_rows, device=counts.device)
-        rank = torch.empty_like(self.pattern_index)
-        rank[self._order] = row_index - (counts.cumsum(0) - counts).repeat_interleave(
-            counts
-        )
-        first = n_groups.cumsum(0) - n_groups
-        patterns = torch.arange(n_patterns, device=counts.device)
-        return (
-            size,
-            patterns.repeat_interleave(n_groups),
-            first[self.pattern_index] * size + rank,
-        )
-
     def multiply(self, matrices, vectors):
         """Multiply vectors (K, n, b) by matrices (K, u, a, b) of their patterns."""
-        size, patterns, index = self._groups
-        shape = len(vectors), len(patterns) * size, vectors.shape[2]
-        grouped = vectors.new_zeros(shape).index_copy(1, index, vectors)
-        grouped = grouped.unflatten(1, (len(patterns), size))
-        if len(patterns) > len(self.distinct):
-            matrices = matrices[:, patterns]
-        return (grouped @ matrices.mT).flatten(1, 2)[:, index]
+        if len(self.distinct) == 1:
+            return vectors @ matrices[:, 0].mT
+        return (matrices[:, self.pattern_index] @ vectors[..., None])[..., 0]
