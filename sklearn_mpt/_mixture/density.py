@@ -12,12 +12,9 @@ each other column, since other columns are independent in a component.
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Density
-from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
-from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._likelihoods.interval import is_open
 from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
@@ -204,69 +201,15 @@ class MixtureDensity(Density):
         return is_open(X)
 
     def expect(self, X):
-        given, likelihood = self.given(X, ~X.isnan()), self.layout.likelihood
-        filled = self._with_expected_numbers(X, given)
-        if likelihood is not None:
-            means = likelihood.mean(self.components.locations)
-            mean = given.log_responsibility.exp() @ means
-            filled[:, self.layout.others] = likelihood.fill(mean)
-        return filled
-
-    def complete(self, X, columns, counts, averaged, function):
-        if columns and self._code_log_prob is None:
-            return super().complete(X, columns, counts, averaged, function)
-        given, others = self.given(X, ~X.isnan()), self.layout.others.tolist()
-        filled, log_prob = self._with_expected_numbers(X, given), X[:, :0]
-        average = X[:, averaged]
-        if average.isnan().any():
-            average = self._average(given, averaged, function)
-        if columns:
-            code_log_prob = torch.cat(
-                [
-                    self._code_log_prob[:count, :, others.index(j)]
-                    for j, count in zip(columns, counts, strict=True)
-                ]
-            )
-            log_prob = (given.log_responsibility[:, None] + code_log_prob).logsumexp(2)
-        return filled, average, log_prob
-
-    def _with_expected_numbers(self, X, given):
-        """Return rows with the expectations of the Gaussian columns, (n, d)."""
-        responsibility = given.log_responsibility.exp()[..., None]
+        given, layout = self.given(X, ~X.isnan()), self.layout
+        responsibility = given.log_responsibility.exp()
         expected = self.components.means + given.gaussian.deviation
         filled = X.clone()
-        filled[:, self.layout.gaussian] = (responsibility * expected).sum(1)
+        filled[:, layout.gaussian] = (responsibility[..., None] * expected).sum(1)
+        if layout.likelihood is not None:
+            mean = responsibility @ layout.likelihood.mean(self.components.locations)
+            filled[:, layout.others] = layout.likelihood.fill(mean)
         return filled
-
-    def log_prob_at(self, X, columns, points):
-        given = self.given(X, ~X.isnan())
-        means = self.components.means + given.gaussian.deviation
-        variances, log_probs = given.gaussian.variance, []
-        indices = self._among_gaussian(columns).tolist()
-        for j, column_points in zip(indices, points, strict=True):
-            error = means.new_tensor(column_points)[:, None] - means[:, None, :, j]
-            log_prob = normal_log_prob(error**2, variances[:, None, :, j])
-            log_prob = log_prob + given.log_responsibility[:, None]
-            log_probs.append(log_prob.logsumexp(2))
-        return torch.cat(log_probs, dim=1)
-
-    def _among_gaussian(self, columns):
-        """Return the indices of columns among the Gaussian ones."""
-        return np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
-
-    def average(self, X, columns, function):
-        return self._average(self.given(X, ~X.isnan()), columns, function)
-
-    def _average(self, given, columns, function):
-        indices = self._among_gaussian(columns)
-        means = (self.components.means + given.gaussian.deviation)[..., indices]
-        std = given.gaussian.variance.sqrt()[..., indices]
-        nodes, weights = means.new_tensor(NODES), means.new_tensor(WEIGHTS)
-        points = (means + std * nodes[:, None, None, None]).transpose(1, 2)
-        values = means.new_tensor(function(points.flatten(0, 1).cpu().numpy()))
-        values = values.reshape(points.shape)
-        responsibility = given.log_responsibility.exp()
-        return torch.einsum("h,nk,hknc->nc", weights, responsibility, values)
 
     def draw(self, X, rng):
         """Draw a component for each row, then all its missing entries jointly.

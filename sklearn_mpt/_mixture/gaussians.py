@@ -102,18 +102,6 @@ class DenseConditioned:
         variance = variance.clamp(min=TINY)
         return variance[:, patterns.pattern_index].transpose(0, 1)
 
-    @cached_property
-    def covariance(self):
-        """Covariance of the columns given each pattern, (K, u, g, g)."""
-        n_components, _, n_columns = self._deviation.shape
-        n_patterns = len(self.patterns.distinct)
-        full = self._deviation.new_zeros(n_components, n_patterns, n_columns**2)
-        if self._covariance is not None:
-            indices = self.patterns.block_indices.flatten(1)
-            indices = indices.expand(n_components, -1, -1)
-            full = full.scatter_add(2, indices, self._covariance.flatten(2))
-        return full.unflatten(2, (n_columns, n_columns))
-
     def moments(self, weight):
         """Return first and second moments about the means, added up over rows.
 
