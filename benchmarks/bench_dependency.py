@@ -47,11 +47,11 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import MPTDependencyNetwork, MPTImputer
-from sklearn_mpt._dependency import (
+from sklearn_mpt._autoregressive import (
     calibration,
     category_calibration,
     conditionals,
-    training,
+    network_training,
 )
 
 # package, name, and most rows
@@ -125,8 +125,8 @@ CALIBRATIONS = {
         np.array([0.5, 1.0, 2.0]),
         [calibration, conditionals],
     ),
-    "500 copies": ("MAX_COPIES", 500, [training]),
-    "2000 copies": ("MAX_COPIES", 2000, [training]),
+    "500 copies": ("MAX_COPIES", 500, [network_training]),
+    "2000 copies": ("MAX_COPIES", 2000, [network_training]),
     "powers 1/2, 1, 2": ("POWERS", powers_of_two(-1, 1, 1), [category_calibration]),
     "powers 0.7 to 2, by 1.2": (
         "POWERS",

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 from sklearn_mpt._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from sklearn_mpt._autoregressive.autoencoder import MPTMaskedAutoencoder
+    from sklearn_mpt._autoregressive.network import MPTDependencyNetwork
     from sklearn_mpt._deep.vae import MPTDeepVAE
-    from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
     from sklearn_mpt._factors.covariance_rows import rows_from_covariance
     from sklearn_mpt._imputation.display import ImputationDisplay
     from sklearn_mpt._imputation.imputer import MPTImputer
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from sklearn_mpt._items.estimator import MPTItemResponse
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
-    from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
     from sklearn_mpt._measure.checking import check_masked_model
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions
@@ -50,11 +50,11 @@ _MODULES = {
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
-    "MPTDependencyNetwork": "_dependency.estimator",
+    "MPTDependencyNetwork": "_autoregressive.network",
     "MPTImputer": "_imputation.imputer",
     "MPTItemResponse": "_items.estimator",
     "MPTLinearVAE": "_linear.vae",
-    "MPTMaskedAutoencoder": "_masked.estimator",
+    "MPTMaskedAutoencoder": "_autoregressive.autoencoder",
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",

@@ -34,11 +34,11 @@ ignore_missing_imports = true
 follow_imports = silent
 [mypy-torch.*,scipy.*,sklearn.*,joblib.*,matplotlib.*,narwhals.*,pandas.*]
 follow_imports = skip
-[mypy-sklearn_mpt._deep.*,sklearn_mpt._dependency.*,sklearn_mpt._fitting.*]
+[mypy-sklearn_mpt._autoregressive.*,sklearn_mpt._deep.*,sklearn_mpt._fitting.*]
 follow_imports = skip
 [mypy-sklearn_mpt._frames.*,sklearn_mpt._imputation.*,sklearn_mpt._integration.*]
 follow_imports = skip
-[mypy-sklearn_mpt._items.*,sklearn_mpt._likelihoods.*,sklearn_mpt._masked.*]
+[mypy-sklearn_mpt._items.*,sklearn_mpt._likelihoods.*]
 follow_imports = skip
 [mypy-sklearn_mpt._mixture.*,sklearn_mpt._tables.*,sklearn_mpt._text.*]
 follow_imports = skip

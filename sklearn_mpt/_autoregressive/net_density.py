@@ -1,6 +1,6 @@
 """The density of a fitted net, on tensors."""
 
-from sklearn_mpt._base.order_mixture import OrderMixture
+from sklearn_mpt._autoregressive.order_mixture import OrderMixture
 from sklearn_mpt._numbers import FLOAT_BYTES
 
 

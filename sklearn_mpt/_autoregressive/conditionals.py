@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mpt._dependency.calibration import (
+from sklearn_mpt._autoregressive.calibration import (
     SCALES,
     NumberComponents,
     cell,
@@ -21,10 +21,15 @@ from sklearn_mpt._dependency.calibration import (
     resolution,
     values_log_prob,
 )
-from sklearn_mpt._dependency.category_calibration import calibrated_prob
-from sklearn_mpt._dependency.families import FAMILIES, WideComponent
-from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
-from sklearn_mpt._dependency.predictors import has_std, means, probabilities, with_std
+from sklearn_mpt._autoregressive.category_calibration import calibrated_prob
+from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
+from sklearn_mpt._autoregressive.leaves import LeafMoments, LeafValues
+from sklearn_mpt._autoregressive.predictors import (
+    has_std,
+    means,
+    probabilities,
+    with_std,
+)
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
 from sklearn_mpt._probabilities import drawn_codes, median_codes
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sklearn_mpt._masked.columns import LikelihoodHead, MixtureHead
-from sklearn_mpt._masked.linear_start import NumberMoments
+from sklearn_mpt._autoregressive.net_columns import LikelihoodHead, MixtureHead
+from sklearn_mpt._autoregressive.net_start import NumberMoments
 
 NUMBERS = "gaussian"
 

@@ -5,21 +5,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._dependency.calibration import (
+from sklearn_mpt._autoregressive.calibration import (
     MAX_COPIES,
     fitted_shape_weights,
     mixture_of_leaves,
 )
-from sklearn_mpt._dependency.category_calibration import category_weights
-from sklearn_mpt._dependency.families import FAMILIES, WideComponent
-from sklearn_mpt._dependency.held_out import CategoryRows, ForestRows, concatenated
-from sklearn_mpt._dependency.inputs import (
+from sklearn_mpt._autoregressive.category_calibration import category_weights
+from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
+from sklearn_mpt._autoregressive.held_out import CategoryRows, ForestRows, concatenated
+from sklearn_mpt._autoregressive.inputs import (
     MaskedCopies,
     PredictorCoding,
     PredictorInputs,
 )
-from sklearn_mpt._dependency.packing import round_trees
-from sklearn_mpt._dependency.predictors import (
+from sklearn_mpt._autoregressive.packing import round_trees
+from sklearn_mpt._autoregressive.predictors import (
     default_forest,
     fit_weighted,
     has_leaves,

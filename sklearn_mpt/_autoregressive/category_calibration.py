@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._dependency.calibration import end_weights
+from sklearn_mpt._autoregressive.calibration import end_weights
 from sklearn_mpt._fitting.mixture_weights import stacking_weights
 
 # Exponents, from the root of 1/2 to 2. What the shapes gain, and how little others

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_mpt._dependency.packing import narrowed
+from sklearn_mpt._autoregressive.packing import narrowed
 from sklearn_mpt._numbers import ROUNDING
 
 

@@ -43,11 +43,11 @@ from sklearn_mpt import (
     mpt_curve,
     order_log_prob,
 )
+from sklearn_mpt._autoregressive.calibration import forest_components
+from sklearn_mpt._autoregressive.leaves import LeafMoments, LeafValues, draws_of_trees
+from sklearn_mpt._autoregressive.packing import round_trees
+from sklearn_mpt._autoregressive.predictors import mean_of_trees
 from sklearn_mpt._base.density import Density
-from sklearn_mpt._dependency.calibration import forest_components
-from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
-from sklearn_mpt._dependency.packing import round_trees
-from sklearn_mpt._dependency.predictors import mean_of_trees
 
 WEIGHT = 0.01  # default of marginal_weight
 N_POWERS = 4  # of probabilities of forests

@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._base.order_mixture import OrderMixture
-from sklearn_mpt._dependency.conditionals import conditional_of
-from sklearn_mpt._dependency.inputs import PredictorCoding, PredictorInputs
-from sklearn_mpt._dependency.predictors import N_TREES, named
+from sklearn_mpt._autoregressive.conditionals import conditional_of
+from sklearn_mpt._autoregressive.inputs import PredictorCoding, PredictorInputs
+from sklearn_mpt._autoregressive.order_mixture import OrderMixture
+from sklearn_mpt._autoregressive.predictors import N_TREES, named
 from sklearn_mpt._numbers import FLOAT_BYTES
 
 

@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._dependency.calibration import HeldOut, cell
-from sklearn_mpt._dependency.category_calibration import HeldOutCategories
-from sklearn_mpt._dependency.inputs import MaskedCopies
-from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
-from sklearn_mpt._dependency.predictors import mean_of_trees, probabilities
+from sklearn_mpt._autoregressive.calibration import HeldOut, cell
+from sklearn_mpt._autoregressive.category_calibration import HeldOutCategories
+from sklearn_mpt._autoregressive.inputs import MaskedCopies
+from sklearn_mpt._autoregressive.leaves import LeafMoments, LeafValues, draws_of_trees
+from sklearn_mpt._autoregressive.predictors import mean_of_trees, probabilities
 
 
 def _out_of_bag(copies, counts, index):

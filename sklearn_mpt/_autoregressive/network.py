@@ -12,15 +12,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 
+from sklearn_mpt._autoregressive.network_density import NetworkDensity
+from sklearn_mpt._autoregressive.network_training import NetworkSettings, fit_column
+from sklearn_mpt._autoregressive.order_mixture import draw_orders
+from sklearn_mpt._autoregressive.packing import packed, unpacked
+from sklearn_mpt._autoregressive.predictors import is_forest
+from sklearn_mpt._autoregressive.relevance import most_related
 from sklearn_mpt._base.density import Units, unit_attributes
-from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, warn_constant
-from sklearn_mpt._dependency.density import NetworkDensity
-from sklearn_mpt._dependency.packing import packed, unpacked
-from sklearn_mpt._dependency.predictors import is_forest
-from sklearn_mpt._dependency.relevance import most_related
-from sklearn_mpt._dependency.training import NetworkSettings, fit_column
 from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._likelihoods.base import column_moments
 from sklearn_mpt._seeds import RandomState

@@ -10,9 +10,23 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from sklearn_mpt._autoregressive.net import ResidualNet, UserNet
+from sklearn_mpt._autoregressive.net_density import MaskedDensity
+from sklearn_mpt._autoregressive.net_module import NUMBERS, MaskedModule
+from sklearn_mpt._autoregressive.net_recipe import recipe_for
+from sklearn_mpt._autoregressive.net_start import (
+    count_factors,
+    count_mixtures,
+    fit_linear,
+)
+from sklearn_mpt._autoregressive.net_training import (
+    MaskedLoss,
+    MaskedSolver,
+    ValidationLosses,
+)
+from sklearn_mpt._autoregressive.order_mixture import draw_orders
 from sklearn_mpt._base.density import Units, unit_attributes
 from sklearn_mpt._base.nets import NetMPT
-from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import UserModule, arrays_of, load_arrays
 from sklearn_mpt._checks import (
@@ -28,16 +42,6 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._fitting.weights import relative_weights
-from sklearn_mpt._masked.density import MaskedDensity
-from sklearn_mpt._masked.linear_start import (
-    count_factors,
-    count_mixtures,
-    fit_linear,
-)
-from sklearn_mpt._masked.module import NUMBERS, MaskedModule
-from sklearn_mpt._masked.net import ResidualNet, UserNet
-from sklearn_mpt._masked.recipe import recipe_for
-from sklearn_mpt._masked.training import MaskedLoss, MaskedSolver, ValidationLosses
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH

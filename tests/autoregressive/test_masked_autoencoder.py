@@ -24,12 +24,12 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
+from sklearn_mpt._autoregressive.net_module import MaskedModule
+from sklearn_mpt._autoregressive.net_start import NumberMoments, fit_mixture
+from sklearn_mpt._autoregressive.net_training import MaskedLoss
 from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._masked.linear_start import NumberMoments, fit_mixture
-from sklearn_mpt._masked.module import MaskedModule
-from sklearn_mpt._masked.training import MaskedLoss
 from sklearn_mpt._measure.masks import read_blocks
 
 # a few epochs are enough for most tests

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._dependency.predictors import takes_gaps
+from sklearn_mpt._autoregressive.predictors import takes_gaps
 from sklearn_mpt._likelihoods.columns import Columns
 
 

@@ -7,7 +7,7 @@ from scipy.stats import chi2_contingency, rankdata
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
 from sklearn_mpt import MPTDependencyNetwork
-from sklearn_mpt._dependency.relevance import associations
+from sklearn_mpt._autoregressive.relevance import associations
 
 SIMPLE = DummyClassifier(), DummyRegressor()
 

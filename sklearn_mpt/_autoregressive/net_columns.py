@@ -10,10 +10,14 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
+from sklearn_mpt._autoregressive.net_start import (
+    count_mixtures,
+    fit_mixture,
+    residuals_of,
+)
 from sklearn_mpt._likelihoods import likelihood_of
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._masked.linear_start import count_mixtures, fit_mixture, residuals_of
 from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._probabilities import drawn_codes
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from sklearn_mpt._dependency.predictors import has_leaves
+from sklearn_mpt._autoregressive.predictors import has_leaves
 from sklearn_mpt._numbers import TINY
 
 TYPES = np.int8, np.int16, np.int32, np.float32

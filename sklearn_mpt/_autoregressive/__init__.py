@@ -1,0 +1,1 @@
+"""Mixtures of orders: conditionals without latent variables."""

@@ -1,1 +1,0 @@
-"""Dependency networks: a predictor for each column, trained by random masks."""

@@ -1,1 +1,0 @@
-"""Nets that predict hidden columns from visible ones, trained by masks."""
