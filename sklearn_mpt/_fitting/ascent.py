@@ -9,6 +9,7 @@ from sklearn_mpt._fitting.exact_steps import ExactSteps, Move
 from sklearn_mpt._fitting.natural_gradient import (
     apply,
     corrected,
+    divide,
     full_step,
     with_rescaling,
 )
@@ -98,6 +99,8 @@ class Ascent(ExactSteps):
     def divide(self, gradient):
         gradient = self.point.with_flat(gradient)
         information = self._now.step.information
+        if not getattr(self.objective, "moves_axes", True):
+            return divide(gradient, information).flat()
         return with_rescaling(gradient, self.point, information).flat()
 
     def moved(self, size):

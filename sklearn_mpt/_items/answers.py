@@ -129,18 +129,6 @@ def log_joint(answers, rows, table, log_weight):
     return torch.addmm(start, answers.indicators(rows), more)
 
 
-def at_answers(values, codes, n_nodes=1):
-    """Return what belongs to the answers of rows, of numbers for all answers.
-
-    values : numbers at the nodes of each row, (j, c, n s). codes : of the answers,
-    (j, n), any where missing. n_nodes : number s of the nodes of a row.
-
-    Returns (j, n, s).
-    """
-    at = codes[:, None, :, None].expand(-1, 1, -1, n_nodes)
-    return values.unflatten(2, (codes.shape[1], n_nodes)).gather(1, at)[:, 0]
-
-
 def merged_answers(X, n_categories, weight=None, group=None, device="cpu"):
     """Return answers in which equal rows are one row with the sum of the weights.
 

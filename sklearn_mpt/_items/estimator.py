@@ -95,7 +95,6 @@ from sklearn_mpt._items.people import (
     posterior_moments,
     reliability,
 )
-from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._labels import aligned, labels_of
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
@@ -540,7 +539,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         objective = model.objective(answers, self._priors, unseen)
         point = model.start(data.device)
         n_before = 0 if data.is_all else data.fitted["n_iter_"]
-        return ItemSolver(objective, point, self.tol, n_before)
+        return objective.solver(point, self.tol, data.rng, data.is_all, n_before)
 
     def _codes_in_training(self, data):
         """Return the codes of the groups of training rows; None without groups."""
@@ -556,7 +555,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
     def _trained_attributes(self, result, fitted):
         model = self._model_of(fitted)
-        point = result.detach().cpu()
+        point = model.flat(result).detach().cpu()
         items, layout = model.items, model.layout
         n_items = items.n_parameters
         rotation = self.rotation
@@ -1625,7 +1624,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         )
         objective = model.objective(answers, self._priors)
         point = model.start(device)
-        objective.take_row_nodes()
         objective.place_nodes(point)
         return objective, point
 

@@ -4,7 +4,7 @@ import torch
 
 from sklearn_mpt._information.louis import SINGULAR, missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
-from sklearn_mpt._items.objective import are_free, population_scores
+from sklearn_mpt._items.objective import are_free, population_scores, prior_terms
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 # With more parameters, whose matrix has 72 MB, the information is that of each item
@@ -18,8 +18,6 @@ def observed_information(objective, point):
     With more than `MAX_PARAMETERS` it is a list with an array (j, q, q) for each block
     of items: with many items, a single one hardly changes the posterior of z.
     """
-    if objective.has_node_noise:
-        return _by_row_nodes(objective, point)
     curves, expected = objective.expect(point)
     items, z = objective.layout.items, objective.grid.z
     scores = [
@@ -48,7 +46,7 @@ def observed_information(objective, point):
     return total.cpu().numpy()
 
 
-def information_and_bounds(objective, point):
+def with_bounds(information, objective, point):
     """Return the information, and which parameters are at a bound, bool (p,).
 
     Probabilities of guessing and variances of z are at least 0, where their logits and
@@ -58,7 +56,6 @@ def information_and_bounds(objective, point):
     if a step of Newton's method in v reaches 0, or has no end because the likelihood is
     not concave, when it is maximised over the other parameters of the item.
     """
-    information = observed_information(objective, point)
     evaluation = objective(point)
     point, gradient = point.cpu(), evaluation.gradient.cpu()
     layout, at_bound = objective.layout, torch.zeros(len(point), dtype=torch.bool)
@@ -123,21 +120,6 @@ def _reaches_0(curvature, slope):
     return curvature + slope.clamp(max=0) <= 0
 
 
-def _by_row_nodes(objective, point):
-    """Compute the information from nodes that are placed around each row."""
-    p, blocks = len(point), objective.layout.items.blocks
-    total = torch.zeros(p, p, dtype=point.dtype, device=point.device)
-    for rows in objective.blocks(point):
-        for i, block in enumerate(blocks):
-            part = complete_information(block, point, rows.counts(i), rows.z)
-            _diagonal_blocks(total, block)[:] += part
-        total -= missing_information(rows.scores(blocks), rows.r, rows.weight)
-    for block in blocks:
-        part = _diagonal_blocks(total, block).diagonal(dim1=1, dim2=2)
-        part += objective.prior_terms(block, point)[1]
-    return total.cpu().numpy()
-
-
 def _scores_of(codes, items, scores):
     """Return the scores of rows of answers at nodes, (n, s, p), 0 where missing.
 
@@ -166,7 +148,9 @@ def _complete(objective, point, expected):
     for block in objective.layout.items.blocks:
         counts = expected.counts[block.items, : block.kind.n_categories]
         matrix = complete_information(block, point, counts, objective.grid.z)
-        matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_terms(block, point)[1])
+        matrix.diagonal(dim1=1, dim2=2).add_(
+            prior_terms(objective.priors, block, point)[1]
+        )
         blocks.append(matrix)
     return blocks
 

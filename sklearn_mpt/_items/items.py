@@ -14,8 +14,8 @@ from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.groups import far_groups
 from sklearn_mpt._items.information import (
     MAX_PARAMETERS,
-    information_and_bounds,
     item_blocks,
+    with_bounds,
 )
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._labels import aligned
@@ -218,7 +218,8 @@ def _flat_covariance(model, objective, point, names, groups):
     parameters are at a bound, (p,), and which items have no errors, (d,).
     """
     items = model.items
-    information, at_bound = information_and_bounds(objective, point)
+    information = model.information(objective, point)
+    information, at_bound = with_bounds(information, objective, point)
     K, owner = items.n_dims, items.item_of_parameters
     n_items = items.n_parameters
     constant = objective.answers.are_constant.cpu().numpy()

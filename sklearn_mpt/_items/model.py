@@ -10,8 +10,13 @@ from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, Population, PriorGr
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
+from sklearn_mpt._items.information import observed_information
+from sklearn_mpt._items.many_abilities import (
+    LinearItems,
+    ManyAbilities,
+    ManyAbilitiesDensity,
+)
 from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
-from sklearn_mpt._items.sampling import SampledItemDensity, SampledObjective
 from sklearn_mpt._items.spacing import SCORING, spacing
 
 
@@ -101,7 +106,7 @@ class ItemModel(NamedTuple):
         group_weight = torch.tensor(self.group_weight, device=device)
         root = torch.tensor(self.root, device=device)
         if self.items.n_dims > MAX_GRID_DIMS:
-            return SampledItemDensity(
+            return ManyAbilitiesDensity(
                 self.items, point, population, group_weight, root, self.seed
             )
         steps = spacing(self.items, point, population, SCORING)
@@ -110,10 +115,21 @@ class ItemModel(NamedTuple):
 
     def objective(self, answers, priors, unseen=None):
         """Return the log marginal likelihood of answers as a function of parameters."""
-        objective_args = answers, self.layout, priors, unseen
         if self.items.n_dims > MAX_GRID_DIMS:
-            return SampledObjective(*objective_args, seed=(*self.seed, 1))
-        return ItemObjective(*objective_args)
+            return ManyAbilities(answers, self.layout, priors, (*self.seed, 1))
+        return ItemObjective(answers, self.layout, priors, unseen)
+
+    def information(self, objective, point):
+        """Return the observed information; see `observed_information`."""
+        if self.items.n_dims > MAX_GRID_DIMS:
+            return objective.observed_information(point)
+        return observed_information(objective, point)
+
+    def flat(self, result):
+        """Return the flat parameters of the result of a solver."""
+        if self.items.n_dims > MAX_GRID_DIMS:
+            return LinearItems.of(self.items).flat(result)
+        return result
 
 
 def attributes_of(items, point, rotation, start_transform=None, is_signed=False):

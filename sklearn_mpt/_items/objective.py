@@ -27,6 +27,7 @@ from sklearn_mpt._integration.prior_grid import (
     PriorGrid,
 )
 from sklearn_mpt._integration.quadrature import logsumexp_and_softmax
+from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._items.spacing import TRAINING, spacing
 
 
@@ -131,6 +132,30 @@ def expectations(answers, table, log_weight):
     return ExpectedCounts(value, answers.counts(sums, groups.sum(0)), groups)
 
 
+def prior_terms(priors, block, point):
+    """Return gradient, curvature and value of minus the log prior of a block.
+
+    The curvature is the diagonal of the Hessian. Tensors of shape (j, q), and a
+    float, in nats.
+    """
+    values = point[block.parameters].reshape(len(block.items), block.width)
+    gradient, curvature = torch.zeros_like(values), torch.zeros_like(values)
+    penalty, columns = 0.0, block.slope_columns
+    if values[:, columns].shape[1]:
+        slope_gradient, slope_curvature, penalty = slope_penalty(
+            values[:, columns], priors.slope
+        )
+        gradient[:, columns] += slope_gradient
+        curvature[:, columns] += slope_curvature
+    if priors.guessing is not None and block.kind.is_guessed:
+        mean, deviation = priors.guessing
+        standardised = (values[:, -1] - mean) / deviation
+        gradient[:, -1] += standardised / deviation
+        curvature[:, -1] += deviation**-2
+        penalty += 0.5 * float((standardised**2).sum())
+    return gradient, curvature, penalty
+
+
 class Evaluation(NamedTuple):
     """The objective at given parameters: value, gradient (p,) and metric.
 
@@ -157,18 +182,12 @@ class ItemObjective:
 
     Attributes
     ----------
-    has_node_noise : bool
-        Whether values change where nodes move.
-    least_tol : float
-        Least tolerance of training, in nats of all rows for each parameter: errors of
-        integration hide smaller gains.
     max_spacing_ratio : float
         The grid changes where its spacing is so many times as wide as needed. If
         mean or variance of z are free, it reaches as far as that of scores, so that the
         population may move a little before it changes.
     """
 
-    has_node_noise, least_tol = False, 0.0
     max_spacing_ratio = 1.15
 
     def __init__(self, answers, layout, priors=NO_PRIORS, unseen=None):
@@ -236,7 +255,7 @@ class ItemObjective:
         for block, (block_gradient, information) in zip(
             self.layout.items.blocks, sums, strict=True
         ):
-            prior_gradient, curvature, penalty = self.prior_terms(block, point)
+            prior_gradient, curvature, penalty = prior_terms(self.priors, block, point)
             value -= penalty
             gradient[block.parameters] = (block_gradient - prior_gradient).flatten()
             information.diagonal(dim1=1, dim2=2).add_(curvature)
@@ -268,35 +287,9 @@ class ItemObjective:
             sums.append(block_sums(block, curve, counts, self.grid.z))
         return expected.value, sums, expected.groups
 
-    def refine(self, point):
-        """Take more accurate nodes, if it needs them; return whether it did."""
-        return False
-
-    def take_row_nodes(self):
-        """Take nodes around each row, if there are too many dimensions for a grid."""
-
-    def prior_terms(self, block, point):
-        """Return gradient, curvature and value of minus the log prior of a block.
-
-        The curvature is the diagonal of the Hessian. Tensors of shape (j, q), and a
-        float, in nats.
-        """
-        values = point[block.parameters].reshape(len(block.items), block.width)
-        gradient, curvature = torch.zeros_like(values), torch.zeros_like(values)
-        penalty, columns = 0.0, block.slope_columns
-        if values[:, columns].shape[1]:
-            slope_gradient, slope_curvature, penalty = slope_penalty(
-                values[:, columns], self.priors.slope
-            )
-            gradient[:, columns] += slope_gradient
-            curvature[:, columns] += slope_curvature
-        if self.priors.guessing is not None and block.kind.is_guessed:
-            mean, deviation = self.priors.guessing
-            standardised = (values[:, -1] - mean) / deviation
-            gradient[:, -1] += standardised / deviation
-            curvature[:, -1] += deviation**-2
-            penalty += 0.5 * float((standardised**2).sum())
-        return gradient, curvature, penalty
+    def solver(self, point, tol, rng, is_all, n_before):
+        """Return the solver that starts from a point; see `ItemSolver`."""
+        return ItemSolver(self, point, tol, n_before)
 
     def _population_metric(self, point, n_rows):
         """Return the metric of the free means and log deviations; (f,).

@@ -7,7 +7,6 @@ import torch
 from sklearn_mpt._fitting.exact_steps import ExactSteps, Move
 from sklearn_mpt._fitting.line_search import backtrack
 from sklearn_mpt._fitting.schedules import falling_size
-from sklearn_mpt._fitting.stopping import fall_of_lowest
 
 # Largest change of a parameter, in logits, in a step that is not halved until it gains:
 # on masks, or on a part of a stream. With 2.0 streams of 20 and 100 rows of four
@@ -43,22 +42,10 @@ class ItemSolver(ExactSteps):
     def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
         self._n_rows, self._n_steps = objective.answers.total, n_before
-        tol = max(tol, objective.least_tol)
         super().__init__(point, min_gain=tol * len(point) / self._n_rows)
-        self._best = point
-
-    @property
-    def result(self):
-        """The last point; with noise of nodes, the best one at nodes that had moved."""
-        return self._best if self.objective.has_node_noise else self.point
-
-    def begin(self):
-        super().begin()
-        self._losses_at_new_nodes, self._best = [-self._now.value], self.point
 
     def place_nodes(self):
-        self._has_moved = self.objective.place_nodes(self.point)
-        return self._has_moved
+        return self.objective.place_nodes(self.point)
 
     def move(self, point):
         evaluation = self.objective(point)
@@ -78,24 +65,6 @@ class ItemSolver(ExactSteps):
 
     def displacement(self, point):
         return point - self.point
-
-    def terminate(self):
-        if self.converged and self.objective.refine(self.point):
-            self.start_at(self.point)
-        return self.converged
-
-    def _is_at_maximum(self, last_gain):
-        if self.objective.has_node_noise and self._has_moved:
-            return self._is_at_noise()
-        return super()._is_at_maximum(last_gain)
-
-    def _is_at_noise(self):
-        """Return whether the value at nodes that moved has not risen."""
-        losses = self._losses_at_new_nodes
-        losses.append(-self._now.value)
-        if losses[-1] <= min(losses):
-            self._best = self.point
-        return len(losses) > 1 and fall_of_lowest(losses, 1) <= self.min_gain
 
     def step_on_part(self):
         """Take one step of EM on a part of a stream; step sizes fall."""

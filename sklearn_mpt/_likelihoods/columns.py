@@ -91,7 +91,7 @@ class Columns(Likelihood):
         self.kinds, self.n_categories = tuple(kinds), tuple(n_categories)
         self.names = range(len(self.kinds)) if names is None else names
         feature_kinds = list(zip(self.kinds, self.n_categories, strict=True))
-        groups = sorted(set(feature_kinds))
+        groups = sorted(set(feature_kinds), key=lambda pair: (str(pair[0]), pair[1]))
         self.parts = torch.nn.ModuleList(
             likelihood_of(kind, count, feature_kinds.count((kind, count)))
             for kind, count in groups
