@@ -39,10 +39,19 @@ from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._frames import column_names, columns_of
 from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items import item_statistics as statistics
-from sklearn_mpt._items.abilities import Abilities
+from sklearn_mpt._items.abilities import (
+    METHODS,
+    MODES,
+    Abilities,
+    Reliability,
+    modal_abilities,
+    plausible_values,
+    posterior_abilities,
+    posterior_moments,
+    reliability,
+)
 from sklearn_mpt._items.answers import MAX_CATEGORIES, merged_answers
 from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
-from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
 from sklearn_mpt._items.fixed_parameters import (
     FixedParameters,
     by_item,
@@ -51,9 +60,11 @@ from sklearn_mpt._items.fixed_parameters import (
     thresholds_of,
 )
 from sklearn_mpt._items.groups import (
+    DifferentialFunctioning,
     Groups,
     codes_among,
     codes_of,
+    dif_by_likelihood_ratio,
     far_groups,
 )
 from sklearn_mpt._items.items import (
@@ -76,25 +87,15 @@ from sklearn_mpt._items.levels import (
     has_ordered_columns,
     kind_of_answers,
 )
-from sklearn_mpt._items.limited_information import ModelFit
 from sklearn_mpt._items.model import ItemModel, attributes_of, reshape_attributes
 from sklearn_mpt._items.model_fit import (
     LikelihoodRatio,
+    ModelFit,
     model_fit,
     refuse_priors,
     warn_of_bounds,
 )
 from sklearn_mpt._items.objective import Priors
-from sklearn_mpt._items.people import (
-    METHODS,
-    MODES,
-    Reliability,
-    modal_abilities,
-    plausible_values,
-    posterior_abilities,
-    posterior_moments,
-    reliability,
-)
 from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._labels import aligned, labels_of
 from sklearn_mpt._likelihoods.levels import smoothed_fractions

@@ -16,8 +16,12 @@ from sklearn_mpt._items.many_abilities import (
     ManyAbilities,
     ManyAbilitiesDensity,
 )
-from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
-from sklearn_mpt._items.spacing import SCORING, spacing
+from sklearn_mpt._items.objective import (
+    SCORING,
+    ItemObjective,
+    ParameterLayout,
+    spacing,
+)
 
 
 class ItemModel(NamedTuple):
