@@ -109,10 +109,6 @@ def no_prior(z, index):
     return torch.zeros_like(z[:, 0]), torch.zeros_like(z)
 
 
-def standard_prior(z, index):
-    return -0.5 * (z**2).sum(1), -z
-
-
 def mixture_prior(population, log_weight):
     """Return a prior, for `modes`, that is a mixture of groups.
 
