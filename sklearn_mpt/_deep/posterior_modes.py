@@ -17,7 +17,7 @@ from sklearn_mpt._integration.quadrature import (
 # Starts of the search for modes are the mean of the encoder and the likeliest of shared
 # points, which have the tails of a Cauchy distribution: rows far from the data have
 # their modes in the tails of the prior. What other numbers would cost is in
-# benchmarks/RESULTS.rst, "Deep models: scores".
+# benchmarks/RESULTS.rst, "Deep models: the search for modes".
 N_POINTS = 4096
 FEW_DIMS = 3  # up to these, shared points are likely to be near modes
 N_STARTS = 12  # shared points that are starts, in few dimensions
