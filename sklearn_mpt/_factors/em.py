@@ -81,7 +81,7 @@ def fit_factors(
     if start is None:
         start = _principal_start(rows, weight, n_factors, noise_floor)
     floor = rows.new_tensor(math.log(noise_floor))
-    objective = GaussianRows(rows, n_factors, None, len(rows), floor, weight)
+    objective = GaussianRows(rows, n_factors, len(rows), floor, weight)
     objective.joins_noises = False
     return run(Ascent(objective, start, tol=tol, escapes=False), max_iter)
 

@@ -7,33 +7,29 @@ from abc import abstractmethod
 
 import numpy as np
 import torch
+from scipy.linalg import helmert
 
+from sklearn_mpt._factors.density import density_of
 from sklearn_mpt._factors.saddles import with_missing_components
 from sklearn_mpt._factors.sums import (
     LinearGaussianParts,
     likelihood_sums,
     location_gradients,
-    masked_sums,
     moment_likelihood_sums,
-    moment_sums,
     packing_of,
 )
-from sklearn_mpt._fitting.masks import MaskedBatch
 from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._matrices import explained_fractions, identity, inverse_product
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
-from sklearn_mpt._seeds import N_TORCH_SEEDS
 
 
 class GaussianObjective(Objective):
-    """Objective of a linear Gaussian model, from rows or from their moments.
+    """Log marginal likelihood of a linear Gaussian model, from rows or their moments.
 
-    masks : callable, or None for the log marginal likelihood. n_dims : number of latent
-    variables. floor : smallest log noise variance. device : that of the rows.
-    exact_follows : whether the objective without masks follows.
-    log_scale : as in `Objective`.
+    n_dims : number of latent variables. floor : smallest log noise variance. device :
+    that of the rows. log_scale : as in `Objective`.
 
     Attributes
     ----------
@@ -52,22 +48,16 @@ class GaussianObjective(Objective):
     joins_noises = True
     has_gaps = False
 
-    def __init__(self, masks, n_dims, floor, device, exact_follows, log_scale):
-        self.masks = masks
+    def __init__(self, n_dims, floor, device, log_scale):
         self.log_scale = log_scale
         self.n_dims = n_dims
         self.floor = floor
         self.symmetric = packing_of(n_dims, device)
-        self._exact_follows = exact_follows
 
-    def batches(self, rng):
-        seeds = rng.integers(N_TORCH_SEEDS, size=self.n_batches)
-        for rows, seed in zip(self._shuffled(rng), seeds, strict=True):
-            yield MaskedBatch(rows, int(seed))
-
-    @abstractmethod
-    def _shuffled(self, rng):
-        """Return the indices of the rows of each batch, in random order."""
+    @staticmethod
+    def density(coefs, log_noise):
+        """Return the density of a point."""
+        return density_of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
 
     def sums(self, point, batch):
         """Return the sums of a batch.
@@ -79,10 +69,9 @@ class GaussianObjective(Objective):
         rotation = axes_of(point)
         rotated = point._replace(coefs=point.coefs @ rotation)
         sums = functools.reduce(operator.add, self._parts(rotated, batch))
-        is_lml = self.masks is None or self.masks.is_uniform
         is_shared = point.shape_params.ndim == 0
         is_joint = self.joins_noises and len(point.coefs) <= self.max_joint_noises
-        if is_lml and (is_shared or is_joint):
+        if is_shared or is_joint:
             row_information = self._noise_information(rotated)
             information = sums.information._replace(
                 shape_params=sums.n_rows * row_information
@@ -126,16 +115,6 @@ class GaussianObjective(Objective):
     def _parts(self, point, batch):
         """Yield the sums of parts of a batch."""
 
-    def exact_objective(self):
-        """Return the objective summed over all sizes, without masks, if it follows."""
-        if not self._exact_follows:
-            return None
-        return self._without_masks()
-
-    @abstractmethod
-    def _without_masks(self):
-        """Return the log marginal likelihood of the same rows."""
-
     def escapes(self, point, min_gain):
         """Yield points with directions that explain more than weak components.
 
@@ -160,20 +139,17 @@ class GaussianObjective(Objective):
 
 
 class GaussianRows(GaussianObjective):
-    """Objective of rows, NaN where missing, with a mask for each row; see `ascent`.
+    """Log marginal likelihood of rows, NaN where missing.
 
     Parameters
     ----------
     X : Tensor of shape (n, d)
         Rows in single or double precision; blocks are converted to double.
     n_dims : int
-    masks : callable, or None for the log marginal likelihood
     batch_size : int or "auto"
     floor : Tensor
         Smallest log noise variance.
     weight : ndarray of shape (n,), or None
-    exact_follows : bool
-        See `GaussianObjective`.
     units : Units, default=None
         Of the rows, if they are not standardised.
     is_all : bool
@@ -181,16 +157,12 @@ class GaussianRows(GaussianObjective):
 
     Attributes
     ----------
-    min_pairs : int
-        Least number of pairs of a row and a mask in a step: few rows have several
-        masks.
     max_batch : int
         Largest number of rows in a step, if `batch_size` is "auto".
     noise_rows : int
         Number of rows from which the information of the noise is estimated.
     """
 
-    min_pairs = 2048
     max_batch = 2**17
     noise_rows = 1000
 
@@ -198,39 +170,29 @@ class GaussianRows(GaussianObjective):
         self,
         X,
         n_dims,
-        masks,
         batch_size,
         floor,
         weight=None,
-        exact_follows=False,
         units=None,
         is_all=True,
     ):
         log_scale = 0.0 if units is None else units.mean_log_scale(X, weight)
-        super().__init__(masks, n_dims, floor, X.device, exact_follows, log_scale)
+        super().__init__(n_dims, floor, X.device, log_scale)
         self.X, self.units = X, units
-        self._sample_weight = weight
         self.weights = SampleWeights.from_array(weight, X)
         n_rows, n_features = X.shape
         self.n_rows = n_rows
-        n_copies = 1 if masks is None else max(1, self.min_pairs // n_rows)
-        self.n_pairs = n_copies * n_rows
-        size = min(self.n_pairs, self.max_batch) if batch_size == "auto" else batch_size
-        self.n_batches = math.ceil(self.n_pairs / size)
+        size = min(n_rows, self.max_batch) if batch_size == "auto" else batch_size
+        self.n_batches = math.ceil(n_rows / size)
         row_entries = 8 * n_features + 4 * n_dims**2
         self.n_block = max(64, CHUNK_ENTRIES // row_entries)
-        self.is_noisy = masks is not None or self.n_batches > 1
+        self.is_noisy = self.n_batches > 1
         self.joins_noises = is_all and self.n_batches == 1
         self.has_gaps = bool(torch.isnan(X.min()))
 
-    def _without_masks(self):
-        batch_size, weight = self.n_rows, self._sample_weight  # no noise of batches
-        args = self.X, self.n_dims, None, batch_size, self.floor, weight
-        return GaussianRows(*args, units=self.units)
-
-    def _standardised_rows(self, rows):
+    def rows(self, index):
         """Return some rows, standardised, and their weights."""
-        X, weight = self.X[rows].double(), self.weights.values[rows]
+        X, weight = self.X[index].double(), self.weights.values[index]
         return X if self.units is None else self.units.standardise(X), weight
 
     def _spaced_rows(self, n_rows):
@@ -238,11 +200,11 @@ class GaussianRows(GaussianObjective):
         rows = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
         return torch.from_numpy(rows).to(self.X.device)
 
-    def _shuffled(self, rng):
-        order = np.arange(self.n_pairs)
+    def batches(self, rng):
+        order = np.arange(self.n_rows)
         if self.n_batches > 1:
             order = rng.permutation(order)
-        order = torch.from_numpy(order % len(self.X)).to(self.X.device)
+        order = torch.from_numpy(order).to(self.X.device)
         return torch.tensor_split(order, self.n_batches)
 
     @functools.cached_property
@@ -252,19 +214,13 @@ class GaussianRows(GaussianObjective):
         return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
 
     def _parts(self, point, batch):
-        for first in range(0, len(batch.rows), self.n_block):
-            rows = batch.rows[first : first + self.n_block]
-            X, weight = self._standardised_rows(rows)
+        for index in batch.split(self.n_block):
+            X, weight = self.rows(index)
             present = (~torch.isnan(X)).to(X.dtype)
-            if self.masks is None and present.all():
+            if present.all():
                 present = present[:1]  # rows have one posterior covariance
             X = torch.nan_to_num(X)
-            if self.masks is None:
-                yield likelihood_sums(X, present, point, self.symmetric, weight)
-                continue
-            visible, target = self.masks(present, batch, first)
-            args = X, present, visible, target, point, self.symmetric
-            yield masked_sums(*args, weight=weight)
+            yield likelihood_sums(X, present, point, self.symmetric, weight)
 
     def gradient_moments(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
@@ -275,7 +231,7 @@ class GaussianRows(GaussianObjective):
         """
         n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
         rows = self._spaced_rows(n_rows)
-        X, weight = self._standardised_rows(rows)
+        X, weight = self.rows(rows)
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
         X = torch.nan_to_num(X)
@@ -286,36 +242,41 @@ class GaussianRows(GaussianObjective):
 
 
 class GaussianMoments(GaussianObjective):
-    """Objective of complete rows, computed from their second moments for each mask.
+    """Log marginal likelihood of complete rows, from their second moments.
 
-    The mean of the rows must be that of the model: it maximises the objective.
+    The mean of the rows must be that of the model: it maximises the objective, and the
+    score of every mask.
 
-    masks : None for the log marginal likelihood. exact_follows, log_scale : as in
-    `GaussianObjective`.
+    moments : Moments. log_scale : as in `GaussianObjective`.
     """
 
+    has_all_masks = True
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
+    n_batches, is_noisy = 1, False
 
-    def __init__(
-        self,
-        moments,
-        n_masks,
-        n_dims,
-        masks,
-        floor,
-        exact_follows=False,
-        log_scale=0.0,
-    ):
-        device = moments.mean.device
-        super().__init__(masks, n_dims, floor, device, exact_follows, log_scale)
-        self.is_noisy = masks is not None
+    def __init__(self, moments, n_dims, floor, log_scale=0.0):
+        super().__init__(n_dims, floor, moments.mean.device, log_scale)
         self.moments = moments
-        self.all = moments.mean.new_ones(n_masks, len(moments.mean))
-        self.n_batches = 1
 
-    def _without_masks(self):
-        args = self.moments, 1, self.n_dims, None, self.floor
-        return GaussianMoments(*args, log_scale=self.log_scale)
+    @functools.cached_property
+    def _equivalent_rows(self):
+        """At most d + 1 rows of the same mean and second moments.
+
+        Scores of masks are quadratic in the row, so their means are those of all rows.
+        """
+        left, *right = self.moments.covariance_factors
+        root = right[0] if right else root_of(left)
+        centred = torch.from_numpy(helmert(len(root) + 1).T).to(root)
+        return self.moments.mean + math.sqrt(len(centred)) * (centred @ root)
+
+    def rows(self, index):
+        """Return some of the rows with these moments, and their weights."""
+        X = self._equivalent_rows
+        return X[index], X.new_full((len(index),), 1 / len(X))
+
+    def batches(self, rng):
+        left = self.moments.covariance_factors[-1]
+        return [torch.arange(len(left) + 1, device=left.device)]
 
     def gradient_moments(self, point):
         """Return what `GaussianRows.gradient_moments` does, from the moments."""
@@ -331,18 +292,16 @@ class GaussianMoments(GaussianObjective):
             lambda V: inverse(self.moments.product(inverse(V).T).T)
         ), 1 / model.noise
 
-    def _shuffled(self, rng):
-        return [None]
-
     @property
     def _patterns(self):
-        return self.all[:1], self.all.new_ones(1)
+        return torch.ones_like(self.moments.mean)[None], self.moments.mean.new_ones(1)
 
     def _parts(self, point, batch):
         args = self.moments.product, self.moments.variance
-        if self.masks is None:
-            n_rows = len(self.all)
-            yield moment_likelihood_sums(*args, n_rows, point, self.symmetric)
-            return
-        visible, target = self.masks(self.all, batch, 0)
-        yield moment_sums(*args, visible, target, point, self.symmetric)
+        yield moment_likelihood_sums(*args, 1, point, self.symmetric)
+
+
+def root_of(covariance):
+    """Return a matrix R with R' R = covariance, (d, d)."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return values.clamp(min=0).sqrt()[:, None] * vectors.T

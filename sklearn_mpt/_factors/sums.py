@@ -1,19 +1,7 @@
-r"""Masked scores of linear Gaussian models, with gradients and information.
-
-Let C and z be the posterior covariance and mean of the latent variables given the
-visible entries R, and :math:`h_j = w_j^\top C w_j / \sigma^2`. Given the visible
-entries other than itself, entry j has the residual and the variance
-
-.. math:: e_j, \; \sigma^2 (1 + h_j) \text{ if hidden}, \qquad
-          \frac{e_j}{1 - h_j}, \; \frac{\sigma^2}{1 - h_j} \text{ if visible},
-          \qquad e = x - \mu - W z.
+r"""Log-densities of linear Gaussian models, with gradients and information.
 
 Symmetric K x K matrices of rows are packed into K (K + 1) / 2 numbers. Derivatives are
 written out, as they are a few products of matrices. The cost is O(n d k^2).
-
-`density` computes the same conditionals for users: of any targets, and with the
-rounding errors of little noise in view. That takes twice the time with 180 columns and
-32 components, so training has sums of its own.
 """
 
 import functools
@@ -30,14 +18,6 @@ from sklearn_mpt._fitting.natural_gradient import (
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
-
-# Least ratio of a conditional variance to the noise. It is computed as a difference,
-# which rounding may take to 0.
-MIN_VARIANCE_RATIO = 1e-12
-# Ratio of a conditional variance to the noise up to which visible targets are used. The
-# variance given all other entries is a difference: with a ratio of 1e4 it loses four
-# digits.
-MAX_RATIO = 1e4
 
 
 class Moments(NamedTuple):
@@ -133,11 +113,6 @@ class SymmetricMatrices:
         root = torch.where(failed[:, None, None] > 0, torch.nan, root)
         return torch.cholesky_inverse(root)
 
-    def ratio(self, covariance, visible, scaled):
-        """Return conditional variances over the noise; where visible, the inverse."""
-        explained = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
-        return (1 + (1 - 2 * visible) * explained).clamp_(min=MIN_VARIANCE_RATIO)
-
 
 @functools.lru_cache(maxsize=32)
 def packing_of(n_dims, device):
@@ -179,103 +154,8 @@ def conditional_moments(X, visible, point, symmetric):
     """
     m = LinearGaussianParts(point)
     C, z = _posterior(X - m.mean, visible, m, symmetric)
-    ratio = symmetric.ratio(C, torch.zeros_like(visible), m.scaled)
-    return z @ m.W.T + m.mean, m.noise * ratio
-
-
-def masked_sums(
-    X,
-    present,
-    visible,
-    target,
-    point,
-    symmetric,
-    weight=None,
-    max_ratio=MAX_RATIO,
-):
-    """Return sums of masked scores, each target given the visible entries but itself.
-
-    X : shape (n, d), any number where missing. present, visible, target : float, same
-    shape; targets are weights, 0.0 where missing. weight : weight of each row, (n,).
-    max_ratio : ratio of a conditional variance to the noise up to which visible targets
-    are used.
-
-    A target is either hidden, or visible and left out. The conditional variance of a
-    visible target is a difference. If it is much larger than the noise, rounding makes
-    it inaccurate; then only hidden targets are used, with larger weights.
-    """
-    m = LinearGaussianParts(point)
-    weight = X.new_ones(len(X)) if weight is None else weight
-    target = target * weight[:, None]
-    residual = (X - m.mean) * present
-    C, z = _posterior(residual, visible, m, symmetric)
-    ratio = symmetric.ratio(C, visible, m.scaled)
-    target = resolved_targets(target, visible, ratio, max_ratio)
-    error, sign = residual - z @ m.W.T, 1 - 2 * visible
-    a = target * error / (m.noise * ratio)
-    log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
-    value = -0.5 * (target * log_scale + a * error).sum(1) / weight
-    b = 0.5 * (target - sign * a * error) / ratio
-    v = (C @ (a @ m.W)[..., None])[..., 0]
-    G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
-    direct = a - visible * (v @ m.W.T) / m.noise
-    loading_gradient = direct.T @ z + (visible * error / m.noise).T @ v
-    loading_gradient -= _variance_gradient(C, G, b, visible, m, symmetric)
-    target_gradient = -0.5 * (target - a * error)
-    fit_change = error * (v @ m.W.T)
-    noise_gradient = _noise_gradient(
-        target_gradient, b, ratio, visible, G, fit_change, (v * z).sum(), m, symmetric
-    )
-    gradient = Point(
-        torch.cat([loading_gradient, direct.sum(0)[:, None]], 1), noise_gradient
-    )
-    entry_weight = present * weight[:, None]
-    information = _information(C, z, entry_weight, m, symmetric)
-    v_z = v.T @ z
-    rescaling = latent_rescaling(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
-    return Sums.from_rows(value, weight, gradient, information, rescaling)
-
-
-def resolved_targets(target, visible, ratio, max_ratio=MAX_RATIO):
-    """Score targets with a variance much larger than the noise only where hidden.
-
-    Given r of d features, a target is hidden in d - r of d + 1 masks.
-    """
-    is_excessive = torch.where(visible > 0, 1 / ratio, ratio) > max_ratio
-    all_are_hidden = not (target * visible > 0).any()  # as with a fixed size
-    if all_are_hidden or not is_excessive.any():
-        return target
-    n_targets = (target > 0).sum(1, keepdim=True)
-    n_hidden = ((target > 0) & (visible == 0)).sum(1, keepdim=True)
-    factor = (n_targets + 1) / n_hidden.clamp(min=1)
-    hidden_only = torch.where(visible > 0, 0.0, target * factor)
-    return torch.where(is_excessive, hidden_only, target)
-
-
-def _variance_gradient(C, G, b, visible, m, symmetric):
-    """Return the derivative in the weights through the variances of the targets."""
-    packed = b.T @ symmetric.pack(C) - visible.T @ symmetric.pack(G)
-    curved = (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
-    return 2 / m.noise[:, None] * curved
-
-
-def _noise_gradient(
-    target_gradient, b, ratio, visible, G, fit_change, z_term, m, symmetric
-):
-    """Return the derivative in the shared log noise, or in that of each feature.
-
-    target_gradient : derivative in the noise of the targets. b, G : derivatives in the
-    ratios and in the precisions of z. fit_change : effect of a visible entry on its own
-    fit through z. z_term : sum of the changes divided by the noise, computed without
-    cancellation.
-    """
-    if m.is_shared:
-        return target_gradient.sum() + G.diagonal(dim1=1, dim2=2).sum() - z_term
-    explained = (1 - 2 * visible) * (ratio - 1)
-    others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
-    return (
-        target_gradient + b * explained - visible * (others + fit_change / m.noise)
-    ).sum(0)
+    outer = symmetric.outer(m.scaled) * symmetric.twice
+    return z @ m.W.T + m.mean, m.noise * (1 + symmetric.pack(C) @ outer.T)
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
@@ -334,46 +214,6 @@ def _bordered(second, first, count):
     top = torch.cat([second, first[..., None]], 2)
     bottom = torch.cat([first, count[:, None]], 1)
     return torch.cat([top, bottom[:, None]], 1)
-
-
-def moment_sums(product, variance, visible, target, point, symmetric):
-    """Return `masked_sums` of complete rows from their second moments, by masks.
-
-    product : maps V, of shape (p, q, d), to V times the second moments about the mean.
-    variance : variance of each feature. Each of the p masks takes two products, for any
-    number of rows.
-    """
-    m = LinearGaussianParts(point)
-    C = symmetric.covariance(visible, m.scaled)
-    ratio, sign = symmetric.ratio(C, visible, m.scaled), 1 - 2 * visible
-    target = resolved_targets(target, visible, ratio)
-    weight = target / (m.noise * ratio)
-    V, U = (C @ m.W.T) * (visible / m.noise)[:, None], m.W.T * weight[:, None]
-    z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
-    z_z = z_x @ V.mT
-    z_e = z_x - z_z @ m.W.T  # e = x - W z; U e is the gradient of the score in z
-    fit = weight * (variance - (m.W.T * (z_x + z_e)).sum(1))
-    log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
-    value = -0.5 * (target * log_scale + fit).sum(1)
-    b = 0.5 * (target - sign * fit) / ratio
-    G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
-    v_z = C @ (U @ z_e.mT)
-    v_e = C @ (u_x - U @ z_x.mT @ m.W.T - U @ m.W @ z_e)
-    through_z = (v_e - v_z.mT @ m.W.T) * (visible / m.noise)[:, None]
-    loading_gradient = (weight[:, None] * z_e + through_z).sum(0).T
-    loading_gradient -= _variance_gradient(C, G, b, visible, m, symmetric)
-    target_gradient, fit_change = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
-    z_term = v_z.diagonal(dim1=1, dim2=2).sum()
-    noise_gradient = _noise_gradient(
-        target_gradient, b, ratio, visible, G, fit_change, z_term, m, symmetric
-    )
-    gradient = Point(torch.nn.functional.pad(loading_gradient, (0, 1)), noise_gradient)
-    information = _moment_information(C + z_z, len(variance), m)
-    total, square = v_z.sum(0), (value**2).sum()
-    rescaling = latent_rescaling(
-        0.5 * (total + total.mT) - G.sum(0), torch.zeros_like(total[0])
-    )
-    return Sums(value.sum(), square, gradient, information, len(visible), rescaling)
 
 
 def moment_likelihood_sums(product, variance, n_rows, point, symmetric):

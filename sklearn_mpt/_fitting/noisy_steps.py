@@ -44,6 +44,8 @@ class NoisySteps(Solver):
         that the first ones count little.
     max_fall : float
         A step is halved if the value after it is so many standard errors lower.
+    max_first : int
+        Largest number of epochs that are followed by steps with less noise.
     min_size : float
         A step that is shorter, as a fraction of those around it, is not halved, so that
         training ends where no value is finite.
@@ -58,6 +60,7 @@ class NoisySteps(Solver):
     average_power = 3
     max_fall = 4.0
     min_size = 1e-3
+    max_first = 10
 
     def __init__(
         self,
@@ -136,6 +139,8 @@ class NoisySteps(Solver):
             self._step_fraction = min(1.0, 2 * self._step_fraction)
             self._n_kept += 1
         self._last = self.point, move, self._average
+        if not move.is_finite:  # masks are too noisy for a step, others follow
+            return move
         size = self.learning_rate * self._step_fraction * falling_size(self._n_falling)
         self.point = self.moved(self.point, move, size)
         self._n_steps += 1
@@ -145,8 +150,9 @@ class NoisySteps(Solver):
 
     def _has_fallen(self, move):
         if self._last is None:
-            if not move.is_finite:
+            if not move.is_finite and not self.is_followed:
                 raise FloatingPointError
+            self._is_noise = self._is_noise or not move.is_finite
             return False
         if self._step_fraction < self.min_size:  # the value before was high by chance
             if not move.is_finite:
@@ -172,8 +178,10 @@ class NoisySteps(Solver):
         return Trend(before - last, math.hypot(*self._errors[-2:])).is_flat()
 
     def terminate(self):
-        if self.is_followed or not self._n_falling:
-            return self.is_followed and self._is_noise
+        if self.is_followed:
+            return self._is_noise or len(self.loss_curve) >= self.max_first
+        if not self._n_falling:
+            return False
         n, power = self._n_falling, self.average_power
         n_more = self.n_iter_no_change * self._n_steps / len(self.loss_curve)
         # noise alone causes the gain that full steps promise at the maximum

@@ -46,6 +46,8 @@ class Objective(ABC):
     log_scale : float
         What the units of the rows add to the loss, which is that of rows before they
         are standardised.
+    has_all_masks : bool
+        Whether each row gets all masks of a step, or they are divided among the rows.
     """
 
     n_rows: float
@@ -54,6 +56,7 @@ class Objective(ABC):
     floor = -math.inf
     rules = AscentRules()
     log_scale = 0.0
+    has_all_masks = False
 
     @abstractmethod
     def batches(self, rng):
@@ -62,6 +65,14 @@ class Objective(ABC):
     @abstractmethod
     def sums(self, point, batch):
         """Return the `Sums` of a batch at a point."""
+
+    def likelihood_sums(self, point, batch):
+        """Return the `Sums` of a batch without what concerns no single row."""
+        return self.sums(point, batch)
+
+    def completed(self, sums, point):
+        """Add what concerns no single row, such as priors."""
+        return sums
 
     def escapes(self, point, min_gain):
         """Yield better points if this one is a saddle, and epochs to try them for."""

@@ -16,9 +16,8 @@ from sklearn_mpt._factors.starts import (
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.masks import FixedMasks, UniformMasks, number_of_masks
+from sklearn_mpt._fitting.masked import masked_first
 from sklearn_mpt._fitting.natural_gradient import Point
-from sklearn_mpt._fitting.phases import ends_without_masks
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import Information, information_by_hessian
 from sklearn_mpt._likelihoods import Columns
@@ -26,7 +25,6 @@ from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
-from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 
@@ -160,25 +158,23 @@ class GaussianModel(LinearModel):
         n_features, n_dims = data.X.shape[1], params.n_components
         point = _point(data.fitted, data.device)
         floor = point.coefs.new_tensor(DOUBLE_NOISE_FLOOR).log()
-        masks = None
-        if params.objective == "mpt" and params.mask_rate == "uniform":
-            masks = UniformMasks()
-        elif params.objective == "mpt":
-            masks = FixedMasks(fixed_size(params.mask_rate, n_features))
-        exact_follows = masks is not None and ends_without_masks(
-            params.mask_rate, params.n_masks
-        )
-        rows = as_view(data.X, data.device)
-        if not is_whole:
-            args = masks, params.batch_size, floor, data.weight, exact_follows, units
-            return GaussianRows(rows, n_dims, *args, data.is_all), point
-        moments = _moments(data.X, data.device, data.weight, data.fitted)
-        n_masks = 1 if masks is None else number_of_masks(params.n_masks)
-        log_scale = float(units.log_scale.expand(n_features).sum())
-        args = moments, n_masks, n_dims, masks, floor, exact_follows, log_scale
-        # the mean of the rows maximises the score of every mask
-        coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
-        return GaussianMoments(*args), point._replace(coefs=coefs)
+        if is_whole:
+            moments = _moments(data.X, data.device, data.weight, data.fitted)
+            log_scale = float(units.log_scale.expand(n_features).sum())
+            likelihood = GaussianMoments(moments, n_dims, floor, log_scale)
+            # the mean of the rows maximises the score of every mask
+            coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
+            point = point._replace(coefs=coefs)
+            return masked_first(likelihood, likelihood, params, data), point
+
+        def of_batches(batch_size):
+            rows = as_view(data.X, data.device)
+            args = n_dims, batch_size, floor, data.weight, units, data.is_all
+            return GaussianRows(rows, *args)
+
+        whole = of_batches(len(data.X)) if data.is_all else None
+        batches = of_batches(params.batch_size)
+        return masked_first(batches, whole, params, data), point
 
     def trained_attributes(self, result, fitted):
         coefs, log_noise = (part.cpu().numpy() for part in result)
@@ -300,11 +296,11 @@ def _best_factors(X, moments, weight, points, units, rng):
         sample = rng.permutation(len(X))[:SHORT_RUN_ROWS]
         weight = None if weight is None else weight[sample]
         rows = torch.from_numpy(np.array(X[sample], float))
-        args = n_dims, None, len(rows), floor, weight
+        args = n_dims, len(rows), floor, weight
         cpu_units = Units.from_attributes(units, rows.device)
         objective = GaussianRows(rows, *args, units=cpu_units)
     else:
-        objective = GaussianMoments(moments, 1, n_dims, None, floor)
+        objective = GaussianMoments(moments, n_dims, floor)
     return best_of_points(objective, points, SHORT_RUN_EPOCHS)
 
 

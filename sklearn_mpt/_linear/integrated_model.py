@@ -20,6 +20,7 @@ from sklearn_mpt._factors.rotation import count_free, simple_axes
 from sklearn_mpt._factors.starts import closed_form, gradients_at
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import best_of_points
+from sklearn_mpt._fitting.masked import masked_first
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import (
@@ -50,7 +51,6 @@ from sklearn_mpt._linear.integrated_sums import RowContext, point_of, varies_in_
 from sklearn_mpt._linear.integrated_training import (
     LikelihoodRows,
     ObjectiveParams,
-    objective_of,
 )
 from sklearn_mpt._linear.linear_map import LinearMap, max_precision
 from sklearn_mpt._linear.linear_model import LinearModel
@@ -120,8 +120,7 @@ class IntegratedModel(LinearModel):
     @property
     def _objective_params(self):
         params = self.params
-        masks = params.mask_rate, params.n_masks, params.batch_size
-        return ObjectiveParams(params.objective, *masks, params.slope_prior)
+        return ObjectiveParams(params.objective, params.batch_size, params.slope_prior)
 
     def start(self, X, rng, weight):
         params, likelihood = self.params, self.likelihood
@@ -268,13 +267,27 @@ class IntegratedModel(LinearModel):
             log_scale=units.mean_log_scale(rows, weight),
             is_all=data.is_all,
         )
-        objective = objective_of(
+        likelihood = LikelihoodRows(
             rows, joint.likelihood, self._objective_params, joint.n_dims, given
         )
+        objective = likelihood
+        if self._draws_masks(likelihood):
+            objective = masked_first(likelihood, likelihood, self.params, data)
         point = point_of(
             joint.components, joint.intercept, joint.likelihood.shape_params
         )
         return natural_ascent(self.params, data, objective, point)
+
+    def _draws_masks(self, objective):
+        """Return whether a step may draw masks.
+
+        Nodes for the posterior given some entries are too coarse for a number that
+        determines z more closely. So masks of numbers are drawn in a few epochs only,
+        on all rows, unless their size is fixed.
+        """
+        if self.params.mask_rate != "uniform" or objective.has_codes:
+            return True
+        return self.params.n_masks == "auto" and not objective.is_noisy
 
     def trained_attributes(self, result, fitted):
         likelihood = self.likelihood

@@ -1,20 +1,8 @@
-r"""Masked scores of linear models integrated over z, with gradients and information.
+r"""Sums over rows of likelihoods of linear models integrated over z.
 
-Let r_s be the posterior weights of nodes z_s given the visible entries, and
-:math:`p_{js} = p(x_j \mid z_s)`. The log-probability of entry j given the visible
-entries other than itself is
-
-.. math:: \log \sum_s r_s p_{js} \text{ if hidden}, \qquad
-          -\log \sum_s r_s / p_{js} \text{ if visible}.
-
-The second is the conditional predictive ordinate of [1]_. Nodes have no gradient,
-because the integral does not depend on where they are. The gradient in the locations is
-that in log p times the derivative of log p, so any likelihood can be used.
-
-References
-----------
-.. [1] S. Geisser and W. F. Eddy, "A predictive approach to model selection", JASA 74,
-   1979.
+Nodes have no gradient, because the integral does not depend on where they are. The
+gradient in the locations is that in log p times the derivative of log p, so any
+likelihood can be used.
 """
 
 from typing import NamedTuple
@@ -24,7 +12,6 @@ import torch
 
 from sklearn_mpt._base.density import Units
 from sklearn_mpt._fitting.natural_gradient import Curvature, Point, Sums
-from sklearn_mpt._integration.masked_scores import masked_scores
 from sklearn_mpt._integration.prior_grid import RADIUS, resolves
 from sklearn_mpt._integration.quadrature import logsumexp_and_softmax
 from sklearn_mpt._linear.linear_map import (
@@ -62,41 +49,8 @@ class RowContext(NamedTuple):
 NO_CONTEXT = RowContext()
 
 
-class TargetWeights(NamedTuple):
-    """Weights of targets: hidden entries, and visible ones given the others."""
-
-    hidden: float
-    visible: float
-
-
-class NodeTable(NamedTuple):
-    """Log-probabilities and derivatives of all values at shared nodes; (s, v, d)."""
-
-    z: torch.Tensor  # shape: (s, k + 1), with a column of ones
-    log_weight: torch.Tensor  # shape: (s,)
-    log_prob: torch.Tensor
-    derivative: torch.Tensor
-    information: torch.Tensor  # shape: (s, d)
-
-
 def append_one(z):
     return torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
-
-
-def table_of(z, log_weight, point, likelihood, values):
-    """Return the `NodeTable` of nodes; values : those of `common_values`."""
-    z = append_one(z)
-    location = z @ point.coefs.T
-    values = location.new_tensor(values)[:, None].expand(-1, location.shape[1])
-    log_prob = likelihood.entry_log_prob(values, location[:, None])
-    derivative, information = likelihood.derivatives(values, location[:, None])
-    log_prob = log_prob.clamp(min=MIN_LOG_PROB)
-    return NodeTable(z, log_weight, log_prob, derivative, information[:, 0])
-
-
-def indicators(X, values):
-    """Return 1.0 for the value that each entry has, else 0.0; (n, v, d)."""
-    return torch.stack([X == value for value in values], 1).to(X.dtype)
 
 
 def varies_in_rows(X, is_all):
@@ -107,29 +61,6 @@ def varies_in_rows(X, is_all):
     low = torch.stack([b.nan_to_num(nan=torch.inf).amin(0) for b in blocks]).amin(0)
     high = torch.stack([b.nan_to_num(nan=-torch.inf).amax(0) for b in blocks]).amax(0)
     return (low < high).double()
-
-
-def shared_masked_sums(indicator, mask, table, targets, weight=None, is_complete=False):
-    """Return sums of masked scores of rows that share a mask, at shared nodes.
-
-    indicator : indicators of the rows, (n, v, d). mask : ndarray of bool (d,), True
-    where hidden. weight : weights of the rows, (n,). is_complete : whether the rows
-    have no gaps.
-    """
-    weight, n_values = _weight(weight, indicator), indicator.shape[1]
-    scores = masked_scores(
-        indicator.flatten(1),
-        np.tile(mask, n_values),
-        table.log_prob.flatten(1),
-        table.log_weight,
-        targets.hidden * weight,
-        targets.visible * weight if targets.visible else None,
-    )
-    entry_gradient = scores.gradient.unflatten(1, (n_values, -1))
-    value = scores.score / weight
-    return shared_sums(
-        value, entry_gradient, scores.r, indicator, table, weight, is_complete
-    )
 
 
 class RepresentativeValues(NamedTuple):
@@ -244,15 +175,6 @@ def _weight(weight, X):
     return X.new_ones(len(X)) if weight is None else weight
 
 
-def shared_sums(value, entry_gradient, r, indicator, table, weight, is_complete):
-    """Return `Sums` from derivatives in log p of values at nodes, (s, v, d)."""
-    gradient = (table.derivative * entry_gradient).sum(1).T @ table.z
-    r = weight[:, None] * r
-    count = r.sum(0)[:, None] if is_complete else r.T @ indicator.sum(1)
-    information = _outer_sums(count * table.information, table.z)
-    return sums_of(value, weight, gradient, information)
-
-
 def _products(z):
     """Return z, whose last entry is 1, and the products of the other entries; (..., p).
 
@@ -292,12 +214,10 @@ def sums_of(value, weight, gradient, information, shape_params=None):
     return Sums.from_rows(value, weight, Point(gradient, shape_gradient), curvature)
 
 
-def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=None):
-    """Return sums of masked scores, or of log marginal likelihoods, with nodes by row.
+def row_node_sums(rows, nodes, point, likelihood, weight=None):
+    """Return sums of log marginal likelihoods, with nodes by row.
 
-    targets : None for the log marginal likelihood of the observed entries. weight :
-    weights of the rows. masks : the index of the mask of each row, int (n,), and the
-    number of masks, if rows share them.
+    weight : weights of the rows.
     """
     z, X, weight = append_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
@@ -305,37 +225,19 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None, masks=No
     visible = rows.observed.to(z.dtype)
     joint = nodes.log_weight + (log_prob @ visible[..., None])[..., 0]
     value, r = logsumexp_and_softmax(joint)
-    if targets is None:
-        entry_gradient = visible[:, None]
-        known, r = entry_gradient, weight[:, None] * r
-    else:
-        hidden = rows.present.to(z.dtype) - visible
-        value, entry_gradient = _row_node_gradients(
-            log_prob, joint - value[:, None], visible, hidden, targets
-        )
-        known = r[..., None] * rows.present[:, None]
-        entry_gradient, known = (
-            weight[:, None, None] * t for t in (entry_gradient, known)
-        )
-        r = torch.ones_like(r)
+    r, known = weight[:, None] * r, visible[:, None]
     shape_params = None
     if len(likelihood.shape_param_features):
-        weights = (r[..., None] * t for t in (entry_gradient, known))
+        weights = (r[..., None] * known,) * 2
         shape_params = _shape_sums(likelihood, X, location, *weights, z)
     derivative, information = likelihood.derivatives(X, location)
-    if targets is not None or not visible.all():
-        derivative = likelihood.to_locations(entry_gradient) * derivative
-        information = likelihood.to_locations(known) * information
+    if not visible.all():
+        on_locations = likelihood.to_locations(known)
+        derivative, information = on_locations * derivative, on_locations * information
     width, products = z.shape[-1], r[..., None] * _products(z)
     gradient = _summed_products(derivative, products[..., :width])
     information = _as_matrices(_summed_products(information, products), width)
-    sums = sums_of(value, weight, gradient, information, shape_params)
-    if masks is None:
-        return sums
-    index, n_masks = masks
-    by_mask = value.new_zeros(2, n_masks)
-    by_mask.index_add_(1, index, torch.stack([weight * value, weight]))
-    return sums._replace(by_mask=by_mask)
+    return sums_of(value, weight, gradient, information, shape_params)
 
 
 def _summed_products(weight, factors):
@@ -353,19 +255,6 @@ def _shape_sums(likelihood, X, location, entry_gradient, known, z):
     if not len(likelihood.shape_param_features):
         return None
     return likelihood.shape_sums(X, location, entry_gradient, known, z)
-
-
-def _row_node_gradients(log_prob, log_r, visible, hidden, targets):
-    """Return scores (n,), and derivatives in log p(x_j | z) at nodes (n, s, d)."""
-    sign = hidden - visible
-    gain = targets.hidden * hidden + targets.visible * visible
-    joint = log_r[..., None] + sign[:, None] * log_prob
-    average, entry_gradient = logsumexp_and_softmax(joint)
-    signed = (gain * sign)[..., None]
-    node_gradient = (entry_gradient @ signed)[..., 0] - log_r.exp() * signed.sum(1)
-    entry_gradient *= gain[:, None]
-    entry_gradient += node_gradient[..., None] * visible[:, None]
-    return (gain * sign * average).sum(1), entry_gradient
 
 
 def bound_sums(rows, joint, grid, weight=None):

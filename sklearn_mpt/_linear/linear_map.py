@@ -73,6 +73,14 @@ class LinearMap:
         return laplace(rows, self, tol=MODE_TOLERANCE, start=start)
 
 
+class TrainingMap(LinearMap):
+    """The same in training: nodes are constants, not just where they are best."""
+
+    def propose(self, rows):
+        with torch.no_grad():
+            return [laplace(rows, self, tol=MODE_TOLERANCE)]
+
+
 def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
     """Return the Laplace approximation of the posterior of z, by Newton's method.
 

@@ -37,10 +37,10 @@ class MPTProbabilisticPCA(LinearMPT):
         rate and an int a fixed size. These maximise the score of that size alone, at
         parameters with a lower LML.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step, for complete rows. With missing entries, and in
-        `partial_fit`, each row has its own mask in every step, or several if rows are
-        few. With an int, all epochs use masks. "auto" is 32 masks; with a uniform rate
-        the last epochs use the sum of the scores of all sizes, without masks.
+        Number of masks in each step. With missing entries the rows are divided among
+        them, and have several if they are few. With an int, all epochs use masks.
+        "auto" is 32 masks; with a uniform rate they are drawn in at most ten epochs,
+        and the last epochs use the sum of the scores of all sizes, without masks.
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores; or, for comparison, the LML, in
         closed form for complete rows, else by EM with parameter expansion.

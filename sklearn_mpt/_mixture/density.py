@@ -59,15 +59,6 @@ class MixtureLayout(NamedTuple):
     def n_features(self):
         return len(self.gaussian) + len(self.others)
 
-    def log_scale(self, components):
-        """Return the logarithms of the deviations of Gaussian columns, else 0; (d,)."""
-        variances = components.covariances
-        if variances.ndim == 3:
-            variances = variances.diagonal(dim1=1, dim2=2)
-        log_scale = variances.new_zeros(self.n_features)
-        log_scale[self.gaussian] = 0.5 * (components.weights @ variances).log()
-        return log_scale
-
     def expectations(self, locations):
         """Return the probabilities and rates that locations (K, l) stand for, (K, l).
 

@@ -1,17 +1,10 @@
 r"""E-steps and M-steps of mixtures, for rows with gaps, whole or masked.
 
 The M-step of EM computes parameters from expected sufficient statistics T. By Fisher's
-identity, T also gives the gradient of the log-probability of any part of a row. So the
-masked score of hidden entries H given the visible entries R has the statistics
-
-.. math:: T_\theta + \frac{D}{|H|} \sum_{j \in H} \left( T(x_{R \cup j}) - T(x_R)
-    \right),
-
-where :math:`T_\theta` are the statistics that the model expects of a row. Along an
-order of the features the differences add up to the statistics of the whole row, and so
-does their expectation over masks of all sizes. A step of masked training is an M-step
-on statistics estimated from masks, with falling step sizes, as in online EM [1]_. EM on
-whole rows maximises the sum of the scores over all mask sizes.
+identity the gradient of the log-probability of any part of a row is linear in them, so
+the gradient of masked scores stands for statistics, less those that the model expects
+of a row. A step of masked training is an M-step on these, with falling step sizes, as
+in online EM [1]_. EM on whole rows maximises the sum of the scores over all mask sizes.
 
 References
 ----------
@@ -70,11 +63,19 @@ def statistics_of_rows(
     given = density.given(X, ~X.isnan(), patterns)
     if responsibility is None:
         responsibility = given.log_responsibility.exp() * weight[:, None]
-    entry_weight = _entry_weights(density, X, responsibility + prior * weight[:, None])
-    return _weighted_statistics(
-        density, X, given, responsibility, None, entry_weight, entry_weight.sum(0),
-        given.joint.logsumexp(1), weight,
-    )  # fmt: skip
+    layout, locations = density.layout, density.components.locations
+    first, second = given.gaussian.moments(responsibility)
+    derivatives = (torch.zeros_like(locations),) * 2
+    if layout.likelihood is not None:
+        counts = responsibility + prior * weight[:, None]
+        entry_weight = _entry_weights(density, X, counts)
+        derivatives = location_derivatives(
+            density, X, entry_weight, entry_weight.sum(0)
+        )
+    value = weight @ given.joint.logsumexp(1)
+    return SufficientStatistics(
+        value, responsibility.sum(0), first, second, *derivatives
+    )
 
 
 def _entry_weights(density, X, row_weight):
@@ -86,59 +87,39 @@ def _entry_weights(density, X, row_weight):
     return row_weight[..., None] * is_present[:, None].to(X)
 
 
-def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
-    """Return the expected statistics of masked scores, less those of the model.
+def statistics_of_gradient(components, gradient, locations):
+    """Return the statistics that a gradient stands for, less those of the model.
 
-    Also the scores, (n,).
-
-    hidden : bool, (n, d), True only where an entry is present. inflation : D / |H|,
-    (n, 1). prior : as in `statistics_of_rows`.
+    gradient : in weights, means and covariances; sums over rows. locations : gradient
+    and information of the locations.
     """
-    present = ~X.isnan()
-    given = density.given(X, present & ~hidden)
-    entries = density.entry_log_prob(X, given)
-    log_responsibility, others = given.log_responsibility, density.layout.others
-    joint = log_responsibility[..., None] + entries  # shape: (n, K, d)
-    log_prob = torch.where(hidden, joint.logsumexp(1), 0.0)
-    value = (inflation * log_prob).sum(1)
-    scale = inflation * weight[:, None] * hidden  # shape: (n, d)
-    targets = scale[:, None] * joint.softmax(1)
-    change = targets.sum(2) - log_responsibility.exp() * scale.sum(1, keepdim=True)
-    visible = (present & ~hidden)[:, None, others]
-    entry_weight = torch.where(visible, change[..., None], targets[..., others])
-    of_prior = prior * weight[:, None].expand_as(change)
-    entry_weight = entry_weight + _entry_weights(density, X, of_prior)
-    # The information is not a difference: it is of the entries that the model expects.
-    expected = density.components.weights * weight[:, None] + of_prior
+    of_weights, of_means, of_covariances = gradient
+    weights, covariances = components.weights, components.covariances
+    counts = weights * (of_weights - weights @ of_weights)
+    if covariances.ndim == 3:
+        first = (covariances @ of_means[..., None])[..., 0]
+        second = covariances @ (of_covariances + of_covariances.mT) @ covariances
+    else:
+        first = covariances * of_means
+        second = 2 * covariances * of_covariances * covariances
+    second = second + _by_component(counts, covariances) * covariances
+    return SufficientStatistics(counts.sum(), counts, first, second, *locations)
+
+
+def _by_component(counts, covariances):
+    return counts.unflatten(0, (-1, *[1] * (covariances.ndim - 1)))
+
+
+def expected_derivatives(density, X, weight, prior):
+    """Return the gradient of the prior in the locations, and what rows may inform.
+
+    The information is that of the entries which the model expects.
+    """
+    of_prior = (prior * weight)[:, None] + torch.zeros_like(density.components.weights)
+    expected = of_prior + density.components.weights * weight[:, None]
     counts = _entry_weights(density, X, expected).sum(0)
-    statistics = _weighted_statistics(
-        density, X, given, change, targets, entry_weight, counts, value, weight
-    )
-    return statistics, value
-
-
-def _weighted_statistics(
-    density, X, given, responsibility, targets, entry_weight, entry_counts, value,
-    weight,
-):  # fmt: skip
-    """Add up weighted statistics over rows.
-
-    responsibility : weights of the statistics given the observed entries, (n, K).
-    targets : weights of the statistics given the observed entries and one hidden entry,
-    (n, K, d); None for whole rows. entry_weight, entry_counts : see
-    `location_derivatives`.
-    """
-    gaussian, layout, components = given.gaussian, density.layout, density.components
-    first, second = gaussian.moments(responsibility)
-    if targets is not None:
-        numbers = torch.nan_to_num(X[:, layout.gaussian])
-        more = gaussian.target_moments(targets[..., layout.gaussian], numbers)
-        first, second = first + more[0], second + more[1]
-    derivatives = (torch.zeros_like(components.locations),) * 2
-    if layout.likelihood is not None:
-        derivatives = location_derivatives(density, X, entry_weight, entry_counts)
-    return SufficientStatistics(
-        weight @ value, responsibility.sum(0), first, second, *derivatives
+    return location_derivatives(
+        density, X, _entry_weights(density, X, of_prior), counts
     )
 
 
@@ -180,7 +161,7 @@ def m_step(components, statistics, n_rows, size, params, are_differences):
     if not bool((counts > least * component_rows).all()):
         return None
     form, before = params.layout.form, components.covariances
-    per_component = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
+    per_component = _by_component(counts, before)
     shift = size * statistics.first / counts[:, None]
     kept = (keep * component_rows).view_as(per_component) * before
     scatter = (size * statistics.second + kept) / per_component - form.outer(shift)
@@ -218,6 +199,7 @@ def gradient_of(components, statistics, n_rows, params):
     second = statistics.second + layout.form.with_variances(
         added.expand_as(components.means)
     )
+    second = second - _by_component(statistics.counts, covariances) * covariances
     if covariances.ndim == 3:
         root = torch.linalg.cholesky(covariances)
         mean = torch.cholesky_solve(statistics.first[..., None], root)

@@ -27,7 +27,7 @@ from sklearn_mpt._checks import (
     warn_caller,
     warn_of_row_labels,
 )
-from sklearn_mpt._fitting.masks import shared_masks
+from sklearn_mpt._fitting.masked import MaskSource
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
@@ -58,10 +58,6 @@ from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.intervals import INTERVAL
 
-AUTO_MASKS = 64  # in each step, if n_masks is "auto"
-# Least number of pairs of a row and a mask in a step: few rows have several masks. What
-# more and fewer gain is in benchmarks/RESULTS.rst, "Mechanisms".
-MIN_PAIRS = 512
 # `fit` warns if a component stands for fewer: it describes single rows.
 MIN_COMPONENT_ROWS = 1.5
 # `fit` warns if rows tell less of the entropy of their components: all components are
@@ -105,7 +101,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         unbiased for the log marginal likelihood (LML) [1]_; a float in (0, 1] is a
         fixed rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step, shared by the rows. "auto" is 64; if `mask_rate`
+        Number of masks in each step, shared by the rows. "auto" is 32; if `mask_rate`
         is "uniform", masks are drawn until an epoch gains no more than their noise, and
         the last epochs train on all mask sizes without masks.
     objective : {"mpt", "lml"}, default="mpt"
@@ -762,7 +758,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         masked = MaskedEM(
             training_rows,
             starts,
-            self._draw_masks,
+            MaskSource(self.mask_rate, self.n_masks, data.X.shape[1]),
             rng=data.rng,
             n_iter_no_change=self.n_iter_no_change,
             is_followed=self._ends_without_masks,
@@ -773,23 +769,6 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     @property
     def _ends_without_masks(self):
         return ends_without_masks(self.mask_rate, self.n_masks)
-
-    def _draw_masks(self, X, rng):
-        """Draw masks, each shared by many rows; few rows are used several times.
-
-        Return the indices of the rows, (m,), and of their masks, (m,), and the masks,
-        (n_masks, d).
-        """
-        n_rows, n_features = X.shape
-        n_copies = max(1, MIN_PAIRS // n_rows)
-        n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
-        masks = shared_masks(
-            self.mask_rate, n_masks, n_features, rng, is_systematic=True
-        )
-        rows = np.tile(np.arange(n_rows), n_copies)
-        mask_index = rng.permutation(len(rows)) % n_masks
-        drawn = (rows, mask_index, masks)
-        return tuple(torch.from_numpy(array).to(X.device) for array in drawn)
 
     def _trained_attributes(self, result, fitted):
         return self._attributes(result, fitted["means_"].shape[1])

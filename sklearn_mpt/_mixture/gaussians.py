@@ -115,28 +115,6 @@ class DenseConditioned:
             scatters = scatters + covariances
         return weighted.sum(1), scatters
 
-    def target_moments(self, targets, X):
-        """Return how much targets change the moments, added up over rows.
-
-        targets : weights of unobserved entries, (n, K, g). X : the entries, (n, g).
-        """
-        error = X[:, None] - self._gaussians.means - self.deviation
-        error = error / self.variance
-        patterns, C = self.patterns, self._covariance
-        if C is None:
-            parameters = self._gaussians.means, self._gaussians.precision
-            return torch.zeros_like(parameters[0]), torch.zeros_like(parameters[1])
-        variance = self.variance.transpose(0, 1)
-        targets, error = targets.transpose(0, 1), error.transpose(0, 1)
-        gradient = targets * error
-        change = gradient * error - targets / variance
-        moved = patterns.multiply(C, patterns.at_hidden(gradient))
-        moved = patterns.with_hidden(torch.zeros_like(self._deviation), moved)
-        cross = moved.mT @ self._deviation
-        change = patterns.totals(patterns.at_hidden(change))
-        target_part = patterns.sum_of_blocks((C * change[..., None, :]) @ C)
-        return moved.sum(1), cross + cross.mT + target_part
-
     def entry_log_prob(self, X):
         """Return log p(entry | observed entries) of rows X, (n, g), for each component.
 
@@ -224,11 +202,6 @@ class DiagonalConditioned:
     def entry_log_prob(self, X):
         normals = self._gaussians.means, self._gaussians.variances
         return log_prob_of(X[:, None], *normals)
-
-    def target_moments(self, targets, X):
-        means, variances = self._gaussians.means, self._gaussians.variances
-        first, second = moments_of(X[:, None], means, variances)
-        return (targets * first).sum(0), (targets * (second - variances)).sum(0)
 
     def moved(self, drawn, X, k):
         normals = self._gaussians.means[k], self._gaussians.variances[k]

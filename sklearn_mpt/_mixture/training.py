@@ -9,21 +9,23 @@ import torch
 
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.line_search import backtrack
+from sklearn_mpt._fitting.masked import masked_sums
 from sklearn_mpt._fitting.natural_gradient import error_of_groups
 from sklearn_mpt._fitting.noisy_steps import NoisySteps
 from sklearn_mpt._fitting.phases import best_of_runs
 from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import gain_to_come
-from sklearn_mpt._likelihoods.interval_codes import has_codes
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import (
     SufficientStatistics,
+    expected_derivatives,
     gradient_of,
     m_step,
-    statistics_of_masks,
+    statistics_of_gradient,
     statistics_of_rows,
 )
 from sklearn_mpt._mixture.patterns import pattern_order
+from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
 
 
 class MixtureRows:
@@ -70,50 +72,39 @@ class MixtureRows:
         )
         return reduce(add, statistics)
 
-    def mean_log_scale(self, log_scale):
-        """Return the mean over rows of the sum of these numbers of present columns."""
-        return float(self.weight @ (self._numbers(self.X) @ log_scale)) / self.n_rows
+    def rows(self, index):
+        """Return some rows and their weights."""
+        return self.X[index].double(), self.weight[index]
 
-    def _numbers(self, X):
-        """Return 1.0 where there is an entry with a density, else 0.0; (n, d)."""
-        return (~(X.isnan() | has_codes(X))).double()
+    def masked_statistics(self, components, pairs):
+        """Return the statistics of masked rows, and sums of their values by mask.
 
-    def masked_statistics(self, components, rows, mask_index, masks, log_scale):
-        """Return the statistics of masked rows, their value, and its standard error.
-
-        Rows that share a mask depend on each other, so the masks are what is drawn. The
-        value, in nats per row, is that of columns that are divided by their scales, on
-        whose units the error would depend otherwise.
-
-        rows : indices of rows, each equally often, (m,). mask_index : that of the mask
-        of each, (m,). masks : bool, (n_masks, d), True where hidden. log_scale :
-        logarithms of the scales, (d,).
+        pairs : MaskedPairs.
         """
-        layout = self.step_params.layout
-        density = MixtureDensity(components, layout)
-        observed = ~(self.X[rows].isnan() | masks[mask_index])
+        layout, hidden = self.step_params.layout, pairs.masks[pairs.index]
+        observed = ~(self.X[pairs.rows].isnan() | hidden)
         order = pattern_order(observed[:, layout.gaussian])
-        rows, mask_index = rows[order], mask_index[order]
-        X, weight = self.X[rows], self.weight[rows] / (len(rows) / len(self.X))
-        hidden = masks[mask_index] & ~X.isnan()
-        inflation = layout.n_features / masks.double().sum(1, keepdim=True)[mask_index]
-        parts, values = [], weight.new_zeros(len(masks))
-        for part in density.blocks(observed[order]):
-            statistics, value = statistics_of_masks(
-                density,
-                X[part].double(),
-                weight[part],
-                hidden[part],
-                inflation[part],
-                1 / self.n_rows,
+        hidden = hidden[order]
+        pairs = pairs._replace(rows=pairs.rows[order], index=pairs.index[order])
+
+        def density_of(*params):
+            return MixtureDensity(Components(*params, *components[4:]), layout)
+
+        density = density_of(*components[:4])
+        blocks = density.blocks(observed[order])
+        chunks = ((part, hidden[part]) for part in blocks)
+        scores = masked_sums(density_of, components[:4], pairs, self.rows, chunks)
+        scale = self.n_rows / scores.by_mask[1].sum()
+        *gradient, of_locations = (scale * part for part in scores.gradient)
+        locations = of_locations, torch.zeros_like(of_locations)
+        if layout.likelihood is not None:
+            derivatives = (
+                expected_derivatives(density, *self.rows(part), 1 / self.n_rows)
+                for part in chunk_slices(len(self.X), density.row_bytes, CHUNK_BYTES)
             )
-            parts.append(statistics)
-            numbers = inflation[part] * hidden[part] * self._numbers(X[part])
-            value = value + numbers @ log_scale
-            values.index_add_(0, mask_index[part], weight[part] * value)
-        weights = weight.new_zeros(len(masks)).index_add_(0, mask_index, weight)
-        mean = float(values.sum()) / self.n_rows
-        return reduce(add, parts), mean, error_of_groups(values, weights)
+            of_prior, information = map(sum, zip(*derivatives, strict=True))
+            locations = of_locations + of_prior, information
+        return statistics_of_gradient(components, gradient, locations), scores.by_mask
 
     def value_of(self, statistics):
         """Return the mean value of a row, in nats.
@@ -247,32 +238,27 @@ class MaskedEM(NoisySteps):
     rows : MixtureRows
     starts : sequence of Components
         As in `EM`.
-    draw_masks : callable
-        Takes rows (n, d) and `rng`, and returns the arguments of
-        `MixtureRows.masked_statistics`.
+    source : MaskSource
     params : dict
         Of `NoisySteps`.
     """
 
-    def __init__(self, rows, starts, draw_masks, **params):
+    def __init__(self, rows, starts, source, **params):
         super().__init__(starts[0], **params)
-        self.rows, self.starts, self.draw_masks = rows, starts, draw_masks
+        self.rows, self.starts, self.source = rows, starts, source
 
     def init(self, max_iter):
         best = best_of_starts(self.rows, self.starts, self.tol, max_iter)
         self.point = self._average = best
-        layout = self.rows.step_params.layout
-        self._log_scale = layout.log_scale(best)
-        self.log_scale = self.rows.mean_log_scale(self._log_scale)
 
     def batches(self):
-        return [self.draw_masks(self.rows.X, self.rng)]
+        rows = torch.arange(len(self.rows.X), device=self.rows.X.device)
+        return [self.source.pairs(rows, self.rng)]
 
     def move(self, point, batch):
         rows = self.rows
-        statistics, value, error = rows.masked_statistics(
-            point, *batch, self._log_scale
-        )
+        statistics, by_mask = rows.masked_statistics(point, batch)
+        value, total = by_mask.sum(1)
         gradient = gradient_of(point, statistics, rows.n_rows, rows.step_params)
         size, full = backtrack(
             lambda size: rows.m_step(point, statistics, size, are_differences=True),
@@ -282,7 +268,8 @@ class MaskedEM(NoisySteps):
         if full is not None:
             step = (full.parameters() - point.parameters()) / size
         gain = 0.5 * float(gradient @ step)
-        return MaskedStep(value, error, gain, gradient, step, statistics)
+        error = error_of_groups(*by_mask)
+        return MaskedStep(float(value / total), error, gain, gradient, step, statistics)
 
     def moved(self, point, move, size):
         return self.rows.moved(point, move.statistics, size, are_differences=True)

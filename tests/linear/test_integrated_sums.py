@@ -1,23 +1,20 @@
 """Sums over nodes and masks, by the densities of sets of entries, and autograd."""
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import (
-    all_masks,
     bernoulli_log_prob,
     bernoulli_posterior_average,
     binary_rows,
-    by_differences,
     dense_grid,
 )
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._factors.sums import SymmetricMatrices, masked_sums  # noqa: E402
+from sklearn_mpt._factors.sums import SymmetricMatrices, likelihood_sums  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
 from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
 from sklearn_mpt._integration.prior_grid import (  # noqa: E402
@@ -35,17 +32,12 @@ from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     RepresentativeValues,
     RowContext,
-    TargetWeights,
     bound_sums,
-    indicators,
     point_of,
     row_node_sums,
     shared_likelihood_sums,
-    shared_masked_sums,
-    table_of,
 )
 from sklearn_mpt._linear.integrated_training import (  # noqa: E402
-    IntegratedRows,
     LikelihoodRows,
     ObjectiveParams,
     TrainingSizes,
@@ -61,7 +53,6 @@ from sklearn_mpt._linear.linear_map import (  # noqa: E402
 
 N_FEATURES = 5
 BERNOULLI = Bernoulli()
-UNIFORM, FIXED = TargetWeights(1.0, 1.0), TargetWeights(N_FEATURES / 2, 0.0)
 
 
 @pytest.fixture
@@ -101,30 +92,11 @@ def repeated(grid, n):
 
 
 def training_of(**given):
-    defaults = {"objective": "mpt", "mask_rate": "uniform", "n_masks": 4}
-    return ObjectiveParams(**defaults | {"batch_size": "auto"} | given)
+    return ObjectiveParams(**{"objective": "mpt", "batch_size": "auto"} | given)
 
 
 def joint_at(point, likelihood=BERNOULLI):
     return LinearMap(point.coefs[:, :-1].T, point.coefs[:, -1], likelihood)
-
-
-def node_scores(X, hidden, coefs, nodes, targets):
-    """Score of each row at nodes: differences of log densities of sets of entries."""
-    present = ~torch.isnan(X)
-    seen = present & ~hidden
-    location = nodes.z @ coefs[:, :-1].T + coefs[:, -1]
-    log_prob = BERNOULLI.entry_log_prob(torch.nan_to_num(X)[:, None], location)
-
-    def density(entries):
-        return (nodes.log_weight + (log_prob * entries[:, None]).sum(2)).logsumexp(1)
-
-    total = 0.0
-    for j, column in enumerate(torch.eye(X.shape[1], dtype=torch.bool)):
-        gain = density(seen | (column & present)) - density(seen & ~column)
-        weight = torch.where(hidden[:, j], targets.hidden, targets.visible)
-        total = total + weight * gain
-    return total
 
 
 def information_at(X, hidden, coefs, nodes):
@@ -156,44 +128,6 @@ def assert_sums_close(actual, expected, **tolerance):
     assert actual.n_rows == expected.n_rows
 
 
-@pytest.mark.parametrize("targets", [UNIFORM, FIXED], ids=["uniform", "fixed"])
-def test_own_sums_are_those_of_sets_of_entries(point, X, grid, targets):
-    """Each row with nodes and a mask of its own."""
-    rng = np.random.default_rng(4)
-    rows, hidden = torch.tensor(X), torch.tensor(rng.random(X.shape) < 0.5)
-    shift = torch.tensor(rng.normal(size=(len(X), 1, 2)))
-    nodes = Nodes(grid[0] + shift, grid[1].expand(len(X), -1))
-    sums = row_node_sums(rows_of(rows, hidden), nodes, point, BERNOULLI, targets)
-    scores = node_scores(rows, hidden, point.coefs, nodes, targets)
-    assert_allclose(sums.value, scores.sum())
-    assert_allclose(sums.square, (scores**2).sum())
-    gradient = autograd(
-        lambda coefs: node_scores(rows, hidden, coefs, nodes, targets).sum(), point
-    )
-    assert_allclose(sums.gradient.coefs, gradient, atol=1e-12)
-    information = information_at(rows, hidden, point.coefs, nodes)
-    assert_allclose(sums.information.coefs, information)
-    assert sums.n_rows == len(X)
-
-
-@pytest.mark.parametrize("targets", [UNIFORM, FIXED], ids=["uniform", "fixed"])
-@pytest.mark.parametrize("n_hidden", [0, 2, 5])
-@pytest.mark.parametrize(("scale", "least"), [(1.0, -6), (4.0, -26)])
-def test_shared_sums_are_own_sums_at_the_same_nodes(
-    point, X, grid, targets, n_hidden, scale, least
-):
-    rows, mask = torch.tensor(X), torch.arange(N_FEATURES) < n_hidden
-    point = Point(scale * point.coefs, point.shape_params)
-    table = table_of(*grid, point, BERNOULLI, (0, 1))
-    assert -30 < table.log_prob.min() < least
-    it = indicators(rows, (0, 1))
-    shared = shared_masked_sums(it, mask.numpy(), table, targets)
-    own = row_node_sums(
-        rows_of(rows, mask), repeated(grid, len(X)), point, BERNOULLI, targets
-    )
-    assert_sums_close(shared, own, rtol=1e-7, atol=1e-9)
-
-
 def both_sums(rows, grid, point, likelihood, number=8):
     """Sums of the log-likelihoods of all rows, at shared nodes and at their own."""
     typical = RepresentativeValues.from_rows(rows.numpy(), number)
@@ -206,7 +140,7 @@ def both_sums(rows, grid, point, likelihood, number=8):
     shared, unresolved = shared_likelihood_sums(blocks, grid, steps, *of)
     assert not torch.cat(unresolved).any()
     nodes, at = repeated(grid, len(rows)), likelihood.at(point.shape_params)
-    return shared, row_node_sums(rows_of(rows), nodes, point, at, None)
+    return shared, row_node_sums(rows_of(rows), nodes, point, at)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +199,7 @@ def test_weights_of_rows_are_those_of_copies(point, X, grid, mask):
 
     def sums_of(rows, weight=None):
         nodes = repeated(grid, len(rows))
-        arguments = rows_of(rows, hidden), nodes, point, BERNOULLI, UNIFORM
+        arguments = rows_of(rows, hidden), nodes, point, BERNOULLI
         return row_node_sums(*arguments, weight)
 
     weighted = sums_of(rows, count.double())
@@ -276,7 +210,7 @@ def test_weights_of_rows_are_those_of_copies(point, X, grid, mask):
 
 
 def test_gaussian_features_agree_with_their_closed_form():
-    """Quadrature of row_node_sums against masked_sums, but for the noise."""
+    """Quadrature of row_node_sums against likelihood_sums, but for the noise."""
     rng = np.random.default_rng(0)
     likelihood = Gaussian(torch.tensor(0.7, dtype=torch.float64))
     log_noise = likelihood.dispersion.detach().log()
@@ -291,61 +225,16 @@ def test_gaussian_features_agree_with_their_closed_form():
     nodes = GaussHermite([60], 1, "cpu").place(group, [posterior], rows)
     with torch.no_grad():
         point = Point(coefs, coefs.new_zeros(0))
-        own = row_node_sums(rows, nodes, point, likelihood, UNIFORM)
-    present, seen = rows.present.double(), rows.observed.double()
-    exact = masked_sums(
+        own = row_node_sums(rows, nodes, point, likelihood)
+    exact = likelihood_sums(
         rows.X,
-        present,
-        seen,
-        present,
+        rows.observed.double(),
         Point(coefs, log_noise),
         SymmetricMatrices(1, "cpu"),
     )
     assert_allclose(own.value, exact.value, rtol=1e-6)
     assert_allclose(own.gradient.coefs, exact.gradient.coefs, rtol=1e-4)
     assert_allclose(own.information.coefs, exact.information.coefs, rtol=1e-6)
-
-
-def dense_scores(X, mask, arrays):
-    """Masked score of each row, times D, by a dense grid."""
-    log_prob = by_differences(X, mask, lambda rows: bernoulli_log_prob(rows, *arrays))
-    return N_FEATURES * log_prob.sum(1) / mask.sum()
-
-
-def average_over_masks(X, point, mask_rate, sizes):
-    """Return the mean value and gradient of all masks, first over those of a size."""
-    settings = training_of(mask_rate=mask_rate)
-    objective = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
-    value, gradient = 0.0, 0.0
-    for size in sizes:
-        masks = all_masks(N_FEATURES, size)
-        for mask in masks:
-            batch = integrated_training.RowBatch(np.arange(len(X)), mask[None], 0)
-            sums = objective.sums(point, batch)
-            value = value + sums.value / len(masks) / len(sizes)
-            gradient = gradient + sums.gradient.coefs / len(masks) / len(sizes)
-    return value, gradient
-
-
-def test_all_masks_add_up_to_the_likelihood_and_its_gradient(
-    arrays, point, X, monkeypatch
-):
-    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(spacing=1.0))
-    value, gradient = average_over_masks(X, point, "uniform", range(N_FEATURES + 1))
-    assert_allclose(value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-4)
-    likelihood = LikelihoodRows(torch.tensor(X), BERNOULLI, training_of(), 2)
-    (batch,) = likelihood.batches(np.random.default_rng(0))
-    exact = likelihood.sums(point, batch)
-    assert_allclose(value, exact.value, rtol=1e-5)
-    assert_allclose(gradient, exact.gradient.coefs, atol=1e-4)
-
-
-@pytest.mark.parametrize("size", [1, 4, 5])
-def test_masks_of_a_size_have_the_scores_of_a_dense_grid(arrays, point, X, size):
-    masks = all_masks(N_FEATURES, size)
-    expected = np.mean([dense_scores(X, mask, arrays) for mask in masks], axis=0)
-    value, _ = average_over_masks(X, point, size, [size])
-    assert_allclose(value, expected.sum(), rtol=1e-3)
 
 
 def test_equal_rows_are_one_row_with_their_weight(point, X):
@@ -359,44 +248,22 @@ def test_equal_rows_are_one_row_with_their_weight(point, X):
     assert apart.n_rows == 30
     (batch,) = merged.batches(np.random.default_rng(0))
     expected = merged.sums(point, batch)
-    sums = apart.sums(point, batch._replace(rows=np.arange(30)))
+    sums = apart.sums(point, torch.arange(30))
     assert_allclose(sums.value, expected.value, rtol=1e-12)
     for got, wanted in zip(sums.gradient, expected.gradient, strict=True):
         assert_allclose(got, wanted, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("mask_rate", ["uniform", 2])
-def test_shared_and_own_nodes_give_the_same_sums(
-    arrays, point, X, mask, mask_rate, monkeypatch
-):
-    """Two routes to the exact integrals, on grids fine enough for both."""
-    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(spacing=1.0))
-    monkeypatch.setattr("sklearn_mpt._integration.prior_grid.RADIUS", 8.0)
-    monkeypatch.setattr("sklearn_mpt._integration.row_nodes.ROW_GRID", {2: 41})
-    objective = IntegratedRows(
-        torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
-    )
-    batch = integrated_training.RowBatch(np.arange(len(X)), mask[None], 0)
-    shared = objective.sums(point, batch)
-    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(row_node_cost=0))
-    own = objective.sums(point, batch)
-    assert_sums_close(shared, own, rtol=1e-4, atol=1e-4)
-    if mask_rate == 2:
-        assert_allclose(own.value, dense_scores(X, mask, arrays).sum(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("block", [2**22, 100])
-def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
-    objective = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
-    masks = np.stack([mask, ~mask, mask])
-    batch = integrated_training.RowBatch(np.arange(len(X)), masks, 0)
-    for cost in (12, 0):
-        sizes = TrainingSizes(row_node_cost=cost, block=2**22, row_node_block=2**22)
-        monkeypatch.setattr(integrated_training, "SIZES", sizes)
-        whole = objective.sums(point, batch)
-        sizes = replace(sizes, block=block, row_node_block=block)
-        monkeypatch.setattr(integrated_training, "SIZES", sizes)
-        assert_sums_close(objective.sums(point, batch), whole, atol=1e-10)
+@pytest.mark.parametrize("edge", [1e-3, -1.0], ids=["shared", "own"])
+def test_sums_do_not_depend_on_blocks(point, X, edge, monkeypatch):
+    resolves_rows = partial(resolves, max_edge_weight=edge)
+    monkeypatch.setattr("sklearn_mpt._linear.integrated_sums.resolves", resolves_rows)
+    objective = LikelihoodRows(torch.tensor(X), BERNOULLI, training_of(), 2)
+    (batch,) = objective.batches(np.random.default_rng(0))
+    whole = objective.sums(point, batch)
+    sizes = TrainingSizes(block=100, row_node_block=100)
+    monkeypatch.setattr(integrated_training, "SIZES", sizes)
+    assert_sums_close(objective.sums(point, batch), whole, atol=1e-10)
 
 
 @pytest.mark.parametrize("edge", [1e-3, -1.0], ids=["shared", "own"])
@@ -524,48 +391,23 @@ def test_bound_rows_stay_below_the_log_density(arrays, point, X):
     assert_allclose(objective.sums(flat, batch).value, independent)
 
 
-@pytest.mark.parametrize("kind", [IntegratedRows, LikelihoodRows])
-def test_constant_features_keep_their_coefficients(point, X, kind):
+def test_constant_features_keep_their_coefficients(point, X):
     X[:, 1] = np.where(np.isnan(X[:, 1]), np.nan, 1.0)
-    objective = kind(torch.tensor(X), BERNOULLI, training_of(), 2)
+    objective = LikelihoodRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     batch = next(iter(objective.batches(np.random.default_rng(0))))
     slope = objective.sums(point, batch).gradient.coefs
     assert_array_equal(slope[1], 0.0)
     assert (slope[[0, 2, 3, 4]] != 0).all()
 
 
-def test_masks_of_a_size_hide_as_many_and_differ_between_epochs(X):
-    settings, rng = training_of(mask_rate=2), np.random.default_rng(0)
-    objective = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
-    first, second = (next(objective.batches(rng)).masks for _ in range(2))
-    assert_array_equal(first.sum(1), 2)
-    assert (first != second).any()
-
-
 @pytest.mark.parametrize("batch_size", ["auto", 5])
 def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
-    objective = IntegratedRows(
-        torch.tensor(X), BERNOULLI, training_of(batch_size=batch_size), 2
-    )
+    settings = training_of(batch_size=batch_size)
+    objective = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     batches = list(objective.batches(np.random.default_rng(0)))
-    counts = np.bincount(np.concatenate([batch.rows for batch in batches]))
-    assert len(batches) == objective.n_batches == (1 if batch_size == "auto" else 3)
-    assert len(counts) == len(X)
-    assert (counts == counts[0]).all()
-
-
-def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
-    """Rows of an own-node step get the masks by turns: the sum over their groups."""
-    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(row_node_cost=0))
-    objective = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
-    masks = np.random.default_rng(0).random((3, N_FEATURES)) < 0.5
-    index = np.arange(len(X))
-    whole = objective.sums(point, integrated_training.RowBatch(index, masks, 0))
-    parts = [
-        objective.sums(point, integrated_training.RowBatch(index[i::3], masks[[i]], 0))
-        for i in range(3)
-    ]
-    assert_sums_close(whole, parts[0] + parts[1] + parts[2], atol=1e-10)
+    n_rows = objective.n_rows
+    assert_array_equal(torch.cat(batches).sort().values, np.arange(n_rows))
+    assert len(batches) == (1 if batch_size == "auto" else 3)
 
 
 def test_slopes_have_a_normal_prior(point, X):

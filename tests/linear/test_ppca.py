@@ -127,7 +127,7 @@ def test_fixed_rates_and_sizes_maximise_the_likelihood_too(mask_rate):
     X = low_rank_rows(1000, 10, 2, 0.2, seed=1)
     for seed in range(4):  # starts
         model = MPTProbabilisticPCA(mask_rate=mask_rate, random_state=seed).fit(X)
-        assert ml_optimum(X, 2) - model.score(X) < 0.01
+        assert ml_optimum(X, 2) - model.score(X) < 0.02
 
 
 def test_few_masks_of_rows_with_gaps_lead_to_the_optimum():
