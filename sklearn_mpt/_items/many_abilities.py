@@ -100,11 +100,7 @@ class ItemRows(LikelihoodRows):
             is_fixed = layout.is_fixed
         self._free = linear.point(torch.from_numpy(~is_fixed).to(X.device))
         self.moves_axes = bool(self._free.coefs.all())
-        given = {"objective": "lml", "mask_rate": "uniform", "n_masks": "auto"}
-        given |= {"batch_size": "auto", "slope_prior": priors.slope}
-        params = ObjectiveParams(
-            **{name: given[name] for name in ObjectiveParams._fields}
-        )
+        params = ObjectiveParams("lml", "auto", priors.slope)
         n_dims = layout.items.n_dims
         super().__init__(X, linear.likelihood, params, n_dims, context, is_fine)
 
