@@ -7,13 +7,10 @@ step. Designs differ in the cost of masks, and in how these depend on each other
   number of masks.
 - `RowMasks`: a mask for each row, on the device of the rows, where a model takes any
   mask at the same cost. With a uniform rate only present entries are hidden.
-- `UniformMasks` and `FixedMasks`: a mask for each row in natural steps of Gaussian
-  models, where every entry is a target, given the visible ones but itself.
 - `training_sets`: observed sets whose bounds, or differences of bounds, are trained.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +21,7 @@ from sklearn_mpt._measure.masks import (
     fixed_size,
 )
 
-# Masks in each step, if the parameter `n_masks` is "auto". With 8, 16 or 64 fits end at
-# the same likelihoods, in about the same time (benchmarks/RESULTS.rst, "Mechanisms").
+# Masks in each step, if the parameter `n_masks` is "auto".
 AUTO_MASKS = 32
 
 
@@ -140,57 +136,6 @@ def _sorted(keys):
     if keys.device.type == "cpu":
         return torch.from_numpy(np.sort(keys.numpy(), axis=1))
     return keys.sort(1).values
-
-
-class MaskedBatch(NamedTuple):
-    """Rows of a step, and what their masks are drawn from.
-
-    rows : their indices, (b,). seed : of random numbers.
-    """
-
-    rows: torch.Tensor
-    seed: int
-
-
-class UniformMasks:
-    """Draw visible sets of uniform size; every entry is a target given them.
-
-    Each entry is visible with the probability u of its row. As u is uniform, so is the
-    size, over 0..d.
-    """
-
-    is_uniform = True
-
-    def __call__(self, present, batch, first):
-        n_rows, n_features = present.shape
-        uniform = _uniform(batch, first, (n_rows, n_features + 1), present.device)
-        return present * (uniform[:, 1:] < uniform[:, :1]), present
-
-
-class FixedMasks:
-    """Draw hidden sets of one size, which are the targets."""
-
-    is_uniform = False
-
-    def __init__(self, size):
-        self.size = size
-
-    def __call__(self, present, batch, first):
-        uniform = _uniform(batch, first, present.shape, present.device)
-        hidden = uniform.argsort(1).argsort(1) < self.size
-        weight = present.shape[1] / self.size
-        return present * ~hidden, present * hidden * weight
-
-
-def _uniform(batch, first, shape, device):
-    """Draw uniform numbers for a block of the rows of a batch.
-
-    first : position of the first row of the block in the batch.
-    """
-    state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
-    generator = torch.Generator(device).manual_seed(int(state[0] >> np.uint64(1)))
-    options = {"dtype": torch.float32, "device": device}
-    return torch.rand(shape, generator=generator, **options)
 
 
 def training_sets(mask_rate, n_masks, n_features, rng):

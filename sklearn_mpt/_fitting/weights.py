@@ -24,7 +24,9 @@ def distinct_rows(X, weight=None):
         if len(np.unique(sample)) > MAX_DISTINCT_FRACTION * len(sample):
             return np.arange(len(keys)), weight
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    return first, np.bincount(inverse.ravel(), weight, len(first))
+    # in the order in which they come, which does not depend on units
+    order = first.argsort()
+    return first[order], np.bincount(inverse.ravel(), weight, len(first))[order]
 
 
 def relative_weights(weight, n_rows):
