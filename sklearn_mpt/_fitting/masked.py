@@ -29,12 +29,12 @@ MIN_PAIRS = 2048
 class MaskedPairs(NamedTuple):
     """Pairs of a row and a mask.
 
-    rows, index : numbers of the row and of the mask of each pair, (m,), in the order of
+    rows, of_mask : numbers of the row and of the mask of each pair, (m,), in the order of
     masks. masks : True where hidden, (n_masks, d).
     """
 
     rows: torch.Tensor
-    index: torch.Tensor
+    of_mask: torch.Tensor
     masks: torch.Tensor
 
     def chunks(self, row_bytes, has_all):
@@ -49,7 +49,7 @@ class MaskedPairs(NamedTuple):
             yield from zip(parts, self.masks.split(1), strict=True)
             return
         for part in chunk_slices(len(self.rows), row_bytes, CHUNK_BYTES):
-            yield part, self.masks[self.index[part]]
+            yield part, self.masks[self.of_mask[part]]
 
 
 class MaskedScores(NamedTuple):
@@ -97,7 +97,9 @@ class MaskSource(NamedTuple):
         n_copies = len(masks)
         if not has_all:
             n_copies = min(n_copies, max(1, MIN_PAIRS // n_rows))
-        first = n_copies * rng.permutation(n_rows)
+        first = np.zeros(n_rows, dtype=int)  # with all masks no row is drawn
+        if n_copies < len(masks):
+            first = n_copies * rng.permutation(n_rows)
         index = (first + np.arange(n_copies)[:, None]).ravel() % len(masks)
         order = index.argsort(kind="stable")  # rows of a mask share matrices
         order, index, masks = (
@@ -137,7 +139,7 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
         value = value.detach() - (excess * alone).sum(1)
         sums = value.new_zeros(2, len(pairs.masks))
         values = torch.stack([weight * value, weight])
-        by_mask = by_mask + sums.index_add_(1, pairs.index[part], values)
+        by_mask = by_mask + sums.index_add_(1, pairs.of_mask[part], values)
     zeros = map(torch.zeros_like, params)
     gradient = [
         zero if param.grad is None else param.grad

@@ -81,11 +81,11 @@ class MixtureRows:
 
         pairs : MaskedPairs.
         """
-        layout, hidden = self.step_params.layout, pairs.masks[pairs.index]
+        layout, hidden = self.step_params.layout, pairs.masks[pairs.of_mask]
         observed = ~(self.X[pairs.rows].isnan() | hidden)
         order = pattern_order(observed[:, layout.gaussian])
         hidden = hidden[order]
-        pairs = pairs._replace(rows=pairs.rows[order], index=pairs.index[order])
+        pairs = pairs._replace(rows=pairs.rows[order], of_mask=pairs.of_mask[order])
 
         def density_of(*params):
             return MixtureDensity(Components(*params, *components[4:]), layout)

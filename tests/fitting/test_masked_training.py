@@ -98,7 +98,7 @@ def test_all_masks_add_up_to_the_likelihood_and_its_gradient(name, row_bytes):
     pairs, share = all_pairs(len(index))
     chunks = list(pairs.chunks(row_bytes, objective.has_all_masks))
     assert (len(chunks) > 1) == (row_bytes > 1)
-    shares = iter([share[pairs.index[part]] for part, _ in chunks])
+    shares = iter([share[pairs.of_mask[part]] for part, _ in chunks])
 
     def weighted(numbers):
         X, weight = objective.rows(numbers)
@@ -127,8 +127,8 @@ def test_all_masks_have_the_statistics_of_whole_rows(kind):
     pairs, share = all_pairs(len(X))
     total = 0.0
     for i, probability in enumerate(share):
-        own = pairs.index == i
-        of_mask = MaskedPairs(pairs.rows[own], 0 * pairs.index[own], pairs.masks[[i]])
+        own = pairs.of_mask == i
+        of_mask = MaskedPairs(pairs.rows[own], 0 * pairs.of_mask[own], pairs.masks[[i]])
         found, by_mask = training.masked_statistics(components, of_mask)
         total = total + probability * torch.cat(
             [part.flatten() for part in (by_mask[0], *found[1:5])]
@@ -180,11 +180,11 @@ def test_rows_are_divided_among_masks(n_rows):
     pairs = MaskSource("uniform", 8, 6).pairs(index, rng)
     counts = pairs.rows.bincount(minlength=n_rows)
     assert (counts == counts[0]).all()
-    of_masks = pairs.index.bincount(minlength=8)
+    of_masks = pairs.of_mask.bincount(minlength=8)
     assert of_masks.max() - of_masks.min() <= 1
-    together = torch.stack([pairs.rows, pairs.index])
+    together = torch.stack([pairs.rows, pairs.of_mask])
     assert len(together.unique(dim=1).T) == len(pairs.rows)
-    assert (pairs.index.diff() >= 0).all()
+    assert (pairs.of_mask.diff() >= 0).all()
     everything = MaskSource("uniform", 8, 6).pairs(index, rng, has_all=True)
     assert len(everything.rows) == 8 * n_rows
 
