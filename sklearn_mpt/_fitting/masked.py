@@ -29,8 +29,8 @@ MIN_PAIRS = 2048
 class MaskedPairs(NamedTuple):
     """Pairs of a row and a mask.
 
-    rows, of_mask : numbers of the row and of the mask of each pair, (m,), in the order of
-    masks. masks : True where hidden, (n_masks, d).
+    rows, of_mask : numbers of the row and of the mask of each pair, (m,), in the order
+    of masks. masks : True where hidden, (n_masks, d).
     """
 
     rows: torch.Tensor
