@@ -36,7 +36,7 @@ GAINED, NO_GAIN, FAILED = "gained", "no gain", "failed"
 NUMERICAL_ERRORS = ValueError, ArithmeticError, RuntimeError, np.linalg.LinAlgError
 # Most coded columns of covariances of all of them in a table of 1,000 patterns of gaps,
 # and in others; and of mixtures.
-MAX_DENSE, MAX_WIDTH, MAX_MIXTURE = 200, 600, 30
+MAX_DENSE, MAX_WIDTH, MAX_MIXTURE = 200, 200, 30
 MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
 MAX_FACTORS, FACTOR_STEPS = 32, 24
 # Inputs of the trees of a column, columns of each kind on which they are tried, and the
