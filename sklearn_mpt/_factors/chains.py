@@ -1,23 +1,11 @@
-r"""Terms of rows along orders of the features, for linear Gaussian models.
-
-Features become visible one after the other. Given those before, z has the mean m and
-the covariance F F'. The next feature t, with weights w and noise variance s, then has
-
-.. math:: f = F^\top w, \quad v = s + |f|^2, \quad e = x_t - \mu_t - w^\top m,
-
-and Potter's update of the root [1]_ includes it:
-
-.. math:: m \leftarrow m + \frac{e}{v} F f, \quad
-          F \leftarrow F - \frac{F f f^\top}{v + \sqrt{v s}}.
-
-Updates of F F' itself would lose the digits of small noise; those of a root lose half
-as many. The cost is O(n d k^2) for an order.
-
-References
-----------
-.. [1] P. G. Kaminski, A. E. Bryson and S. F. Schmidt, "Discrete square root filtering:
-   a survey of current techniques", IEEE Transactions on Automatic Control 16, 1971.
-"""
+"""Terms of rows along orders of the features, for linear Gaussian models."""
+# f = F'w, v = s + |f|^2, e = x_t - mu_t - w'm for feature t with weights w and noise
+# variance s, given z with mean m and covariance F F'. Potter's update of the root
+# (Kaminski, Bryson and Schmidt, 1971, IEEE Transactions on Automatic Control 16)
+# includes it:
+# m <- m + e / v F f, F <- F - F f f' / (v + sqrt(v s)).
+# Updates of F F' itself would lose the digits of small noise; those of a root lose half
+# as many.
 
 import torch
 
@@ -27,13 +15,8 @@ from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 
 def terms_along(X, orders, model):
-    """Return log p(x_j | features before j in the order); (n, n_orders, d).
-
-    It is any number where x_j is missing.
-
-    X : shape (n, d), NaN where missing. orders : int, (1 or n, n_orders, d). model :
-    LinearGaussian.
-    """
+    """Return log p(x_j | features before j in the order); (n, n_orders, d)."""
+    # X : (n, d), NaN where missing. orders : int, (1 or n, n_orders, d).
     n_dims, n_features = model.components.shape
     row_entries = orders.shape[1] * (n_features + 4 * n_dims**2)
     parts = [

@@ -1,15 +1,8 @@
-r"""Densities of linear Gaussian latent variable models.
-
-The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal z and
-epsilon; `components` is W here, of shape (K, D). All results are computed from the
-K x K posterior precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed
-features R, so no mask needs a D x D matrix.
-
-Rounding errors grow with the ratio of the variance of features to the noise: with the
-square of the ratio in computations from second moments, and with the ratio itself in
-K x K precisions. If that is too much, slower computations are used, whose errors grow
-with the square root.
-"""
+"""Densities of linear Gaussian latent variable models."""
+# x = W' z + mu + sigma eps, with `components` W, (k, d). All comes from the (k, k)
+# posterior precision I + W_R W_R' / sigma^2 given the observed features R. Rounding
+# errors grow with the ratio of the variance of features to the noise, or its square;
+# slower computations, whose errors grow with the root, are used if that is too much.
 
 import torch
 
@@ -41,11 +34,9 @@ def _second_moment_about(mean, moments, V):
 
 
 def _precision_root_by_rows(observed, scaled):
-    """Return lower triangular L with L L' = I + sum_j o_j w_j w_j'; (n, k, k).
-
-    scaled : the w_j, as columns. The sum is not formed, because rounding would remove
-    the identity from it.
-    """
+    """Return lower triangular L with L L' = I + sum_j o_j w_j w_j'; (n, k, k)."""
+    # The sum is not formed: rounding would remove the identity. scaled : w_j as
+    # columns.
     eye = identity(len(scaled), scaled).expand(len(observed), -1, -1)
     rows = torch.cat([observed[..., None] * scaled.T, eye], 1)
     upper = torch.linalg.qr(rows).R
@@ -73,13 +64,10 @@ def _finite(log_prob):
 
 
 def expected_information(coefs, log_noise, observed):
-    """Return the Fisher information of a row on all parameters, (p, p).
-
-    coefs : weights and mean, (d, k + 1). log_noise : logarithms of noise variances, ()
-    or (d,). observed : bool, (d,). Let P be the inverse covariance of the observed
-    features, with 0 elsewhere. The information of the weights (j, a) and (l, b) is
-    P_jl w_a' P w_b + (P w_b)_j (P w_a)_l.
-    """
+    """Return the Fisher information of a row on all parameters, (p, p)."""
+    # coefs : (d, k + 1). log_noise : () or (d,). observed : bool, (d,). With P the
+    # inverse covariance of observed features, that of weights (j, a) and (l, b) is P_jl
+    # w_a' P w_b + (P w_b)_j (P w_a)_l.
     W, is_shared = coefs[:, :-1], log_noise.ndim == 0
     n_features, n_dims = W.shape
     noise = log_noise.exp().expand(n_features)
@@ -103,14 +91,9 @@ def expected_information(coefs, log_noise, observed):
 
 
 class LinearGaussian(LatentDensity):
-    """Density of a fitted linear Gaussian model.
+    """Density of a fitted linear Gaussian model."""
 
-    Parameters
-    ----------
-    components : Tensor of shape (k, d)
-    mean : Tensor of shape (d,)
-    noise_variance : Tensor of shape ()
-    """
+    # components : (k, d). mean : (d,). noise_variance : ().
 
     def __init__(self, components, mean, noise_variance):
         self.components = components
@@ -159,10 +142,7 @@ class LinearGaussian(LatentDensity):
         return self.decode(z) + self.noise_variance.sqrt() * noise
 
     def mean_masked_scores(self, X, masks, n_rows):
-        """Return the masked score averaged over rows, for each mask; (n_masks,).
-
-        n_rows : number of rows, or masks, of a chunk.
-        """
+        """Return the masked score averaged over rows, for each mask; (n_masks,)."""
         if torch.isnan(X).any() or self.signal > MAX_RATIO:
             parts = X.split(n_rows)
             return torch.stack([self._mean_score(parts, mask) for mask in masks])
@@ -174,10 +154,7 @@ class LinearGaussian(LatentDensity):
         return masked_score(torch.cat(log_prob), mask).mean()
 
     def chain_log_prob(self, X, orders):
-        """Return log p(x_j | features before j in the order); (n, n_orders, d).
-
-        orders : int, of shape (1 or n, n_orders, d).
-        """
+        """Return log p(x_j | features before j in the order); (n, n_orders, d)."""
         log_prob = _finite(terms_along(X, orders, self))
         return torch.where(X.isnan()[:, None], 0.0, log_prob)
 
@@ -202,10 +179,7 @@ class LinearGaussian(LatentDensity):
         return float(largest / self.noise_variance.detach())
 
     def _root(self, observed):
-        """Return F, where F' F is the covariance of z given observed features.
-
-        observed : shape (n, d), 1.0 where observed. F has the shape (n, k, k).
-        """
+        """Return F, (n, k, k), with F' F the covariance of z given visible features."""
         noise = self.noise_variance
         if self.signal > MAX_RATIO:
             factor = _precision_root_by_rows(observed, self.components / noise.sqrt())
@@ -226,12 +200,10 @@ class LinearGaussian(LatentDensity):
         return -0.5 * (log_scale - log_determinant(root) + distance)
 
     def moment_scores(self, moments, masks):
-        """Return masked scores averaged over complete rows, from moments; (n_masks,).
-
-        The cost is O(d^2 k) for each mask and any number of rows. Let u = F^-T z, whose
-        posterior covariance is the identity, and V = F W. The expected squared error of
-        feature j is C_jj - 2 v_j' E[u x_j] + v_j' E[u u'] v_j.
-        """
+        """Return mean masked scores of complete rows, from moments; (n_masks,)."""
+        # With u = F^-T z, whose posterior covariance is the identity, and V = F W, the
+        # expected squared error of feature j is C_jj - 2 v_j' E[u x_j] + v_j' E[u u']
+        # v_j.
         observed = (~masks).to(self.components.dtype)
         V = self._root(observed) @ self.components
         V_seen = V * (observed / self.noise_variance)[:, None, :]
@@ -243,13 +215,7 @@ class LinearGaussian(LatentDensity):
 
 
 class RescaledDensity(LatentDensity):
-    """Density of rows that are scaled and shifted, from the density of standard rows.
-
-    Parameters
-    ----------
-    density : LatentDensity
-    scale, shift : Tensor of shape (d,)
-    """
+    """Density of rows that are scaled and shifted, from that of standard rows."""
 
     def __init__(self, density, scale, shift):
         self.density = density
@@ -261,11 +227,9 @@ class RescaledDensity(LatentDensity):
         return self.density.row_bytes
 
     def _standard(self, X):
-        """Return standard rows.
-
-        The shift is taken off first: quotients of values that differ little would be
-        rounded. Gaps are left out, because NaN would make the gradient NaN.
-        """
+        """Return standard rows, with 0 in gaps: NaN would make the gradient NaN."""
+        # The shift is taken off first: quotients of values that differ little are
+        # rounded.
         gaps = torch.isnan(X)
         deviation = torch.where(gaps, 0.0, X) - self.shift
         return torch.where(gaps, X, deviation / self.scale)
@@ -310,10 +274,7 @@ class RescaledDensity(LatentDensity):
 
 
 def density_of(components, mean, noise_variance):
-    """Return the density of these parameters.
-
-    noise_variance : of all features, a scalar, or of each, (d,).
-    """
+    """Return the density, given the noise variance of all features or of each, (d,)."""
     if noise_variance.ndim == 0:
         return LinearGaussian(components, mean, noise_variance)
     scale = noise_variance.sqrt()

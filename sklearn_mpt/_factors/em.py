@@ -1,10 +1,5 @@
-r"""EM of factor analysis: steps for covariances, and a fit to rows with gaps.
-
-References
-----------
-.. [1] D. B. Rubin and D. T. Thayer, "EM algorithms for ML factor analysis",
-   Psychometrika 47, 1982.
-"""
+"""EM of factor analysis: steps for covariances, and a fit to rows with gaps."""
+# Rubin and Thayer, "EM algorithms for ML factor analysis", Psychometrika 47, 1982.
 
 import math
 
@@ -22,20 +17,8 @@ from sklearn_mpt._matrices import identity
 
 
 def em_step(covariances, loadings, noise):
-    """Take a step of EM [1]_ for each of K covariances.
-
-    Parameters
-    ----------
-    covariances : Tensor of shape (K, g, g)
-    loadings : Tensor of shape (K, g, q)
-    noise : Tensor of shape (K, g)
-
-    Returns
-    -------
-    loadings : Tensor of shape (K, g, q)
-    variance : Tensor of shape (K, g)
-        Variance that the loadings leave to each feature: the new noise variances.
-    """
+    """Return loadings and noise variances after a step of EM for K covariances."""
+    # covariances : (K, g, g). loadings : (K, g, q). noise : (K, g).
     eye = identity(loadings.shape[2], noise)
     scaled = loadings / noise[..., None]
     inner = eye + loadings.mT @ scaled
@@ -50,32 +33,10 @@ def em_step(covariances, loadings, noise):
 def fit_factors(
     X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60, start=None
 ):
-    """Fit factor analysis to standardised rows with gaps, by corrected steps of EM.
-
-    The information of each noise variance is that of complete data, as in EM: the joint
-    information of rows with gaps is nearly 0 near the floor, where steps by it are far
-    too long.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-        NaN where missing. Present entries have mean 0 and variance 1.
-    weight : ndarray of shape (n,)
-    n_factors : int
-    noise_floor : float, default=1e-3
-        Least noise variance, in variances of a feature.
-    tol : float, default=1e-3
-        Training ends when later steps would gain less, in nats per row.
-    max_iter : int, default=60
-        Largest number of steps.
-    start : Point, default=None
-        Where steps start; None is near the principal components.
-
-    Returns
-    -------
-    point : Point
-        Loadings and means, (d, n_factors + 1), and logarithms of the noise variances.
-    """
+    """Fit factor analysis to standardised rows with gaps, by corrected steps of EM."""
+    # X : (n, d), NaN where missing; present entries have mean 0 and variance 1. The
+    # information of each noise variance is that of complete data: the joint information
+    # of rows with gaps is nearly 0 near the floor, where steps by it are far too long.
     rows = torch.from_numpy(X)
     weight = relative_weights(weight, len(X))
     if start is None:

@@ -1,13 +1,7 @@
-r"""Standardised loadings of factor analysis, rotated, and their standard errors.
-
-The loadings are :math:`L_j = W_j / \sqrt{\psi_j + |W_j|^2}` before rotation, with the
-noise variance psi: correlations of features and factors. Binary and ordinal features
-have those of the latent response, location plus logistic noise, whose thresholds the
-levels are: psi is :math:`\pi^2 / 3`. Rotated factors have the
-correlations Phi, and the communality of a feature, the share of its variance that they
-explain, is :math:`L_j \Phi L_j^\top` whatever the rotation. Standard errors are by the
-delta method, with derivatives of rotated loadings by differences.
-"""
+"""Standardised loadings of factor analysis, rotated, and their standard errors."""
+# L_j = W_j / sqrt(psi_j + |W_j|^2) before rotation; psi is pi^2 / 3 for binary and
+# ordinal features, whose latent response has logistic noise. With factor correlations
+# Phi the communality is L_j Phi L_j', whatever the rotation.
 
 import math
 
@@ -25,12 +19,10 @@ LOGISTIC_VARIANCE = math.pi**2 / 3
 
 
 def solution(weights, noise_variance, rotation, start=None, axes=None):
-    """Return the standardised solution as a dict of arrays.
-
-    weights : (d, k). noise_variance : () or (d,). rotation : see `rotation_of`; None
-    takes `axes`, T; None again leaves those of z. start : T near which that of the
-    rotation is.
-    """
+    """Return the standardised solution as a dict of arrays."""
+    # weights : (d, k). noise_variance : () or (d,). rotation : see `rotation_of`; None
+    # takes `axes`, T, or leaves those of z. start : T near which that of the rotation
+    # is.
     length = np.sqrt(noise_variance + (weights**2).sum(axis=1))
     loadings = weights / length[:, None]
     communality = (loadings**2).sum(axis=1)
@@ -53,11 +45,9 @@ def solution(weights, noise_variance, rotation, start=None, axes=None):
 
 
 def solution_errors(coefs, log_noise, covariance, rotation, start):
-    """Return standard errors of loadings, factor correlations and communalities.
-
-    coefs : weights and means, (d, k + 1). log_noise : () or (d,). covariance : that of
-    the estimates, (p, p), coefficients first, row by row. start : T of the solution.
-    """
+    """Return standard errors of loadings, factor correlations and communalities."""
+    # coefs : (d, k + 1). log_noise : () or (d,). covariance : of the estimates, (p, p),
+    # coefficients first, row by row. start : T of the solution.
     coefs, log_noise = (torch.as_tensor(part) for part in (coefs, log_noise))
     names = "loadings", "factor_correlation", "communality"
 

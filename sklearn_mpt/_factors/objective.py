@@ -26,22 +26,12 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 
 
 class GaussianObjective(Objective):
-    """Log marginal likelihood of a linear Gaussian model, from rows or their moments.
+    """Log marginal likelihood of a linear Gaussian model, from rows or moments."""
 
-    n_dims : number of latent variables. floor : smallest log noise variance. device :
-    that of the rows. log_scale : as in `Objective`.
-
-    Attributes
-    ----------
-    max_joint_noises : int
-        Largest number of noise variances whose information is inverted as a matrix.
-    joins_noises : bool
-        Whether it is inverted as a matrix at all. The inverse would enlarge the noise
-        of gradients of a part of the rows.
-    trial : tuple of (float, int)
-        Least gain of a direction that is tried, as a fraction of the loss by removing
-        the component, and number of epochs.
-    """
+    # joins_noises : whether the information of up to `max_joint_noises` noise variances
+    # is inverted as a matrix, which enlarges the noise of gradients of a part of the
+    # rows. trial : least gain of a direction that is tried, as a fraction of the loss
+    # by removing the component, and number of epochs.
 
     max_joint_noises = 500
     trial = 0.25, 16
@@ -60,12 +50,9 @@ class GaussianObjective(Objective):
         return density_of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
 
     def sums(self, point, batch):
-        """Return the sums of a batch.
-
-        They are computed with components on orthogonal axes, so that precisions are
-        nearly diagonal. Otherwise rounding errors of strong components would affect
-        weak ones.
-        """
+        """Return the sums of a batch."""
+        # Orthogonal axes make precisions nearly diagonal. Otherwise rounding errors of
+        # strong components would affect weak ones.
         rotation = axes_of(point)
         rotated = point._replace(coefs=point.coefs @ rotation)
         sums = functools.reduce(operator.add, self._parts(rotated, batch))
@@ -80,15 +67,12 @@ class GaussianObjective(Objective):
         return sums.rotated(rotation.T)
 
     def _noise_information(self, point):
-        r"""Return the information of the log noise variances, per row.
-
-        The information in EM takes z as known. It is much too large if components
-        explain nearly all of a feature. With a shared noise variance, this is
-        :math:`\frac{1}{2} \sigma^4 \mathrm{tr} \, C^{-2}`, with the covariance C of the
-        present entries. Otherwise it is a matrix: the entrywise square of
-        :math:`\Psi^{1/2} C^{-1} \Psi^{1/2}` for complete rows, times 1/2 and the
-        fraction of rows in which both features are present.
-        """
+        """Return the information of the log noise variances, per row."""
+        # EM's, which takes z as known, is much too large if components explain nearly
+        # all of a feature. With a shared noise variance this is sigma^4 tr(C^-2) / 2,
+        # with the covariance C of the present entries; otherwise the entrywise square
+        # of Psi^(1/2) C^-1 Psi^(1/2), times 1/2 and the fraction of rows that have both
+        # features.
         present, weight = self._patterns
         model = LinearGaussianParts(point)
         if model.is_shared:
@@ -116,12 +100,10 @@ class GaussianObjective(Objective):
         """Yield the sums of parts of a batch."""
 
     def escapes(self, point, min_gain):
-        """Yield points with directions that explain more than weak components.
-
-        With gaps, gains are approximate, and two directions that explain about as much
-        can each be part of a local maximum: a direction that may explain less is tried
-        for some epochs.
-        """
+        """Yield points with directions that explain more than weak components."""
+        # With gaps, gains are approximate, and two directions that explain about as
+        # much can each be part of a local maximum: one that may explain less is tried
+        # for some epochs.
         moments = self.gradient_moments(point)
         trials = ((1.0, 0), self.trial) if self.has_gaps else ((1.0, 0),)
         for fraction, n_epochs in trials:
@@ -131,37 +113,17 @@ class GaussianObjective(Objective):
 
     @abstractmethod
     def gradient_moments(self, point):
-        """Return a function from V to the mean of s s' V over rows, and information.
-
-        s : posterior means of the gradient of a row in its locations; see `saddles`.
-        The information is that of the locations.
-        """
+        """Return a function from V to the mean of s s' V over rows, and information."""
+        # s : posterior means of the gradient of a row in its locations, as in
+        # `saddles`. The information is that of the locations.
 
 
 class GaussianRows(GaussianObjective):
-    """Log marginal likelihood of rows, NaN where missing.
+    """Log marginal likelihood of rows, NaN where missing."""
 
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        Rows in single or double precision; blocks are converted to double.
-    n_dims : int
-    batch_size : int or "auto"
-    floor : Tensor
-        Smallest log noise variance.
-    weight : ndarray of shape (n,), or None
-    units : Units, default=None
-        Of the rows, if they are not standardised.
-    is_all : bool
-        Whether these are all rows, and no part of a stream.
-
-    Attributes
-    ----------
-    max_batch : int
-        Largest number of rows in a step, if `batch_size` is "auto".
-    noise_rows : int
-        Number of rows from which the information of the noise is estimated.
-    """
+    # X : (n, d), in single or double precision. max_batch : rows in a step, if
+    # `batch_size` is "auto". noise_rows : from which the information of the noise is
+    # estimated.
 
     max_batch = 2**17
     noise_rows = 1000
@@ -223,12 +185,7 @@ class GaussianRows(GaussianObjective):
             yield likelihood_sums(X, present, point, self.symmetric, weight)
 
     def gradient_moments(self, point):
-        """Return a function from V to the mean of s s' V over rows, and information.
-
-        s : posterior means of the gradient of a row in its locations; see `saddles`.
-        The information is that of the locations. If rows are many, evenly spaced ones
-        are used.
-        """
+        """Return a function from V to the mean of s s' V over rows, and information."""
         n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
         rows = self._spaced_rows(n_rows)
         X, weight = self.rows(rows)
@@ -242,13 +199,10 @@ class GaussianRows(GaussianObjective):
 
 
 class GaussianMoments(GaussianObjective):
-    """Log marginal likelihood of complete rows, from their second moments.
+    """Log marginal likelihood of complete rows, from their second moments."""
 
-    The mean of the rows must be that of the model: it maximises the objective, and the
-    score of every mask.
-
-    moments : Moments. log_scale : as in `GaussianObjective`.
-    """
+    # The mean of the rows must be that of the model: it maximises the score of every
+    # mask.
 
     has_all_masks = True
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
@@ -260,10 +214,9 @@ class GaussianMoments(GaussianObjective):
 
     @functools.cached_property
     def _equivalent_rows(self):
-        """At most d + 1 rows of the same mean and second moments.
-
-        Scores of masks are quadratic in the row, so their means are those of all rows.
-        """
+        """At most d + 1 rows of the same mean and second moments."""
+        # Scores of masks are quadratic in the row, so their means are those of all
+        # rows.
         left, *right = self.moments.covariance_factors
         root = right[0] if right else root_of(left)
         centred = torch.from_numpy(helmert(len(root) + 1).T).to(root)

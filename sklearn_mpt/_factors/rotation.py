@@ -1,20 +1,10 @@
-r"""Rotation of factors to simple structure, by gradient projection [1]_.
-
-A (d, k) are the slopes for standard normal z. The rotated slopes are A inv(T)', for
-factors T' z with the correlations T' T; T is orthogonal for "varimax" and "quartimax".
-The criterion is computed from the standardised loadings
-:math:`A_j / \sqrt{u_j + |A_j|^2}`, with the unique variance u of each response, which
-is :math:`1.702^2` for logits of items. "promax" [2]_ comes from "varimax": the loadings
-that are nearest to the fourth powers of the rotated ones, with their signs.
-
-References
-----------
-.. [1] C. A. Bernaards and R. I. Jennrich, "Gradient projection algorithms and software
-   for arbitrary rotation criteria in factor analysis", Educational and Psychological
-   Measurement 65, 2005.
-.. [2] A. E. Hendrickson and P. O. White, "Promax: a quick method for rotation to
-   oblique simple structure", British Journal of Statistical Psychology 17, 1964.
-"""
+"""Rotation of factors to simple structure, by gradient projection."""
+# Bernaards and Jennrich, Educational and Psychological Measurement 65, 2005. Of the
+# slopes A, (d, k), the rotated ones are A inv(T)', for factors T' z with correlations
+# T' T; T is orthogonal for "varimax" and "quartimax". The criterion is that of the
+# loadings A_j / sqrt(u_j + |A_j|^2), with the unique variance u, 1.702^2 for logits.
+# "promax" (Hendrickson and White, British Journal of Statistical Psychology 17, 1964)
+# fits the fourth powers of the loadings of "varimax", with their signs.
 
 import functools
 
@@ -31,12 +21,8 @@ PROMAX_POWER = 4  # of the authors, and of R
 
 
 def count_free(n_features, n_factors, n_noises):
-    """Return the number of free parameters of a covariance of factors and noise.
-
-    Rotations of factors change nothing, and a covariance has no more than its own.
-
-    n_noises : number of noise variances, 1 or that of the features.
-    """
+    """Return the number of free parameters of a covariance of factors and noise."""
+    # Rotations of factors change nothing, and a covariance has no more than its own.
     n_rotations = n_factors * (n_factors - 1) // 2
     n_free = n_features * n_factors - n_rotations + n_noises
     return min(n_free, n_features * (n_features + 1) // 2)
@@ -52,21 +38,16 @@ def principal_axes(components):
 
 
 def simple_axes(components, rotation):
-    """Return components on the principal axes, or rotated by "varimax" or "quartimax".
-
-    components : of features in the same unit, (k, d).
-    """
+    """Return components on the principal axes, or by "varimax" or "quartimax"."""
     if rotation is None:
         return principal_axes(components)
     return rotation_of(components.T, rotation, unique_variance=None).T @ components
 
 
 def loadings_of(slopes, unique_variance=SCALE**2):
-    """Return correlations of uncorrelated factors with each response; (d, k).
-
-    unique_variance : number or (d, 1); None for slopes in the same unit, which are
-    divided by their length.
-    """
+    """Return correlations of uncorrelated factors with each response; (d, k)."""
+    # unique_variance : number or (d, 1); None for slopes in the same unit, which are
+    # divided by their length.
     if unique_variance is None:
         return slopes / max(np.linalg.norm(slopes), TINY)
     length = np.sqrt(unique_variance + (slopes**2).sum(axis=1, keepdims=True))
@@ -74,24 +55,16 @@ def loadings_of(slopes, unique_variance=SCALE**2):
 
 
 def rotated(slopes, method, start=None):
-    """Return rotated slopes of items (d, k), and correlations of the factors (k, k).
-
-    start : as in `rotation_of`.
-    """
+    """Return rotated slopes of items (d, k), and correlations of the factors (k, k)."""
     transform = rotation_of(slopes, method, start)
     return slopes @ np.linalg.inv(transform).T, transform.T @ transform
 
 
 def rotation_of(slopes, method, start=None, unique_variance=SCALE**2):
-    """Return T, (k, k), of which the rotated slopes are A inv(T)'.
-
-    Columns with a negative sum change their sign. The longest comes first: several
-    orders of the columns have the same criterion.
-
-    method : of `ROTATIONS`, or None for the principal axes. start : T at which the
-    search starts, whose order is kept; None starts from several. unique_variance : as
-    in `loadings_of`.
-    """
+    """Return T, (k, k), of which the rotated slopes are A inv(T)'."""
+    # Columns have positive sums, the longest first: several orders have the same
+    # criterion. start : T at which the search starts, whose order is kept; None starts
+    # from several.
     k = slopes.shape[1]
     transform = np.eye(k)
     if start is None or method is None:
@@ -157,11 +130,8 @@ def _criterion(loadings, method):
 
 
 def _project(loadings, transform, method, *, max_iter=1000, tol=1e-8, max_tries=30):
-    """Search for the minimum of a criterion; return its value and T there.
-
-    tol : length of the gradient below which the search ends: shorter ones change the
-    value by less than rounding. max_tries : number of sizes of a step that are tried.
-    """
+    """Search for the minimum of a criterion; return its value and T there."""
+    # tol : of the gradient; shorter ones change the value by less than rounding.
     is_orthogonal = method in ORTHOGONAL
     size = 1.0
 

@@ -1,25 +1,13 @@
-r"""Escape from saddles: replace weak components by directions that explain more.
-
-A component that is weaker than the noise of the first steps shrinks, and then grows so
-slowly that training looks converged: the fit is at a saddle of the likelihood. Let
-:math:`s_i` be the gradient of row i in the locations of the features, averaged over the
-posterior of z. A new component along v changes the log-likelihood by
-
-.. math:: \frac{1}{2} v^\top M v, \qquad
-    M = \frac{1}{N} \sum_i s_i s_i^\top - \mathbb{E}_{model}[s s^\top],
-
-to second order. With the information of the locations as the unit of each feature
-(:math:`t = s / h`, :math:`U = h W`), the second term is
-:math:`(I + U U^\top)^{-1}` for complete rows, and close to it for others. An eigenvalue
-b of M corresponds to a component of squared length b, which gains
-:math:`(b - \log(1 + b)) / 2` nats per row. Removing a component of squared length b
-loses the same amount. Both are exact for Gaussian noise and complete rows [1]_.
-
-References
-----------
-.. [1] M. E. Tipping and C. M. Bishop, "Probabilistic principal component analysis",
-   Journal of the Royal Statistical Society B 61, 1999, section 3 and appendix A.
-"""
+"""Escape from saddles: replace weak components by directions that explain more."""
+# A component weaker than the noise of the first steps shrinks, then grows so slowly
+# that training looks converged. With s_i the gradient of row i in the locations,
+# averaged over the posterior, a new component along v changes the log-likelihood by v'
+# M v / 2, M = mean of s_i s_i' - E_model[s s'], to second order. In the units h of the
+# roots of the information (t = s / h, U = h W) the second term is inv(I + U U') for
+# complete rows, and close to it for others. An eigenvalue b of M is a component of
+# squared length b, which gains (b - log(1 + b)) / 2 nats per row; removing one loses as
+# much. Exact for Gaussian noise and complete rows (Tipping and Bishop, Journal of the
+# Royal Statistical Society B 61, 1999, section 3 and appendix A).
 
 import numpy as np
 import torch
@@ -32,26 +20,10 @@ DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
 
 
 def with_missing_components(point, product, information, min_gain, fraction=1.0):
-    """Replace weak components by directions that the rows leave unexplained.
-
-    Parameters
-    ----------
-    point : Point
-    product : callable
-        From V, of shape (d, q), to the mean of s s' V over rows.
-    information : Tensor of shape (d,)
-        Information of each location, per row.
-    min_gain : float
-        Least gain of a replacement, in nats per row.
-    fraction : float, default=1.0
-        Least gain of the new component, as a fraction of the loss by removing the old
-        one.
-
-    Returns
-    -------
-    Point or None
-        None if no replacement has the least gain.
-    """
+    """Replace weak components by directions that explain more; None if none are."""
+    # product : from V, (d, q), to the mean of s s' V over rows. information : of
+    # locations, per row, (d,). min_gain : nats per row. fraction : least gain of the
+    # new component, as a fraction of the loss by removing the old one.
     n_dims = point.coefs.shape[1] - 1
     size = information.sqrt()[:, None]
     unit = torch.where(size > 0, 1 / size.clamp(min=TINY), 0.0)
@@ -79,11 +51,8 @@ def gain_of(strengths):
 
 
 def _unexplained(product, unit, axes, lengths, tol=1e-3):
-    """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q).
-
-    unit : the unit of each feature, (d, 1); 0 if it has no information. tol : relative
-    error of eigenvalues with many features. Training refines the new components.
-    """
+    """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q)."""
+    # unit : of each feature, (d, 1); 0 if it has no information. tol : of eigenvalues.
 
     def excess(V):
         return unit * product(unit * V) - inverse_product(axes, lengths, V)

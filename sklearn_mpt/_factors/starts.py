@@ -1,10 +1,4 @@
-"""Where factor analysis starts: principal components, of moments or of rows.
-
-References
-----------
-.. [1] K. G. Joreskog, "Some contributions to maximum likelihood factor analysis",
-   Psychometrika 32, 1967.
-"""
+"""Where factor analysis starts: principal components, of moments or of rows."""
 
 import numpy as np
 import torch
@@ -18,12 +12,7 @@ DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is as fast
 
 
 def closed_form(moments, n_components, noise_floor):
-    """Return the maximum likelihood solution for second moments (Tipping, Bishop).
-
-    These are components, (k, d), and the noise variance.
-
-    moments : Moments. noise_floor : least noise variance.
-    """
+    """Return maximum likelihood components (k, d) and noise (Tipping, Bishop)."""
     values, axes = _axes_of_moments(moments, n_components)
     n_features = len(moments.mean)
     n_remaining = n_features - n_components
@@ -38,11 +27,9 @@ def closed_form(moments, n_components, noise_floor):
 
 
 def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
-    """Return components (k, d) and noise variances (d,) of standardised features.
-
-    moments : Moments of features with variance 1. min_noise : smallest fraction of the
-    variance of a feature that noise has at the start. With less noise, EM hardly moves.
-    """
+    """Return components (k, d) and noise variances (d,) of standardised features."""
+    # min_noise : of a feature's variance; with less noise at the start, EM hardly
+    # moves.
     n_features = len(moments.mean)
     values, axes, remaining = _leading_axes(moments, n_factors)
     noise = max(remaining / max(1, n_features - n_factors), noise_floor)
@@ -53,14 +40,10 @@ def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
 
 
 def regression_factors(moments, n_factors, ridge=1e-3):
-    """Return the same as `principal_factors`, from noise that regressions leave [1]_.
-
-    Noise variances are a little less than what regressions on all other features leave
-    of each feature. The components are the best ones, given these noise variances.
-
-    moments : Moments of features with variance 1. ridge : variance that is added to
-    that of each feature, so that regressions do not explain all of it.
-    """
+    """Return the same as `principal_factors`, from noise that regressions leave."""
+    # Joreskog, Psychometrika 32, 1967. The noise is a little less than what regressions
+    # on all others leave; components are the best given it. ridge : variance added to
+    # that of each feature, so that regressions do not explain all of it.
     n_features = len(moments.mean)
     precision = _precision_diagonal(moments, ridge)
     noise = (1 - n_factors / (2 * n_features)) / precision
@@ -94,14 +77,10 @@ def _leading_axes(moments, n_axes):
 
 
 def closed_form_of_rows(X, n_components, noise_fraction=1e-3, noise_floor=1e-6):
-    """Return components (k, d) and the noise variance of rows with mean 0.
-
-    The leading singular vectors are computed from random projections, at a cost
-    proportional to n_components. Components beyond the rank are 0.
-
-    noise_fraction, noise_floor : least noise variance, relative to that of the first
-    component, and absolute.
-    """
+    """Return components (k, d) and the noise variance of rows with mean 0."""
+    # Leading singular vectors by random projections, at a cost proportional to
+    # n_components; components beyond the rank are 0. noise_fraction, noise_floor :
+    # least noise, relative to the variance of the first component, and absolute.
     n_samples, n_features = X.shape
     n_kept = min(n_components, n_samples, n_features)
     _, size, directions = randomized_svd(X, n_kept, random_state=0)
@@ -115,29 +94,8 @@ def closed_form_of_rows(X, n_components, noise_fraction=1e-3, noise_floor=1e-6):
 
 
 def gradients_at(likelihood, X, location, weight=None):
-    """Return gradients of the log-probabilities of entries in their locations.
-
-    Divided by the roots of the information, they are to any likelihood what
-    standardised residuals are to a Gaussian one.
-
-    Parameters
-    ----------
-    likelihood : Likelihood
-    X : ndarray of shape (n, d)
-        NaN where missing.
-    location : ndarray of shape (l,)
-        Where gradients are taken.
-    weight : ndarray of shape (n,), default=None
-        Weights of the rows in means of the information; None is 1.
-
-    Returns
-    -------
-    gradients : ndarray of shape (n, l)
-        0 where missing.
-    roots : ndarray of shape (l,)
-        Square roots of the mean Fisher information of present entries.
-    present : ndarray of bool, of shape (n, l)
-    """
+    """Return gradients (n, l) at a location (l,), roots of information, presence."""
+    # Divided by the roots, they are what standardised residuals are to a Gaussian.
     present = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
     entries = torch.from_numpy(np.nan_to_num(X))
     with torch.no_grad():
@@ -152,10 +110,8 @@ def gradients_at(likelihood, X, location, weight=None):
 
 
 def factors_of_covariances(covariances, n_factors, noise_floor):
-    """Return loadings (K, g, q) and noise variances (K, g) of covariances (K, g, g).
-
-    Factors have half the variance along the leading axes. So noise starts above zero.
-    """
+    """Return loadings (K, g, q) and noise variances (K, g) of covariances (K, g, g)."""
+    # Factors have half the variance along the leading axes. So noise starts above zero.
     values, vectors = torch.linalg.eigh(covariances)
     values, vectors = values[:, -n_factors:], vectors[:, :, -n_factors:]
     loadings = vectors * (0.5 * values).clamp(min=0).sqrt()[:, None]
@@ -173,11 +129,9 @@ def principal_loadings(moments, n_factors):
 
 
 def _axes_of_moments(moments, n_axes):
-    """Return variances along all principal axes, and the leading axes (q, d).
-
-    If the covariance is a product of the rows, which are fewer than the features, the
-    axes lie in the span of the rows, and those without variance are 0.
-    """
+    """Return variances along all principal axes, and the leading axes (q, d)."""
+    # If the covariance is a product of fewer rows than features, the axes lie in the
+    # span of the rows, and those without variance are 0.
     factors = [factor.cpu().numpy() for factor in moments.covariance_factors]
     values, vectors = eigh(factors[0] if len(factors) == 1 else factors[1] @ factors[0])
     values, axes = values[::-1], vectors[:, ::-1][:, :n_axes].T

@@ -1,8 +1,5 @@
-r"""Log-densities of linear Gaussian models, with gradients and information.
-
-Symmetric K x K matrices of rows are packed into K (K + 1) / 2 numbers. Derivatives are
-written out, as they are a few products of matrices. The cost is O(n d k^2).
-"""
+"""Log-densities of linear Gaussian models, with gradients and information."""
+# Symmetric (k, k) matrices of rows are packed into k (k + 1) / 2 numbers.
 
 import functools
 from typing import NamedTuple
@@ -49,11 +46,9 @@ def double_slices(X):
 
 
 def moments_of(X, weight=None, mean=None):
-    """Return the moments of rows X, (n, d).
-
-    weight : weights of mean 1. mean : that of the present entries of each column, which
-    replaces gaps; None if rows are complete.
-    """
+    """Return the moments of rows X, (n, d)."""
+    # mean : of present entries of each column, replaces gaps; None if rows are
+    # complete.
     has_weights, has_gaps = weight is not None, mean is not None
     if not has_weights:
         weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
@@ -102,11 +97,9 @@ class SymmetricMatrices:
         return rows * columns
 
     def covariance(self, visible, scaled):
-        """Return posterior covariances of z given the visible entries; (n, k, k).
-
-        visible : 1.0 where visible, (n, d). scaled : weights divided by the standard
-        deviations of the noise, (d, k).
-        """
+        """Return posterior covariances of z given the visible entries; (n, k, k)."""
+        # visible : 1.0 where visible, (n, d). scaled : weights over noise deviations,
+        # (d, k).
         precision = self.unpack(visible @ self.outer(scaled))
         precision.diagonal(dim1=1, dim2=2).add_(1)
         root, failed = torch.linalg.cholesky_ex(precision)
@@ -136,22 +129,16 @@ class LinearGaussianParts:
 
 
 def _posterior(residual, visible, m, symmetric):
-    """Return covariances (n, k, k) and means (n, k) of z given the visible entries.
-
-    residual : rows less the mean, any number where not visible, (n, d).
-    """
+    """Return covariances (n, k, k) and means (n, k) of z given the visible entries."""
+    # residual : rows less the mean, any number where not visible, (n, d).
     C = symmetric.covariance(visible, m.scaled)
     projected = (residual * visible) @ (m.W / m.noise[:, None])
     return C, (C @ projected[..., None])[..., 0]
 
 
 def conditional_moments(X, visible, point, symmetric):
-    """Return mean and variance of each entry given the visible entries; (n, d) each.
-
-    For an entry that is visible they are those of another draw of it.
-
-    X : any number where not visible. visible : 1.0 where visible, (n, d).
-    """
+    """Return mean and variance of each entry given the visible entries; (n, d) each."""
+    # For an entry that is visible they are those of another draw of it.
     m = LinearGaussianParts(point)
     C, z = _posterior(X - m.mean, visible, m, symmetric)
     outer = symmetric.outer(m.scaled) * symmetric.twice
@@ -159,10 +146,8 @@ def conditional_moments(X, visible, point, symmetric):
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
-    """Return sums of log-densities of rows; a natural gradient step is a step of EM.
-
-    present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
-    """
+    """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
+    # present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
     m = LinearGaussianParts(point)
     weight = X.new_ones(len(X)) if weight is None else weight
     is_complete = len(present) < len(X)
@@ -199,11 +184,8 @@ def location_gradients(X, present, point, symmetric):
 
 
 def _information(C, z, entry_weight, m, symmetric):
-    """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry.
-
-    entry_weight : weights of rows where the entry is present, else 0, (n, d); or those
-    of complete rows, (n, 1).
-    """
+    """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry."""
+    # entry_weight : (n, d), 0 where missing; of complete rows, (n, 1).
     second = entry_weight.T @ (symmetric.pack(C) + symmetric.outer(z))
     full = _bordered(symmetric.unpack(second), entry_weight.T @ z, entry_weight.sum(0))
     count = (entry_weight.sum(0) / 2).expand(len(m.noise))

@@ -8,13 +8,9 @@ STEP = 1e-5
 
 
 def central_differences(function, at, steps):
-    """Return half the change of a function between either end of each step; (q, ...).
-
-    Divided by the sizes of the steps, these are derivatives.
-
-    function : from a tensor such as `at` to a tensor. steps : (q, ...), each of which
-    broadcasts with `at`.
-    """
+    """Return half the change of a function between the ends of steps; (q, ...)."""
+    # function : from a tensor such as `at` to a tensor. steps : (q, ...), each of which
+    # broadcasts with `at`. Divided by the sizes of the steps, these are derivatives.
     return torch.stack(
         [0.5 * (function(at + step) - function(at - step)) for step in steps]
     )

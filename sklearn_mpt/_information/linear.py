@@ -1,8 +1,5 @@
-"""Observed information of the parameters of models that are linear in z.
-
-The parameters are the coefficients of the locations, (l, k + 1), row by row (weights
-and intercept), and the likelihood's shape parameters, (g,).
-"""
+"""Observed information of the parameters of models that are linear in z."""
+# Parameters: coefficients of locations, (l, k + 1), row by row, and shapes, (g,).
 
 import itertools
 import math
@@ -19,15 +16,13 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
 
 class Information(NamedTuple):
-    """Observed information of the standardised parameters.
+    """Observed information of the standardised parameters."""
 
-    matrix : (p, p). coefs : coefficients of the model, (l, k + 1). scale : size of one
-    standardised unit of each location, (l,). free : projection of coefficients onto
-    those that change the distribution, (l, l). varies : (l,), False for locations that
-    are not estimated. expected : information expected of rows drawn from the model, up
-    to a factor, (p, p); None if it is not known. shape_params_vary : (g,), False for
-    shape parameters that are not estimated; None if all are.
-    """
+    # matrix : (p, p). coefs : (l, k + 1). scale : size of one standardised unit of each
+    # location, (l,). free : projection onto coefficients that change the distribution,
+    # (l, l). varies : (l,), False for locations that are not estimated. expected :
+    # information of rows drawn from the model, up to a factor, (p, p), or None.
+    # shape_params_vary : (g,), or None if all are estimated.
 
     matrix: np.ndarray
     coefs: np.ndarray
@@ -56,11 +51,8 @@ class Information(NamedTuple):
         return covariance
 
     def _constraints(self, rotation):
-        """Return gradients of functions of the parameters that are always 0, (q, p).
-
-        They express that components are on the axes of `rotation`, that coefficients
-        which do not change the distribution are 0, and that some are not estimated.
-        """
+        """Return gradients of functions of the parameters that are always 0, (q, p)."""
+        # They hold the axes of `rotation`, coefficients without effect, and fixed ones.
         n_locations, width = self.coefs.shape
         axes = [
             _axes_gradient(self.coefs, pair, rotation)
@@ -73,12 +65,9 @@ class Information(NamedTuple):
 
 
 def _axes_gradient(coefs, pair, rotation):
-    """Return the gradient of the constraint on the axes of two components.
-
-    Principal axes (`rotation` None) are orthogonal: their product is 0. Otherwise the
-    derivative of the rotation's criterion, as one component turns towards the other,
-    is 0.
-    """
+    """Return the gradient of the constraint on the axes of two components."""
+    # Principal axes (`rotation` None) are orthogonal. Otherwise the derivative of the
+    # criterion, as one component turns towards the other, is 0.
     a, b = (coefs[:, k] for k in pair)
     gradient = np.zeros_like(coefs)
     if rotation is None:
@@ -107,13 +96,9 @@ def information_by_hessian(log_prob, *parameters):
 
 
 def information_by_nodes(rows, weight, joint, accuracy, *, tol=1e-4, sampling_tol=1e-2):
-    """Return the observed information by Louis' identity, with sums over nodes.
-
-    rows : `ObservedRows`. weight : (n,). joint : joint distribution of z and rows, with
-    locations that are linear in z. tol, sampling_tol : rules of quadrature, or of
-    importance sampling, are refined until the information changes by less, relative to
-    its diagonal.
-    """
+    """Return the observed information by Louis' identity, with sums over nodes."""
+    # Rules are refined until the information changes by less than `tol`, or
+    # `sampling_tol` of importance sampling, relative to its diagonal. weight : (n,).
     is_exact = accuracy.is_quadrature
     tolerance = tol if is_exact else sampling_tol
     information = None
@@ -143,13 +128,9 @@ def _information_by_rule(rows, weight, joint, rule):
 
 
 def information_by_scores(rows, joint, accuracy, *, max_nodes=50**2):
-    """Return the sum over rows of s s', with gradients s of log p(x); (p, p).
-
-    The rule is finer than for `information_by_nodes`, because directions in which the
-    sum is exactly 0 must be distinguished from others.
-
-    max_nodes : of the rule, whose finest one with no more is taken.
-    """
+    """Return the sum over rows of s s', with gradients s of log p(x); (p, p)."""
+    # The rule is finer than for `information_by_nodes`: directions in which the sum is
+    # exactly 0 must be distinguished from others.
     parts = _CompleteData(joint)
     *_, (n_nodes, rule) = (
         (len(rule.groups[-1][0]), rule)
@@ -167,18 +148,11 @@ def information_by_scores(rows, joint, accuracy, *, max_nodes=50**2):
 
 
 def typical_rows(X, values, n_parameters, draw, *, max_rows=1024, min_drawn=200):
-    """Return rows that a model can produce, with the gaps of X; (m, d).
-
-    If features take few values these are all possible rows, else rows drawn from the
-    model.
-
-    values : those that each feature takes, or None if some take any number.
-    n_parameters : of the model. draw : fills rows that are NaN, from rows and `rng`.
-    max_rows : of possible rows that are all listed. The cost grows with their number,
-    but drawn rows may miss rare ones. min_drawn : number of rows that are drawn, beside
-    four for each parameter, so that the information expected of them has full rank if
-    the model determines all parameters.
-    """
+    """Return rows that a model can produce, with the gaps of X; all if they are few."""
+    # values : those that each feature takes, or None if some take any number. draw :
+    # fills rows that are NaN, from rows and `rng`. max_rows : of all possible rows;
+    # drawn ones may miss rare ones. min_drawn : beside four for each parameter, so that
+    # the information has full rank if the model determines all parameters.
     gaps = torch.isnan(X).unique(dim=0)
     n_patterns = math.prod(len(v) for v in values) if values else math.inf
     if n_patterns * len(gaps) <= max_rows:
@@ -224,10 +198,7 @@ class _CompleteData:
         return torch.cat([coefs.flatten(1), (r[:, None] @ shape_score)[:, 0]], 1)
 
     def information(self, rows, z, r, weight):
-        """Return the information added up over rows, (p, p).
-
-        r : weights of the nodes, (n, s).
-        """
+        """Return the information added up over rows, (p, p)."""
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
         location = self.joint.location(z).requires_grad_()
         score, shape_score, shape_params = self._scores(rows, location)
@@ -243,12 +214,9 @@ class _CompleteData:
 
     @torch.enable_grad()
     def _scores(self, rows, location):
-        """Return derivatives of entries in locations and in shape parameters.
-
-        They are zero where entries are not observed. Also returns the shape parameters,
-        repeated for each row and node so that gradients are taken for each. All are
-        (n, s, ...).
-        """
+        """Return derivatives of entries in locations and shapes, and the latter."""
+        # All are (n, s, ...), 0 where not observed; shape parameters are repeated for
+        # each row and node, so that gradients are taken for each.
         likelihood = self.joint.likelihood
         on = rows.observed.to(location.dtype)[:, None]
         shape = *location.shape[:2], self.n_shape_params
@@ -281,10 +249,8 @@ class _CompleteData:
         return result
 
     def _partners(self):
-        """Yield pairs of locations of the same feature, for the c-th location in turn.
-
-        The derivatives of the scores of all c-th locations take one gradient.
-        """
+        """Yield pairs of locations of a feature, for the c-th location in turn."""
+        # The derivatives of the scores of all c-th locations take one gradient.
         rank = rank_among_equals(self.feature)
         for c in range(int(rank.max()) + 1):
             chosen = (rank == c).nonzero()[:, 0]

@@ -1,16 +1,7 @@
-r"""Observed information of the parameters of models with latent variables.
-
-Let s and H be the gradient and the Hessian of log p(x, z) in the parameters. Louis'
-identity [1]_ is for each row
-
-.. math:: -\frac{\partial^2 \log p(x)}{\partial \theta \, \partial \theta^\top}
-    = E[-H \mid x] - \mathrm{Cov}[s \mid x].
-
-References
-----------
-.. [1] T. A. Louis, "Finding the observed information matrix when using the EM
-   algorithm", Journal of the Royal Statistical Society B 44, 1982.
-"""
+"""Observed information of the parameters of models with latent variables."""
+# Louis' identity, for each row: -d^2 log p(x) / dtheta dtheta' = E[-H | x] - Cov[s |
+# x], with the gradient s and the Hessian H of log p(x, z). T. A. Louis, Journal of the
+# Royal Statistical Society B 44, 1982.
 
 import numpy as np
 from scipy.linalg import eigh, null_space
@@ -26,11 +17,8 @@ MIN_SQUARE = 1e-6  # squared coefficient of a parameter in a direction to count
 
 
 def missing_information(scores, r, weight):
-    """Return the sum over rows of the covariance of scores given the row, (p, p).
-
-    scores : gradients of log p(x, z) at nodes, (n, s, p). r : posterior weights of the
-    nodes, (n, s). weight : sample weights, (n,).
-    """
+    """Return the sum over rows of the covariance of scores given the row, (p, p)."""
+    # scores : (n, s, p). r : posterior weights of the nodes, (n, s). weight : (n,).
     deviation = scores - r[:, None] @ scores
     deviation = (weight[:, None] * r).sqrt()[..., None] * deviation
     deviation = deviation.flatten(0, 1)
@@ -38,24 +26,11 @@ def missing_information(scores, r, weight):
 
 
 def covariance_of(information, *, constraints=None, expected=None, n_rotations=0):
-    """Return the inverse of the observed information, (p, p).
-
-    Parameters that the rows do not determine become NaN, with a warning, and so do
-    those that no number of rows determines. The latter are found from `expected`, as
-    the observed information in their directions depends on chance and on where training
-    ended.
-
-    Parameters
-    ----------
-    information : ndarray of shape (p, p)
-    constraints : ndarray of shape (q, p), default=None
-        Gradients of functions of the parameters that are always 0.
-    expected : ndarray of shape (p, p), default=None
-        Information expected of rows drawn from the model, up to a factor.
-    n_rotations : int
-        Number of directions, such as rotations of z, in which the likelihood is
-        constant: those of least information are left out.
-    """
+    """Return the inverse of the observed information; NaN where not determined."""
+    # constraints : gradients of functions that are always 0, (q, p). expected : as in
+    # `Information`; it finds what no number of rows determines, as the observed
+    # information there depends on chance and on where training ended. n_rotations :
+    # number of directions, of least information, in which the likelihood is constant.
     diagonal = information.diagonal()
     unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     basis, unidentified = np.eye(len(unit)), np.zeros(len(unit), dtype=bool)
@@ -83,14 +58,8 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
 
 
 def _identified(expected, basis, n_rotations):
-    """Return the subspace of `basis` that rows of the model can determine.
-
-    Rotations, the directions of least information, are left out without a warning.
-
-    The result is an orthonormal basis of the subspace, the columns of a (p, q) matrix;
-    and bool, (p,), True for parameters with coefficients in the other directions. A
-    warning gives their number.
-    """
+    """Return a basis (p, q) of what rows determine, and who lies outside."""
+    # Rotations, the directions of least information, are left out without a warning.
     values, vectors = eigh(basis.T @ expected @ basis)
     values, vectors = values[n_rotations:], basis @ vectors[:, n_rotations:]
     identified = values > UNIDENTIFIED * values.max(initial=0)
