@@ -24,11 +24,7 @@ scikit-learn::
     python benchmarks/bench_dependency.py scaling
     python benchmarks/bench_dependency.py columns
     python benchmarks/bench_dependency.py sizes
-    python benchmarks/bench_dependency.py calibration --rows 150 --seeds 2 --draws 19
 
-``calibration`` prints what coarser and finer shapes of the calibration of forests, and
-other limits of their factors, change: means over tables, and the standard errors over
-tables of the differences.
 Without draws (``--draws 0``) nothing is said of intervals.
 """
 
@@ -38,7 +34,6 @@ import io
 import pickle
 import time
 import warnings
-from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -47,12 +42,6 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import MPTDependencyNetwork, MPTImputer
-from sklearn_mpt._autoregressive import (
-    calibration,
-    category_calibration,
-    conditionals,
-    network_training,
-)
 
 # package, name, and most rows
 TABLES = {
@@ -91,7 +80,7 @@ def both(**params):
     return forests(params, params)
 
 
-PARTS = ["tables", "scaling", "columns", "sizes", "calibration"]
+PARTS = ["tables", "scaling", "columns", "sizes"]
 VARIANTS = {
     "default": lambda seed: MPTDependencyNetwork(random_state=seed),
     "uncalibrated": lambda seed: MPTDependencyNetwork(
@@ -106,33 +95,6 @@ VARIANTS = {
     "leaves_5": both(min_samples_leaf=5),
     "masks_2": forests(n_masks=2),
     "masks_5": forests(n_masks=5),
-}
-
-
-def powers_of_two(first, last, step):
-    return 2.0 ** np.arange(first, last + step / 2, step)
-
-
-# What is changed -> name of the number, its value, and the modules that have it.
-CALIBRATIONS = {
-    "scales 0.25, 0.5, 1": (
-        "SCALES",
-        np.array([0.25, 0.5, 1.0]),
-        [calibration, conditionals],
-    ),
-    "scales 0.5, 1, 2": (
-        "SCALES",
-        np.array([0.5, 1.0, 2.0]),
-        [calibration, conditionals],
-    ),
-    "500 copies": ("MAX_COPIES", 500, [network_training]),
-    "2000 copies": ("MAX_COPIES", 2000, [network_training]),
-    "powers 1/2, 1, 2": ("POWERS", powers_of_two(-1, 1, 1), [category_calibration]),
-    "powers 0.7 to 2, by 1.2": (
-        "POWERS",
-        powers_of_two(-0.5, 1, 0.25),
-        [category_calibration],
-    ),
 }
 
 
@@ -294,36 +256,6 @@ def sizes():
         print(f"{name:24}" + "{:8.2f}{:20.2f}".format(*(b / 1e6 for b in n_bytes)))
 
 
-def calibrations(args):
-    """Print what other numbers of the calibration change."""
-
-    def measured():
-        make = VARIANTS["default"]
-        return pd.DataFrame(
-            [
-                pd.DataFrame(
-                    [
-                        measure(name, seed, make, args.rows, args.draws)
-                        for seed in range(args.seeds)
-                    ]
-                ).mean()
-                for name in args.tables
-            ]
-        )
-
-    default = measured()
-    names = [name for name in ("numbers", "categories", "inside") if name in default]
-    print(f"{'default':26}", *(f"{default[n].mean():+8.4f}       " for n in names))
-    for label, (name, value, modules) in CALIBRATIONS.items():
-        with contextlib.ExitStack() as stack:
-            for module in modules:
-                stack.enter_context(patch.object(module, name, value))
-            change = measured() - default
-        means, errors = change.mean(), change.sem()
-        entries = (f"{means[n]:+8.4f} ±{errors[n]:.4f}" for n in names)
-        print(f"{label:26}", *entries, flush=True)
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -340,9 +272,6 @@ def main():
         plain = {"scaling": scaling, "columns": columns, "sizes": sizes}
         if args.part in plain:
             plain[args.part]()
-            return
-        if args.part == "calibration":
-            calibrations(args)
             return
         results = []
         for name in args.tables:

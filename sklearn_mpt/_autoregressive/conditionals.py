@@ -11,19 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_mpt._autoregressive.calibration import (
-    SCALES,
-    NumberComponents,
+from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
+from sklearn_mpt._autoregressive.forests import (
+    LeafMoments,
+    LeafValues,
     cell,
-    forest_components,
     interpolated,
-    limited,
+    mixture_moments,
     resolution,
     values_log_prob,
 )
-from sklearn_mpt._autoregressive.category_calibration import calibrated_prob
-from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
-from sklearn_mpt._autoregressive.leaves import LeafMoments, LeafValues
 from sklearn_mpt._autoregressive.predictors import (
     has_std,
     means,
@@ -86,11 +83,10 @@ class CategoryConditional(ColumnConditional):
             return np.tile(self.marginal, (len(inputs), 1))
         Z = inputs.given_to(self.predictor)
         predicted = probabilities(self.predictor, Z, len(self.marginal))
-        if "shape_weights" in self.learned:
-            weights = interpolated(
-                self.learned["shape_weights"], inputs.fraction_visible
-            )
-            predicted = calibrated_prob(predicted, self.marginal, weights)
+        if "marginal_weight" in self.learned:
+            ends, visible = self.learned["marginal_weight"], inputs.fraction_visible
+            weight = interpolated(ends, visible)[:, None]
+            predicted = (1 - weight) * predicted + weight * self.marginal
         prob = (1 - self.marginal_weight) * predicted
         prob += self.marginal_weight * self.marginal
         unseen = np.setdiff1d(np.arange(prob.shape[1]), self.predictor.classes_)
@@ -124,60 +120,56 @@ class CategoryConditional(ColumnConditional):
 
 
 class NumberConditional(ColumnConditional):
-    """A mixture of components of one family, and a wide one."""
+    """A distribution of a family with a mean and a variance, and a wide one."""
 
     def __init__(self, predictors, learned, marginal_weight):
         super().__init__(predictors, learned, marginal_weight)
         self.family = FAMILIES[learned["kind"]]
         self.wide = WideComponent.from_column(learned, marginal_weight)
-        self.limits = learned["min_mean"], learned["min_variance"]
-
-    def _components(self, inputs):
-        """Return the components of rows, with means and variances within limits."""
-        mean, variance = self._predicted(inputs)
-        components = NumberComponents(mean, variance, np.ones_like(mean))
-        return limited(components, self.limits)
+        self.min_mean, self.min_variance = learned["min_mean"], learned["min_variance"]
 
     def _predicted(self, inputs):
-        """Return means and variances; (n, 1) each."""
+        """Return means and variances; (n,) each."""
         learned, predictor = self.learned, self.predictor
         if predictor is None:
-            ones = np.ones((len(inputs), 1))
+            ones = np.ones(len(inputs))
             return learned["mean"] * ones, learned["variance"] * ones
         Z = inputs.given_to(predictor)
         if has_std(predictor):
-            return with_std(predictor, Z)
-        return means(predictor, Z), learned["residual_variance"][inputs.n_visible][
-            :, None
-        ]
+            mean, variance = with_std(predictor, Z)
+            return mean[:, 0], variance[:, 0]
+        variance = learned["residual_variance"][inputs.n_visible]
+        return means(predictor, Z)[:, 0], variance
+
+    def _within(self, mean, variance):
+        """Return means and variances that are not less than the least ones."""
+        return np.maximum(mean, self.min_mean), np.maximum(variance, self.min_variance)
 
     def log_prob(self, inputs, x):
-        return self.wide.add_to_log_prob(self._mixture_log_prob(inputs, x), x)
+        return self.wide.add_to_log_prob(self._narrow_log_prob(inputs, x), x)
 
-    def _mixture_log_prob(self, inputs, x):
-        return self._components(inputs).log_prob(self.family, x)
+    def _narrow_log_prob(self, inputs, x):
+        return self.family.log_prob(x, *self._within(*self._predicted(inputs)))
 
     def mean(self, inputs):
-        return self.wide.add_to_mean(self._mixture_mean(inputs))
+        return self.wide.add_to_mean(self._narrow_mean(inputs))
 
-    def _mixture_mean(self, inputs):
-        return self._components(inputs).mean_of(self.family)
+    def _narrow_mean(self, inputs):
+        return self.family.expect(*self._within(*self._predicted(inputs)))
 
     def draw(self, inputs, uniform):
-        rest = np.maximum(
-            (uniform[:, 0] - self.marginal_weight) / (1 - self.marginal_weight), 0
-        )
-        drawn = self._draw_mixture(inputs, rest, uniform[:, 1])
-        wide = self.wide.draw(uniform[:, 1])
-        return np.where(uniform[:, 0] < self.marginal_weight, wide, drawn)
+        choice, uniform = uniform.T
+        rest = (choice - self.marginal_weight) / (1 - self.marginal_weight)
+        drawn = self._draw_narrow(inputs, np.maximum(rest, 0), uniform)
+        wide = self.wide.draw(uniform)
+        return np.where(choice < self.marginal_weight, wide, drawn)
 
-    def _draw_mixture(self, inputs, choice, uniform):
-        """Draw from the mixture, given noise for the component and for the number."""
-        return self._components(inputs).draw(self.family, choice, uniform)
+    def _draw_narrow(self, inputs, choice, uniform):
+        return self.family.draw(uniform, *self._within(*self._predicted(inputs)))
 
 
 class ForestConditional(NumberConditional):
-    """Shapes of the distribution of a number given a forest; see `calibration`."""
+    """The distribution of a number given a forest, with the numbers in its leaves."""
 
     def __init__(self, predictors, learned, marginal_weight):
         super().__init__(predictors, learned, marginal_weight)
@@ -186,51 +178,49 @@ class ForestConditional(NumberConditional):
         if learned["values"] is not None:
             self.values = LeafValues(**learned["values"])
 
-    def _leaves_and_components(self, inputs):
-        """Return leaves, components within limits, and the weight of the values."""
+    def _from_trees(self, inputs):
+        """Return leaves, the mean and the variance, and the weight of the values."""
         leaves = self.moments.leaves(inputs.given_to(self.predictor))
-        visible = inputs.fraction_visible
-        weights = interpolated(self.learned["shape_weights"], visible)
-        components = forest_components(
-            *self.moments.moments(leaves),
-            np.ones(leaves.shape),
-            weights[:, : 1 + len(SCALES)],
-        )
-        values_weight = weights[:, 1 + len(SCALES) :].sum(axis=1)
-        return leaves, limited(components, self.limits), values_weight
+        moments, visible = self.moments.moments(leaves), inputs.fraction_visible
+        mean, variance = mixture_moments(*moments, np.ones_like(moments[0]))
+        scale = interpolated(self.learned["scale"], visible)
+        variance = scale * np.maximum(variance, self.min_variance)
+        weight = 0.0
+        if self.values is not None:
+            weight = interpolated(self.learned["values_weight"], visible)
+        return leaves, self._within(mean, variance), weight
 
-    def _mixture_log_prob(self, inputs, x):
-        leaves, components, weight = self._leaves_and_components(inputs)
-        log_prob = components.log_prob(self.family, x)
+    def _narrow_log_prob(self, inputs, x):
+        leaves, moments, weight = self._from_trees(inputs)
+        log_prob = self.family.log_prob(x, *moments)
         if self.values is None:
             return log_prob
-        below, above = cell(self.family, x, self.limits[1])
+        below, above = cell(self.family, x, self.min_variance)
         near = self.values.fraction(leaves, below, above).mean(axis=1)
-        values = values_log_prob(self.family, x, weight * near, self.limits[1])
-        return np.logaddexp(log_prob, values)
+        values = values_log_prob(self.family, x, weight * near, self.min_variance)
+        return np.logaddexp(np.log1p(-weight) + log_prob, values)
 
-    def _mixture_mean(self, inputs):
-        leaves, components, weight = self._leaves_and_components(inputs)
-        mean = components.mean_of(self.family)
+    def _narrow_mean(self, inputs):
+        leaves, moments, weight = self._from_trees(inputs)
+        mean = self.family.expect(*moments)
         if self.values is None:
             return mean
-        value_means = self.values.mean(
-            leaves, lambda y: self.family.expect(y, self.limits[1])
+        of_values = self.values.mean(
+            leaves, lambda y: self.family.expect(y, self.min_variance)
         )
-        return mean + weight * value_means.mean(axis=1)
+        return (1 - weight) * mean + weight * of_values.mean(axis=1)
 
-    def _draw_mixture(self, inputs, choice, uniform):
-        leaves, components, weight = self._leaves_and_components(inputs)
-        is_value = choice < weight
-        rest = (choice - weight) / np.where(is_value, 1.0, 1 - weight)
-        drawn = components.draw(self.family, np.maximum(rest, 0), uniform)
+    def _draw_narrow(self, inputs, choice, uniform):
+        leaves, moments, weight = self._from_trees(inputs)
+        drawn = self.family.draw(uniform, *moments)
         if self.values is None:
             return drawn
+        is_value = choice < weight
         position = choice / np.where(is_value, weight, 1.0) * leaves.shape[1]
         tree = np.minimum(position.astype(int), leaves.shape[1] - 1)
         leaf = leaves[np.arange(len(leaves)), tree]
         value = self.values.draw(leaf, position - tree)
-        value = value + (uniform - 0.5) * resolution(self.limits[1])
+        value = value + (uniform - 0.5) * resolution(self.min_variance)
         return np.where(is_value, self.family.inverse_target(value), drawn)
 
 
@@ -244,6 +234,6 @@ def conditional_of(predictors, learned, marginal_weight):
 
 def number_conditional(predictors, learned, marginal_weight):
     """Return the conditional of a column of numbers."""
-    is_forest = "shape_weights" in learned
+    is_forest = "scale" in learned
     conditional = ForestConditional if is_forest else NumberConditional
     return conditional(predictors, learned, marginal_weight)

@@ -15,8 +15,6 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn_mpt._autoregressive.network_density import NetworkDensity
 from sklearn_mpt._autoregressive.network_training import NetworkSettings, fit_column
 from sklearn_mpt._autoregressive.order_mixture import draw_orders
-from sklearn_mpt._autoregressive.packing import packed, unpacked
-from sklearn_mpt._autoregressive.predictors import is_forest
 from sklearn_mpt._autoregressive.relevance import most_related
 from sklearn_mpt._base.density import Units, unit_attributes
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
@@ -50,15 +48,15 @@ class MPTDependencyNetwork(TableMPT):
         Predictor of columns of categories, levels, or 0 and 1. None is a random forest
         of 60 trees with leaves of at least 3 rows. Probabilities of
         ``RandomForestClassifier`` and ``ExtraTreesClassifier`` are calibrated: they are
-        a mixture of powers of these probabilities and the frequencies of all rows.
+        mixed with the frequencies of all rows.
     regressor : estimator, default=None
         Predictor of columns of numbers, counts and amounts. Its conditionals are
 
-        - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, a mixture of
-          components with the mean and variance of a leaf of each tree, of some with
-          the mean of the forest and three widths, and of the numbers in the leaves.
-          Its weights are fitted to rows that are out of the bags of trees, or, without
-          `bootstrap`, to rows that are left out of other fits;
+        - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, one with the mean
+          of the forest and the variance of the mixture over trees times a scale, mixed
+          with the numbers in the leaves if numbers of the column repeat. The scale
+          and the weight are fitted to rows that are out of the bags of trees, or,
+          without `bootstrap`, to rows that are left out of other fits;
         - for a ``predict`` with `return_std`, one with this mean and deviation;
         - for any other, one with the predicted mean, and the variance of residuals of
           rows that are left out, by the number of visible columns.
@@ -93,9 +91,8 @@ class MPTDependencyNetwork(TableMPT):
         deviation of the column.
     calibrate : bool, default=True
         Whether the distributions given a forest are calibrated by rows that trees have
-        not seen. If not, that of a number is the mixture of a normal for the leaf of
-        each tree, which is often too wide, categories have the probabilities of the
-        forest, and fits take less time.
+        not seen. If not, a number has the variance of the mixture over trees,
+        categories have the probabilities of the forest, and fits take less time.
     random_state : int, RandomState instance or None, default=None
         Determines masks, orders, and the `random_state` of predictors, where it is
         None.
@@ -133,9 +130,6 @@ class MPTDependencyNetwork(TableMPT):
     of visible columns. Weights of rows are passed to predictors as `sample_weight`; for
     the default forests they are probabilities to draw a row. If a predictor fails, the
     error names it and its column.
-
-    Trees of forests have means, variances and thresholds in single precision, so that a
-    pickle takes about a quarter of what those of scikit-learn's forests take.
 
     References
     ----------
@@ -305,29 +299,8 @@ class MPTDependencyNetwork(TableMPT):
     def __sklearn_is_fitted__(self):
         return hasattr(self, "estimators_")
 
-    def __getstate__(self):
-        return _with_predictors(
-            super().__getstate__(), lambda p: packed(p) if is_forest(p) else p
-        )
-
-    def __setstate__(self, state):
-        super().__setstate__(
-            _with_predictors(state, lambda p: unpacked(p) if isinstance(p, dict) else p)
-        )
-
 
 def _set_units_of_amounts(scale, kinds, X, weight):
-    """Set the scale of amounts to their mean, in place.
-
-    Trees have variances in single precision, which holds few orders of magnitude.
-    """
+    """Set the scale of amounts to their mean, in place: their logarithms are near 0."""
     columns = [j for j, kind in enumerate(kinds) if kind == "lognormal"]
     scale[columns] = column_moments(X[:, columns].astype(np.float64), weight)[0]
-
-
-def _with_predictors(state, function):
-    """Return the state of a network with a function of each of its predictors."""
-    if "estimators_" not in state:
-        return state
-    by_column = [list(map(function, column)) for column in state["estimators_"]]
-    return state | {"estimators_": by_column}

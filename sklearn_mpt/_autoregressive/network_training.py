@@ -5,27 +5,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._autoregressive.calibration import (
-    MAX_COPIES,
-    fitted_shape_weights,
-    mixture_of_leaves,
-)
-from sklearn_mpt._autoregressive.category_calibration import category_weights
 from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
-from sklearn_mpt._autoregressive.held_out import CategoryRows, ForestRows, concatenated
+from sklearn_mpt._autoregressive.forests import (
+    MAX_COPIES,
+    CategoryRows,
+    ForestRows,
+    concatenated,
+    fitted_marginal_weight,
+    fitted_scale,
+    fitted_values_weight,
+)
 from sklearn_mpt._autoregressive.inputs import (
     MaskedCopies,
     PredictorCoding,
     PredictorInputs,
 )
-from sklearn_mpt._autoregressive.packing import round_trees
 from sklearn_mpt._autoregressive.predictors import (
     default_forest,
     fit_weighted,
     has_leaves,
     has_std,
     is_classifying_forest,
-    is_forest,
     means,
     named,
     prepared,
@@ -161,11 +161,12 @@ class _ColumnFit(NamedTuple):
             return [], learned
         predictor = self._fitted(x, True)
         if is_classifying_forest(predictor) and self.settings.calibrate:
-            learned["shape_weights"] = self._category_weights(predictor, x, marginal)
+            weight = self._category_weight(predictor, x, marginal)
+            learned["marginal_weight"] = weight
         return [predictor], learned
 
-    def _category_weights(self, forest, x, marginal):
-        """Return the weights of the shapes of probabilities given a forest."""
+    def _category_weight(self, forest, x, marginal):
+        """Return the weight of the frequencies of all rows beside a forest."""
         rows = CategoryRows(self.copies, x, len(marginal), self.weight)
         chosen = self._chosen_copies()
         if forest.bootstrap:
@@ -175,7 +176,7 @@ class _ColumnFit(NamedTuple):
                 rows.predicted(other, chosen[out[chosen]])
                 for out, other in self._folds(x, True)
             )
-        return category_weights(held_out, marginal, self.settings.marginal_weight)
+        return fitted_marginal_weight(held_out, marginal, self.settings.marginal_weight)
 
     def _chosen_copies(self):
         """Return the copies by which forests are calibrated."""
@@ -188,7 +189,8 @@ class _ColumnFit(NamedTuple):
             mean = np.average(y, weights=self.weight)
             variance = np.average((y - mean) ** 2, weights=self.weight)
         std = np.sqrt(variance)
-        gaps = np.diff(np.unique(y))
+        values = np.unique(y)
+        gaps = np.diff(values)
         step = gaps[gaps > ROUNDING * std].min(initial=np.inf)
         # rounding to a step has the variance of a uniform distribution
         rounded = 0.0 if step == np.inf else step**2 / 12
@@ -201,7 +203,7 @@ class _ColumnFit(NamedTuple):
             "min_variance": float(max(rounded, floor)),
             "min_mean": -np.inf,
         }
-        has_values = FAMILIES[kind].has_values and rounded >= floor
+        has_values = FAMILIES[kind].has_values and len(values) < len(y)
         if FAMILIES[kind].is_positive:
             learned["min_mean"] = float(max(MIN_MEAN * mean, MIN_WIDTH**2))
             learned["mean"] = float(max(mean, MIN_WIDTH**2))
@@ -209,7 +211,7 @@ class _ColumnFit(NamedTuple):
             return [], learned
         predictor = self._fitted(y, False)
         if has_leaves(predictor) and not self.settings.calibrate:
-            learned |= mixture_of_leaves()
+            learned |= {"scale": np.ones(2), "values": None}
         elif has_leaves(predictor):
             learned |= self._calibrated(predictor, x, learned, has_values)
         elif not has_std(predictor):
@@ -233,20 +235,15 @@ class _ColumnFit(NamedTuple):
                 )
                 for out, other in folds
             )
-        weights = fitted_shape_weights(
-            family,
-            held_out,
-            (learned["min_mean"], min_variance),
-            WideComponent.from_column(learned, self.settings.marginal_weight),
-            has_values,
-        )
-        if has_values and weights[:, -1].max() < MIN_VALUES_WEIGHT:
-            weights[:, -1], values = 0.0, None
-            weights /= weights.sum(axis=1, keepdims=True)
-        return {
-            "shape_weights": weights,
-            "values": None if values is None else values.arrays(),
-        }
+        limits = learned["min_mean"], min_variance
+        wide = WideComponent.from_column(learned, self.settings.marginal_weight)
+        scale = fitted_scale(family, held_out, limits, wide)
+        if not has_values:
+            return {"scale": scale, "values": None}
+        weight = fitted_values_weight(family, held_out, scale, limits, wide)
+        if weight.max() < MIN_VALUES_WEIGHT:
+            return {"scale": scale, "values": None}
+        return {"scale": scale, "values": values.arrays(), "values_weight": weight}
 
     def _fitted(self, y, is_classifier, subset=slice(None)):
         """Return a predictor fitted to (some) copies.
@@ -263,8 +260,6 @@ class _ColumnFit(NamedTuple):
         weight = None if self.weight is None else self.weight[rows]
         with named([predictor], self.name, "fit"):
             fit_weighted(predictor, Z, y[rows], weight)
-        if is_forest(predictor):
-            round_trees(predictor)
         return predictor
 
     def _residual_variance(self, y):

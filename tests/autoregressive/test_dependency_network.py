@@ -1,7 +1,6 @@
 """Dependency networks against enumeration, closed forms and their own predictors."""
 
 import functools
-import pickle
 from itertools import permutations, product
 
 import numpy as np
@@ -32,7 +31,6 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import get_tags
 
 from sklearn_mpt import (
     MPTDependencyNetwork,
@@ -43,14 +41,15 @@ from sklearn_mpt import (
     mpt_curve,
     order_log_prob,
 )
-from sklearn_mpt._autoregressive.calibration import forest_components
-from sklearn_mpt._autoregressive.leaves import LeafMoments, LeafValues, draws_of_trees
-from sklearn_mpt._autoregressive.packing import round_trees
+from sklearn_mpt._autoregressive.forests import (
+    LeafMoments,
+    LeafValues,
+    draws_of_trees,
+)
 from sklearn_mpt._autoregressive.predictors import mean_of_trees
 from sklearn_mpt._base.density import Density
 
 WEIGHT = 0.01  # default of marginal_weight
-N_POWERS = 4  # of probabilities of forests
 EVERY = np.array(list(product([0.0, 1.0], repeat=4)))
 
 
@@ -218,35 +217,32 @@ def test_draws_have_the_frequencies_of_the_density():
     assert np.abs(z).max() < 4.5
 
 
-def test_a_forest_is_a_mixture_of_its_leaves_and_of_normals_at_its_mean():
+def forest_moments(model, X, row, column):
+    """The mean and the variance of the mixture over the trees of a column, its unit."""
+    shift, scale = X.mean(0), X.std(0)
+    Z = ((row - shift) / scale)[None, model.inputs_[column]].astype(np.float32)
+    trees = model.estimators_[column][0].estimators_
+    leaves = [tree.apply(Z)[0] for tree in trees]
+    pairs = list(zip(trees, leaves, strict=True))
+    means = np.array([tree.tree_.value[leaf, 0, 0] for tree, leaf in pairs])
+    variances = np.array([tree.tree_.impurity[leaf] for tree, leaf in pairs])
+    total = variances.mean() + means.var()
+    return means.mean() * scale[column] + shift[column], total * scale[column] ** 2
+
+
+def wide_density(X, column, grid):
+    return stats.norm.pdf(grid, X[:, column].mean(), 2 * X[:, column].std())
+
+
+def test_a_forest_has_its_mean_and_a_variance_that_is_scaled():
     X = numbers()
     forest = ExtraTreesRegressor(5, min_samples_leaf=9)
     model = network(regressor=forest, n_masks=1).fit(X)
-    forest, learned = model.estimators_[1][0], model._learned[1]
-    shift, scale = X.mean(0), X.std(0)
     row, grid = X[7], np.linspace(-5, 25, 7)
-    Z = ((row - shift) / scale)[None, [0, 2]].astype(np.float32)
-    leaves = [tree.apply(Z)[0] for tree in forest.estimators_]
-    means = np.array([tree.predict(Z)[0] for tree in forest.estimators_])
-    variances = np.array(
-        [
-            t.tree_.impurity[leaf]
-            for t, leaf in zip(forest.estimators_, leaves, strict=True)
-        ]
-    )
-    centre, total = means.mean(), variances.mean() + means.var()
-    of_leaves, *of_scales = learned["shape_weights"][1]  # all columns are visible
-
-    def normal(mean, variance):
-        std = scale[1] * variance**0.5
-        return stats.norm.pdf(grid, mean * scale[1] + shift[1], std)
-
-    expected = of_leaves * np.mean(list(map(normal, means, variances)), 0)
-    for factor, weight in zip((0.5, 1.0, 1.5), of_scales[:3], strict=True):
-        expected += weight * normal(centre, factor**2 * total)
-    assert sum(of_scales[:3]) + of_leaves == pytest.approx(1)
-    wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
-    expected = (1 - WEIGHT) * expected + WEIGHT * wide
+    mean, variance = forest_moments(model, X, row, 1)
+    factor = model._learned[1]["scale"][1]  # all columns are visible
+    expected = stats.norm.pdf(grid, mean, np.sqrt(factor * variance))
+    expected = (1 - WEIGHT) * expected + WEIGHT * wide_density(X, 1, grid)
     assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-5)
 
 
@@ -274,36 +270,14 @@ def test_errors_of_a_mean_of_trees_are_smaller_than_those_of_a_tree():
     assert shares_inside(model, new, 0) == pytest.approx(0.9, abs=3 * 0.017)
 
 
-def test_without_calibration_a_number_has_the_mixture_over_leaves():
+def test_without_calibration_a_number_has_the_moments_of_the_trees():
     X, row, grid = correlated(200), correlated(1, seed=1)[0], np.linspace(-3, 3, 5)
-    shift, scale = X.mean(0), X.std(0)
     forest = RandomForestRegressor(4, min_samples_leaf=5, bootstrap=False)
     model = network(regressor=forest, calibrate=False, n_orders=1).fit(X)
-    Z = ((row - shift) / scale)[[0, 2, 3, 4, 5]]
-    expected = 0.0
-    for tree in model.estimators_[1][0].estimators_:
-        leaf = tree.apply(Z[None].astype(np.float32))[0]
-        mean, variance = tree.tree_.value[leaf, 0, 0], tree.tree_.impurity[leaf]
-        normal = stats.norm(mean * scale[1] + shift[1], np.sqrt(variance) * scale[1])
-        expected = expected + normal.pdf(grid) / 4
-    wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
-    expected = (1 - WEIGHT) * expected + WEIGHT * wide
+    mean, variance = forest_moments(model, X, row, 1)
+    expected = stats.norm.pdf(grid, mean, np.sqrt(variance))
+    expected = (1 - WEIGHT) * expected + WEIGHT * wide_density(X, 1, grid)
     assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-4)
-
-
-def test_rows_that_few_trees_predict_have_the_variance_of_their_mean():
-    """The mean of 3 of 12 trees has more noise than that of all by v / 3 - v / 12."""
-    mean, variance = np.arange(12.0)[None] % 3, np.full((1, 12), 0.5)
-    shape_weights = np.eye(4)[:1]  # leaves alone
-    counts = np.arange(12)[None] < 3
-    some, every = (
-        forest_components(mean, variance, counts, shape_weights)
-        for counts in (counts, np.ones_like(counts))
-    )
-    between = np.var([0, 1, 2])
-    assert_allclose(every.variance[:, :12], np.broadcast_to(variance, (1, 12)))
-    added = some.variance - every.variance
-    assert_allclose(added, between * (1 / 3 - 1 / 12))
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
@@ -330,11 +304,7 @@ SIGN_AND_COIN = ["gaussian"] * 5 + ["bernoulli"] * 2
 
 @pytest.mark.parametrize("forest", [RandomForestClassifier, ExtraTreesClassifier])
 def test_probabilities_of_forests_are_calibrated(forest):
-    """Trees that err in different rows are less sure than the forest can be.
-
-    How much there is to gain depends on the trees, which differ between versions of
-    scikit-learn. The coin costs what the estimated weights of the shapes do.
-    """
+    """A coin gets the frequencies of all rows, and the sign loses little by that."""
     params = {"likelihood": SIGN_AND_COIN, "n_orders": 1}
     hidden, n_rows = np.array([False] * 5 + [True] * 2), 200
     log_probs = []
@@ -346,10 +316,10 @@ def test_probabilities_of_forests_are_calibrated(forest):
         log_probs.append(scored[:, 5:])
     calibrated, plain = log_probs
     gain = calibrated - plain
-    assert (gain.mean(axis=0) > 2 * stats.sem(gain)).all()
-    # shapes with nothing and with all visible; the weights of each add up to 1
-    n_free = 2 * N_POWERS
-    most = (n_free + 2 * np.sqrt(2 * n_free)) / (2 * n_rows)  # chi-square / 2n
+    n_free = 2  # a weight with nothing and one with all visible
+    most = (n_free + 3 * np.sqrt(2 * n_free)) / (2 * n_rows)  # chi-square / 2n
+    assert gain[:, 1].mean() > 2 * stats.sem(gain[:, 1])
+    assert gain[:, 0].mean() > -most
     assert -np.log(2) - calibrated[:, 1].mean() < most
 
 
@@ -417,60 +387,6 @@ def test_the_numbers_in_leaves_have_the_mean_of_their_tree(weighted, bootstrap):
     drawn = values.draw(np.repeat(leaves[:3, 0], 4000), np.tile(uniform, 3))
     share = (drawn.reshape(3, -1) == 2).mean(axis=1)
     assert_allclose(share, some[:3, 0], atol=1e-3)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(
-    "forest",
-    [
-        RandomForestRegressor(20, min_samples_leaf=3),
-        ExtraTreesRegressor(20, max_leaf_nodes=30, criterion="absolute_error"),
-        RandomForestClassifier(20),
-        ExtraTreesClassifier(20, max_depth=1),
-    ],
-)
-def test_a_pickled_forest_is_the_same(forest, weighted):
-    rng = np.random.default_rng(0)
-    X, weight = rng.normal(size=(400, 3)), rng.random(400) if weighted else None
-    X[:, 2] = 1e6 * np.round(X[:, 2], 1)
-    y = np.digitize(X[:, 0] + rng.normal(size=400), [-1, 0, 1])
-    if get_tags(forest).input_tags.allow_nan:
-        X[rng.random(X.shape) < 0.1] = np.nan
-    forest = clone(forest).set_params(random_state=0).fit(X, y, weight)
-    predict = "predict_proba" if hasattr(forest, "predict_proba") else "predict"
-    exact, leaves = getattr(forest, predict)(X), forest.apply(X)
-    round_trees(forest)
-    assert_array_equal(forest.apply(X), leaves)
-    assert_allclose(getattr(forest, predict)(X), exact, rtol=1e-6)
-    model = network(DummyClassifier(), DummyRegressor()).fit(X)
-    model.estimators_ = [[forest]] * 3
-    ((copy,), *_) = pickle.loads(pickle.dumps(model)).estimators_
-    assert_array_equal(getattr(copy, predict)(X), getattr(forest, predict)(X))
-    assert_array_equal(copy.feature_importances_, forest.feature_importances_)
-    paths, _ = copy.decision_path(X)
-    assert (paths != forest.decision_path(X)[0]).nnz == 0
-    for name in ("value", "impurity", "n_node_samples", "weighted_n_node_samples"):
-        fields = [
-            [getattr(tree.tree_, name) for tree in model.estimators_]
-            for model in (forest, copy)
-        ]
-        assert_array_equal(*map(np.concatenate, fields))
-
-
-def test_moments_above_leaves_are_those_of_their_rows():
-    X = numbers(400)
-    forest = RandomForestRegressor(2, random_state=0).fit(X[:, :2], X[:, 2])
-    trees = [tree.tree_ for tree in forest.estimators_]
-    exact = [(tree.value.copy(), tree.impurity.copy()) for tree in trees]
-    round_trees(forest)
-    for tree, (mean, variance) in zip(trees, exact, strict=True):
-        assert_allclose(tree.value, mean, rtol=1e-6)
-        assert_allclose(tree.impurity, variance, rtol=1e-5, atol=1e-6 * variance[0])
-
-
-def test_a_pickled_network_takes_a_sixth_of_the_bytes_of_its_forests():
-    model = network().fit(numbers(600)[:, :2])
-    assert 6 * len(pickle.dumps(model)) < len(pickle.dumps(model.estimators_))
 
 
 def test_predicted_deviations_are_used():
@@ -867,7 +783,7 @@ def test_gaps_are_completed_as_by_the_general_method():
         assert_allclose(found[2][rows][:, part], general[2][rows][:, part])
 
 
-def test_the_imputer_tries_forests():
+def test_the_imputer_finds_what_only_trees_see():
     """Of two columns that say nothing alone, a third is whether they differ."""
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 2, (2, 300)).astype(bool)
@@ -876,6 +792,5 @@ def test_the_imputer_tries_forests():
     gaps = frame.copy()
     gaps.loc[::10, "differ"] = None
     imputer = MPTImputer(random_state=0).fit(gaps)
-    assert "forests" in imputer.selection_["name"]
     filled = imputer.transform(gaps)["differ"]
     assert (filled == frame["differ"])[::10].mean() > 0.9
