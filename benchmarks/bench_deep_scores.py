@@ -29,7 +29,7 @@ from sklearn.datasets import (
 
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep import posterior_modes
-from sklearn_mpt._integration.quadrature import normal_points
+from sklearn_mpt._latent.quadrature import normal_points
 
 RADIUS, N_NODES = 14.0, 1001
 

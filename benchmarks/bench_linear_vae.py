@@ -36,10 +36,10 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._integration.integrals import integrate_log_prob, rows_of
-from sklearn_mpt._integration.quadrature import GaussHermite
+from sklearn_mpt._latent.integrals import integrate_log_prob, rows_of
+from sklearn_mpt._latent.linear_map import LinearMap
+from sklearn_mpt._latent.quadrature import GaussHermite
 from sklearn_mpt._likelihoods import Bernoulli
-from sklearn_mpt._linear.linear_map import LinearMap
 
 CHECKPOINTS = [0.3, 1, 3, 10]  # seconds
 

@@ -14,7 +14,7 @@ import torch
 
 from sklearn_mpt._deep.density import DeepDensity
 from sklearn_mpt._deep.objectives import MaskedLoss, RowLoss
-from sklearn_mpt._integration.quadrature import log_mean_exp, normal_points
+from sklearn_mpt._latent.quadrature import log_mean_exp, normal_points
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._measure.contract import masked_score
 

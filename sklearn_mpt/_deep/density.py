@@ -6,7 +6,7 @@ are standardised; the decoder's fitted arrays are in the units of X.
 
 import torch
 
-from sklearn_mpt._base.density import IntegratedDensity, as_tensor, units_of_locations
+from sklearn_mpt._base.density import as_tensor, units_of_locations
 from sklearn_mpt._base.user_modules import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
@@ -14,8 +14,9 @@ from sklearn_mpt._deep.posterior_modes import (
     n_modes,
     posteriors_around_modes,
 )
-from sklearn_mpt._integration.integrals import IMPORTANCE_TOLERANCE, importance
-from sklearn_mpt._integration.quadrature import gaussian_around, wide_component_scale
+from sklearn_mpt._latent.density import IntegratedDensity
+from sklearn_mpt._latent.integrals import IMPORTANCE_TOLERANCE, importance
+from sklearn_mpt._latent.quadrature import gaussian_around, wide_component_scale
 from sklearn_mpt._likelihoods.base import encoder_inputs, fitted_attributes
 
 # Nats. It is smaller than that of scores, because curves add the errors of many

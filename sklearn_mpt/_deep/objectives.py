@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sklearn_mpt._fitting.masks import shared_masks, training_sets
 from sklearn_mpt._fitting.minibatches import MinibatchLoss
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.quadrature import (
     LogMeanExp,
     logsumexp_and_softmax,
     moments,

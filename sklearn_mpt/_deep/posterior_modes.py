@@ -4,9 +4,9 @@ import functools
 
 import torch
 
-from sklearn_mpt._integration.integrals import log_joint
-from sklearn_mpt._integration.modes import gaussians_at_modes
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.integrals import log_joint
+from sklearn_mpt._latent.modes import gaussians_at_modes
+from sklearn_mpt._latent.quadrature import (
     Nodes,
     Posterior,
     log_peak,

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples, complete_as_one_row
-from sklearn_mpt._integration.quadrature import natural_parameters
+from sklearn_mpt._latent.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, noises_of
 from sklearn_mpt._numbers import TINY
 

@@ -8,8 +8,8 @@ import torch
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._information.differences import central_differences
-from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING, Answers, log_joint
+from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._matrices import identity
 
 # Largest size of z at which the search for the mode of a likelihood starts: more than

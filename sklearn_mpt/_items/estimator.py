@@ -37,7 +37,6 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._frames import column_names, columns_of
-from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import (
     METHODS,
@@ -98,6 +97,7 @@ from sklearn_mpt._items.model_fit import (
 from sklearn_mpt._items.objective import Priors
 from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._labels import aligned, labels_of
+from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices

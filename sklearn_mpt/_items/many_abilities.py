@@ -10,28 +10,29 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._base.density import IntegratedDensity, Units
+from sklearn_mpt._base.density import Units
 from sklearn_mpt._fitting.ascent import Ascent
 from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._fitting.noisy_ascent import NoisyAscent
 from sklearn_mpt._fitting.phases import Phases
-from sklearn_mpt._information.linear import information_by_nodes
-from sklearn_mpt._integration.integrals import (
+from sklearn_mpt._items.density import ItemDensity
+from sklearn_mpt._items.guessing import Guessing
+from sklearn_mpt._items.objective import Evaluation, prior_terms
+from sklearn_mpt._latent.density import IntegratedDensity
+from sklearn_mpt._latent.information import information_by_nodes
+from sklearn_mpt._latent.integrals import (
     IMPORTANCE_POINTS,
     importance,
     integrate_average,
     rows_of,
 )
-from sklearn_mpt._integration.quadrature import normal_nodes
-from sklearn_mpt._items.density import ItemDensity
-from sklearn_mpt._items.guessing import Guessing
-from sklearn_mpt._items.objective import Evaluation, prior_terms
+from sklearn_mpt._latent.likelihood_rows import LikelihoodRows, ObjectiveParams
+from sklearn_mpt._latent.linear_map import LinearMap
+from sklearn_mpt._latent.quadrature import normal_nodes
+from sklearn_mpt._latent.sums import RowContext
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.ordinal import Ordinal
-from sklearn_mpt._linear.integrated_sums import RowContext
-from sklearn_mpt._linear.integrated_training import LikelihoodRows, ObjectiveParams
-from sklearn_mpt._linear.linear_map import LinearMap
 
 # Points of averages over a population. Those of probabilities have errors below 1e-3.
 POPULATION_POINTS = 2**12

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 
 from sklearn_mpt._factors.rotation import rotated
-from sklearn_mpt._integration.prior_grid import WIDE_RADIUS, Population, PriorGrid
-from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.information import observed_information
@@ -22,6 +20,8 @@ from sklearn_mpt._items.objective import (
     ParameterLayout,
     spacing,
 )
+from sklearn_mpt._latent.grids import WIDE_RADIUS, Population, PriorGrid
+from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 
 
 class ItemModel(NamedTuple):

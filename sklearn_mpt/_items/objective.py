@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
-from sklearn_mpt._integration.integrals import MAX_GRID_NODES
-from sklearn_mpt._integration.prior_grid import (
+from sklearn_mpt._items.solver import ItemSolver
+from sklearn_mpt._latent.grids import (
     MAX_SPACING,
     RADIUS,
     WIDE_RADIUS,
@@ -30,8 +30,8 @@ from sklearn_mpt._integration.prior_grid import (
     coarsen,
     spacings,
 )
-from sklearn_mpt._integration.quadrature import logsumexp_and_softmax
-from sklearn_mpt._items.solver import ItemSolver
+from sklearn_mpt._latent.integrals import MAX_GRID_NODES
+from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
 from sklearn_mpt._numbers import KEPT_ENTRIES, TINY
 
 

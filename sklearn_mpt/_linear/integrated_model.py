@@ -8,7 +8,6 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._base.density import (
-    IntegratedDensity,
     Units,
     as_tensor,
     as_view,
@@ -23,20 +22,9 @@ from sklearn_mpt._fitting.ascent import best_of_points
 from sklearn_mpt._fitting.masked import masked_first
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._information.linear import (
-    Information,
-    information_by_nodes,
-    information_by_scores,
-    typical_rows,
-)
-from sklearn_mpt._integration.integrals import (
-    IMPORTANCE_POINTS,
-    MAX_GRID_NODES,
-    importance,
-    quadrature,
-    rows_of,
-)
-from sklearn_mpt._integration.prior_grid import (
+from sklearn_mpt._information.linear import Information, typical_rows
+from sklearn_mpt._latent.density import IntegratedDensity
+from sklearn_mpt._latent.grids import (
     MAX_SPACING,
     PAIR_RADII,
     PriorGrids,
@@ -44,15 +32,23 @@ from sklearn_mpt._integration.prior_grid import (
     count_nodes,
     spacings,
 )
-from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._likelihoods.base import fitted_attributes
-from sklearn_mpt._linear.initial_arrays import initial_arrays
-from sklearn_mpt._linear.integrated_sums import RowContext, point_of, varies_in_rows
-from sklearn_mpt._linear.integrated_training import (
+from sklearn_mpt._latent.information import information_by_nodes, information_by_scores
+from sklearn_mpt._latent.integrals import (
+    IMPORTANCE_POINTS,
+    MAX_GRID_NODES,
+    importance,
+    quadrature,
+    rows_of,
+)
+from sklearn_mpt._latent.likelihood_rows import (
     LikelihoodRows,
     ObjectiveParams,
 )
-from sklearn_mpt._linear.linear_map import LinearMap, max_precision
+from sklearn_mpt._latent.linear_map import LinearMap, max_precision
+from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
+from sklearn_mpt._latent.sums import RowContext, point_of, varies_in_rows
+from sklearn_mpt._likelihoods.base import fitted_attributes
+from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity

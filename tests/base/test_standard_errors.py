@@ -25,15 +25,15 @@ from sklearn_mpt._factors.density import (  # noqa: E402
 from sklearn_mpt._information.linear import (  # noqa: E402
     Information,
     information_by_hessian,
-    information_by_nodes,
 )
-from sklearn_mpt._integration.integrals import (  # noqa: E402
+from sklearn_mpt._latent.information import information_by_nodes  # noqa: E402
+from sklearn_mpt._latent.integrals import (  # noqa: E402
     importance,
     quadrature,
     rows_of,
 )
+from sklearn_mpt._latent.linear_map import LinearMap  # noqa: E402
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
-from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
 
 # Bock and Lieberman (1970): right answers of 1000 people to five questions.
 LSAT = """00000 3 00001 6 00010 2 00011 11 00100 1 00101 1 00110 3 00111 4 01000 1

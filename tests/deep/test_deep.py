@@ -17,8 +17,8 @@ from sklearn_mpt._deep.objectives import (
 )
 from sklearn_mpt._fitting.masks import training_sets
 from sklearn_mpt._fitting.minibatches import TrainingRows
-from sklearn_mpt._integration.integrals import log_joint, rows_of
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.integrals import log_joint, rows_of
+from sklearn_mpt._latent.quadrature import (
     Nodes,
     gaussian_around,
     standard_normal_log_prob,

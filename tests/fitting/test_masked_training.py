@@ -17,11 +17,11 @@ from sklearn_mpt._fitting.masked import (  # noqa: E402
     masked_sums,
 )
 from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
-from sklearn_mpt._likelihoods import Bernoulli, Columns  # noqa: E402
-from sklearn_mpt._linear.integrated_training import (  # noqa: E402
+from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
     LikelihoodRows,
     ObjectiveParams,
 )
+from sklearn_mpt._likelihoods import Bernoulli, Columns  # noqa: E402
 from sklearn_mpt._mixture.em import MStepParams, statistics_of_rows  # noqa: E402
 from sklearn_mpt._mixture.training import MixtureRows  # noqa: E402
 

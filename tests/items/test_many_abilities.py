@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE, lml_samples
-from sklearn_mpt._integration.quadrature import normal_points
 from sklearn_mpt._items.answers import merged_answers
+from sklearn_mpt._latent.quadrature import normal_points
 
 K = 4
 NAMES = ["2pl"] * 4 + ["3pl"] * 2

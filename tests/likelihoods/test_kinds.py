@@ -13,7 +13,7 @@ from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder, MPTMixtu
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
+from sklearn_mpt._latent.integrals import rows_of  # noqa: E402
 from sklearn_mpt._likelihoods import Columns, Likelihood  # noqa: E402
 from sklearn_mpt._likelihoods.base import fitted_attributes  # noqa: E402
 

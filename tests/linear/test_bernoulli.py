@@ -11,16 +11,16 @@ from scipy.special import expit
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._integration import integrals as _integration  # noqa: E402
-from sklearn_mpt._integration.prior_grid import PriorGrids, prior_grid  # noqa: E402
-from sklearn_mpt._integration.quadrature import GaussHermite  # noqa: E402
-from sklearn_mpt._likelihoods import Bernoulli  # noqa: E402
-from sklearn_mpt._linear.linear_map import (  # noqa: E402
+from sklearn_mpt._latent import integrals  # noqa: E402
+from sklearn_mpt._latent.grids import PriorGrids, prior_grid  # noqa: E402
+from sklearn_mpt._latent.linear_map import (  # noqa: E402
     LinearMap,
     evidence_lower_bound,
     laplace,
     variational_posterior,
 )
+from sklearn_mpt._latent.quadrature import GaussHermite  # noqa: E402
+from sklearn_mpt._likelihoods import Bernoulli  # noqa: E402
 
 N_FEATURES = 5
 
@@ -58,7 +58,7 @@ def rule():
 
 
 def rows_of(X, mask=None):
-    return _integration.rows_of(
+    return integrals.rows_of(
         torch.tensor(X), None if mask is None else torch.tensor(mask)
     )
 
@@ -79,15 +79,13 @@ def test_mode_of_a_row_does_not_depend_on_the_others(parameters, X):
 
 
 def test_log_prob_is_that_of_a_dense_grid(parameters, arrays, X, rule):
-    log_prob, error = _integration.integrate_log_prob(rows_of(X), rule, parameters)
+    log_prob, error = integrals.integrate_log_prob(rows_of(X), rule, parameters)
     assert_allclose(log_prob, bernoulli_log_prob(X, *arrays), atol=1e-6)
     assert (error < 1e-4).all()
 
 
 def test_conditionals_are_differences_of_densities(parameters, arrays, X, mask, rule):
-    log_prob, _ = _integration.integrate_conditionals(
-        rows_of(X, mask), rule, parameters
-    )
+    log_prob, _ = integrals.integrate_conditionals(rows_of(X, mask), rule, parameters)
     truth = by_differences(X, mask, lambda rows: bernoulli_log_prob(rows, *arrays))
     assert_allclose(log_prob, truth, atol=1e-6)
 
@@ -96,11 +94,11 @@ def test_errors_of_conditionals_are_in_nats(parameters, X, mask):
     """Of two grids over the prior: by how much their own logs differ."""
     rows, like = rows_of(X, mask), torch.zeros(0).double()
     grids = [prior_grid([0.9, 0.9], like, shift=shift) for shift in (0.0, 0.5)]
-    value, error = _integration.integrate_conditionals(
+    value, error = integrals.integrate_conditionals(
         rows, PriorGrids(grids, [0.1] * 2, 9.0), parameters
     )
     alone = [
-        _integration.integrate_conditionals(
+        integrals.integrate_conditionals(
             rows, PriorGrids([g, g], [0.1] * 2, 9.0), parameters
         )[0]
         for g in grids
@@ -117,10 +115,10 @@ def test_errors_of_differences_are_of_both_integrals(parameters, X):
     rows, rule = rows_of(X, mask), GaussHermite([2, 3], 2, "cpu")
 
     def integrate(rows):
-        return _integration.integrate_log_prob(rows, rule, parameters)
+        return integrals.integrate_log_prob(rows, rule, parameters)
 
     entries = which, torch.full((12,), 2)
-    value, error = _integration.conditionals_by_difference(rows, entries, integrate)
+    value, error = integrals.conditionals_by_difference(rows, entries, integrate)
     joint, joint_error = integrate(rows_of(X))
     alone, alone_error = integrate(rows)
     assert_allclose(value, joint - alone)
@@ -129,9 +127,7 @@ def test_errors_of_differences_are_of_both_integrals(parameters, X):
 
 
 def test_posterior_average_is_that_of_a_dense_grid(parameters, arrays, X, rule):
-    average, _ = _integration.integrate_average(
-        lambda z: z, rows_of(X), rule, parameters
-    )
+    average, _ = integrals.integrate_average(lambda z: z, rows_of(X), rule, parameters)
     truth = bernoulli_posterior_average(lambda z: z, X, *arrays)
     assert_allclose(average, truth, atol=1e-6)
 
@@ -140,11 +136,9 @@ def test_numbers_do_not_depend_on_blocks_of_nodes(
     parameters, X, mask, rule, monkeypatch
 ):
     rows = rows_of(X, mask)
-    whole = _integration.integrate_conditionals(rows, rule, parameters)[0]
-    monkeypatch.setattr(_integration, "CACHE_ENTRIES", rows.X.numel() * 100)
-    assert_allclose(
-        _integration.integrate_conditionals(rows, rule, parameters)[0], whole
-    )
+    whole = integrals.integrate_conditionals(rows, rule, parameters)[0]
+    monkeypatch.setattr(integrals, "CACHE_ENTRIES", rows.X.numel() * 100)
+    assert_allclose(integrals.integrate_conditionals(rows, rule, parameters)[0], whole)
 
 
 def test_evidence_lower_bound_is_the_best_of_a_gaussian(parameters, arrays, X):

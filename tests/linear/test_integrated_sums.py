@@ -16,33 +16,18 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._factors.sums import SymmetricMatrices, likelihood_sums  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
-from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
-from sklearn_mpt._integration.prior_grid import (  # noqa: E402
+from sklearn_mpt._latent import likelihood_rows as integrated_training  # noqa: E402
+from sklearn_mpt._latent.grids import (  # noqa: E402
     prior_grid,
     resolves,
 )
-from sklearn_mpt._integration.quadrature import (  # noqa: E402
-    GaussHermite,
-    Nodes,
-    grids,
-    widened,
-)
-from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
-from sklearn_mpt._linear import integrated_training  # noqa: E402
-from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
-    RepresentativeValues,
-    RowContext,
-    bound_sums,
-    point_of,
-    row_node_sums,
-    shared_likelihood_sums,
-)
-from sklearn_mpt._linear.integrated_training import (  # noqa: E402
+from sklearn_mpt._latent.integrals import rows_of  # noqa: E402
+from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
     LikelihoodRows,
     ObjectiveParams,
     TrainingSizes,
 )
-from sklearn_mpt._linear.linear_map import (  # noqa: E402
+from sklearn_mpt._latent.linear_map import (  # noqa: E402
     LinearMap,
     evidence_lower_bound,
     laplace,
@@ -50,6 +35,21 @@ from sklearn_mpt._linear.linear_map import (  # noqa: E402
     spacing,
     variational_posterior,
 )
+from sklearn_mpt._latent.quadrature import (  # noqa: E402
+    GaussHermite,
+    Nodes,
+    grids,
+    widened,
+)
+from sklearn_mpt._latent.sums import (  # noqa: E402
+    RepresentativeValues,
+    RowContext,
+    bound_sums,
+    point_of,
+    row_node_sums,
+    shared_likelihood_sums,
+)
+from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
 
 N_FEATURES = 5
 BERNOULLI = Bernoulli()
@@ -257,7 +257,7 @@ def test_equal_rows_are_one_row_with_their_weight(point, X):
 @pytest.mark.parametrize("edge", [1e-3, -1.0], ids=["shared", "own"])
 def test_sums_do_not_depend_on_blocks(point, X, edge, monkeypatch):
     resolves_rows = partial(resolves, max_edge_weight=edge)
-    monkeypatch.setattr("sklearn_mpt._linear.integrated_sums.resolves", resolves_rows)
+    monkeypatch.setattr("sklearn_mpt._latent.sums.resolves", resolves_rows)
     objective = LikelihoodRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     (batch,) = objective.batches(np.random.default_rng(0))
     whole = objective.sums(point, batch)
@@ -269,7 +269,7 @@ def test_sums_do_not_depend_on_blocks(point, X, edge, monkeypatch):
 @pytest.mark.parametrize("edge", [1e-3, -1.0], ids=["shared", "own"])
 def test_likelihood_rows_are_a_dense_grid(arrays, point, X, edge, monkeypatch):
     resolves_rows = partial(resolves, max_edge_weight=edge)
-    monkeypatch.setattr("sklearn_mpt._linear.integrated_sums.resolves", resolves_rows)
+    monkeypatch.setattr("sklearn_mpt._latent.sums.resolves", resolves_rows)
     settings = training_of(objective="lml")
     objective = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     (batch,) = objective.batches(np.random.default_rng(0))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.quadrature import (
     logsumexp_and_softmax,
     normal_points,
     pool,

@@ -6,13 +6,13 @@ from scipy.stats import kstest, norm
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._integration.integrals import (  # noqa: E402
+from sklearn_mpt._latent.integrals import (  # noqa: E402
     importance,
     random_error,
     refine,
     rows_of,
 )
-from sklearn_mpt._integration.quadrature import (  # noqa: E402
+from sklearn_mpt._latent.quadrature import (  # noqa: E402
     ComponentMoments,
     GaussHermite,
     LogMeanExp,

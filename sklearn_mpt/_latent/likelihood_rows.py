@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._base.density import IntegratedDensity, Units
+from sklearn_mpt._base.density import Units
 from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._fitting.objective import AscentRules, Objective
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._fitting.weights import SampleWeights, distinct_rows
-from sklearn_mpt._integration.integrals import Accuracy, rows_of
-from sklearn_mpt._integration.prior_grid import (
+from sklearn_mpt._latent.density import IntegratedDensity
+from sklearn_mpt._latent.grids import (
     MAX_SPACING,
     PAIR_RADII,
     RADIUS,
@@ -28,16 +28,23 @@ from sklearn_mpt._integration.prior_grid import (
     count_nodes,
     prior_grid,
 )
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.integrals import Accuracy, rows_of
+from sklearn_mpt._latent.linear_map import (
+    LinearMap,
+    TrainingMap,
+    bound_grid,
+    spacing,
+)
+from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
+    ROW_GRID,
     TRAINING_POINTS,
     Nodes,
+    RowNodes,
     grids,
     mixtures,
 )
-from sklearn_mpt._integration.row_nodes import ROW_GRID, RowNodes
-from sklearn_mpt._likelihoods.base import common_values, shape_blocks
-from sklearn_mpt._linear.integrated_sums import (
+from sklearn_mpt._latent.sums import (
     NO_CONTEXT,
     RepresentativeValues,
     bound_sums,
@@ -45,12 +52,7 @@ from sklearn_mpt._linear.integrated_sums import (
     shared_likelihood_sums,
     varies_in_rows,
 )
-from sklearn_mpt._linear.linear_map import (
-    LinearMap,
-    TrainingMap,
-    bound_grid,
-    spacing,
-)
+from sklearn_mpt._likelihoods.base import common_values, shape_blocks
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 

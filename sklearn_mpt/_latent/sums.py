@@ -12,13 +12,13 @@ import torch
 
 from sklearn_mpt._base.density import Units
 from sklearn_mpt._fitting.natural_gradient import Curvature, Point, Sums
-from sklearn_mpt._integration.prior_grid import RADIUS, resolves
-from sklearn_mpt._integration.quadrature import logsumexp_and_softmax
-from sklearn_mpt._linear.linear_map import (
+from sklearn_mpt._latent.grids import RADIUS, resolves
+from sklearn_mpt._latent.linear_map import (
     evidence_lower_bound,
     location_points,
     variational_posterior,
 )
+from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
 MIN_LOG_PROB = -30.0  # of an entry at a shared node, so that 1 / p is finite

@@ -3,17 +3,17 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._integration.modes import gaussians_at_modes, posterior_precision
-from sklearn_mpt._integration.prior_grid import MAX_SPACING, spacings
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.grids import MAX_SPACING, spacings
+from sklearn_mpt._latent.modes import gaussians_at_modes, posterior_precision
+from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
+    ROW_GRID,
     Posterior,
     gaussian_around,
     grids,
     normal_nodes,
     widened,
 )
-from sklearn_mpt._integration.row_nodes import ROW_GRID
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._numbers import ROUNDING
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.quadrature import (
     ComponentMoments,
     Posterior,
     adapt,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._integration.quadrature import (
+from sklearn_mpt._latent.quadrature import (
     Nodes,
     log_mean_exp,
     mean_and_covariance,

@@ -1,1 +1,0 @@
-"""Integrals over latent variables, by rules that place nodes."""

@@ -1,0 +1,1 @@
+"""The engine of models of latent variables: nodes, likelihoods, information."""
