@@ -8,7 +8,7 @@ import torch
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._information.differences import central_differences
-from sklearn_mpt._items.answers import MISSING, Answers, log_joint
+from sklearn_mpt._latent.answers import MISSING, Answers, log_joint
 from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._matrices import identity
 

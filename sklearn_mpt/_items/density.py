@@ -8,7 +8,7 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 import torch
 
 from sklearn_mpt._base.density import LatentDensity, torch_modes
-from sklearn_mpt._items.answers import MISSING, Answers, log_joint
+from sklearn_mpt._latent.answers import MISSING, Answers, log_joint
 from sklearn_mpt._latent.grids import WIDE_RADIUS, PriorGrid
 from sklearn_mpt._latent.quadrature import mean_and_covariance, moments
 from sklearn_mpt._numbers import FLOAT_BYTES, TINY

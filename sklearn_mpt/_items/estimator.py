@@ -49,7 +49,6 @@ from sklearn_mpt._items.abilities import (
     posterior_moments,
     reliability,
 )
-from sklearn_mpt._items.answers import MAX_CATEGORIES, merged_answers
 from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.fixed_parameters import (
     FixedParameters,
@@ -97,6 +96,7 @@ from sklearn_mpt._items.model_fit import (
 from sklearn_mpt._items.objective import Priors
 from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._labels import aligned, labels_of
+from sklearn_mpt._latent.answers import MAX_CATEGORIES, merged_answers
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._messages import listed

@@ -21,6 +21,7 @@ import torch
 
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._items.solver import ItemSolver
+from sklearn_mpt._latent.answers import expectations
 from sklearn_mpt._latent.grids import (
     MAX_SPACING,
     RADIUS,
@@ -31,7 +32,7 @@ from sklearn_mpt._latent.grids import (
     spacings,
 )
 from sklearn_mpt._latent.integrals import MAX_GRID_NODES
-from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
+from sklearn_mpt._latent.likelihood_rows import SPACINGS
 from sklearn_mpt._numbers import KEPT_ENTRIES, TINY
 
 
@@ -99,41 +100,6 @@ class ParameterLayout(NamedTuple):
         return np.concatenate(
             [mean[self.free_mean], 0.5 * np.log(variance[self.free_variance])]
         )
-
-
-class ExpectedCounts(NamedTuple):
-    """Log-likelihood of rows, and expected numbers at nodes.
-
-    counts : expected numbers of answers, (d, c, s). groups : of rows, (g, s).
-    """
-
-    value: float
-    counts: torch.Tensor
-    groups: torch.Tensor
-
-
-def expectations(answers, table, log_weight):
-    """Compute the E-step of EM."""
-    n_nodes = table.shape[2]
-    sums = table.new_zeros(answers.columns, n_nodes)
-    groups = table.new_zeros(log_weight.shape)
-    differences, base = answers.coefficients(table)
-    value = 0.0
-    for rows in answers.blocks(n_nodes):
-        indicators, group = answers.indicators(rows), answers.group[rows]
-        start = (
-            (base + log_weight)[group] if len(log_weight) > 1 else base + log_weight[0]
-        )
-        total, r = logsumexp_and_softmax(torch.addmm(start, indicators, differences))
-        weight = answers.weight[rows]
-        value += float(weight @ total)
-        r *= weight[:, None]
-        sums.addmm_(indicators.T, r)
-        if len(log_weight) > 1:
-            groups.index_add_(0, group, r)
-        else:
-            groups[0] += r.sum(0)
-    return ExpectedCounts(value, answers.counts(sums, groups.sum(0)), groups)
 
 
 def prior_terms(priors, block, point):
@@ -367,9 +333,8 @@ def _of_logits(block, curve, n_ones, n_rows, z):
 
 
 # Spacing over the standard deviation of the narrowest posterior, by the number of
-# dimensions. The relative errors are 2e-7, 2e-5 and 9e-4 in training, where nodes in
-# more dimensions cost more, and at most 2e-6 in scores.
-TRAINING = {1: 1.1, 2: 1.3, 3: 1.6}
+# dimensions, in training and in scores, whose relative errors are at most 2e-6.
+TRAINING = SPACINGS
 SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
 # Nodes in each dimension that are taken even if their table does not fit the memory
 # that is otherwise used: their spacing is 0.13 and 0.42 standard deviations of z.

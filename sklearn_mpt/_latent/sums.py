@@ -63,6 +63,26 @@ def varies_in_rows(X, is_all):
     return (low < high).double()
 
 
+def sums_of_counts(expected, total, nodes, point, likelihood, values):
+    """Return sums of the log marginal likelihoods of rows of codes, at shared nodes.
+
+    expected : ExpectedCounts. total : of the weights of rows. nodes : (s, k). values :
+    codes of each feature, (c, d).
+    """
+    nodes = append_one(nodes)
+    location = (nodes @ point.coefs.T)[None]
+    known, X = expected.counts.permute(1, 2, 0), values[:, None]
+    derivative, information = likelihood.derivatives(X, location)
+    on_locations = likelihood.to_locations(known)
+    gradient = (on_locations * derivative).sum(0).T @ nodes
+    full = _outer_sums((on_locations * information).sum(0), nodes)
+    shape = len(values), -1, -1
+    at = location.expand(shape), known, known, nodes.expand(shape)
+    shape_params = _shape_sums(likelihood, X, *at)
+    value, weight = (gradient.new_tensor([part]) for part in (expected.value, total))
+    return sums_of(value / weight, weight, gradient, full, shape_params)
+
+
 class RepresentativeValues(NamedTuple):
     """A few values of each feature that stand for its entries, in the information."""
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE, lml_samples
-from sklearn_mpt._items.answers import merged_answers
+from sklearn_mpt._latent.answers import merged_answers
 from sklearn_mpt._latent.quadrature import normal_points
 
 K = 4

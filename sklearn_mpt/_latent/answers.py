@@ -1,4 +1,4 @@
-"""Rows of answers as codes, and their products with tables over nodes.
+"""Rows of codes, such as answers, and their products with tables over nodes.
 
 The log-probability of a row at a node is the sum of ``log_prob[j, answer]`` over items
 j. With the first category as the base, the sums for all rows and nodes are the product
@@ -6,11 +6,13 @@ of a matrix of indicators and a matrix over nodes.
 """
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from sklearn_mpt._fitting.weights import distinct_rows
+from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
 from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES, chunk_slices
 
 MISSING = -1
@@ -127,6 +129,41 @@ def log_joint(answers, rows, table, log_weight):
     more, base = answers.coefficients(table)
     start = (base + log_weight)[answers.group[rows]]
     return torch.addmm(start, answers.indicators(rows), more)
+
+
+class ExpectedCounts(NamedTuple):
+    """Log-likelihood of rows, and expected numbers at nodes.
+
+    counts : expected numbers of answers, (d, c, s). groups : of rows, (g, s).
+    """
+
+    value: float
+    counts: torch.Tensor
+    groups: torch.Tensor
+
+
+def expectations(answers, table, log_weight):
+    """Compute the E-step of EM."""
+    n_nodes = table.shape[2]
+    sums = table.new_zeros(answers.columns, n_nodes)
+    groups = table.new_zeros(log_weight.shape)
+    differences, base = answers.coefficients(table)
+    value = 0.0
+    for rows in answers.blocks(n_nodes):
+        indicators, group = answers.indicators(rows), answers.group[rows]
+        start = (
+            (base + log_weight)[group] if len(log_weight) > 1 else base + log_weight[0]
+        )
+        total, r = logsumexp_and_softmax(torch.addmm(start, indicators, differences))
+        weight = answers.weight[rows]
+        value += float(weight @ total)
+        r *= weight[:, None]
+        sums.addmm_(indicators.T, r)
+        if len(log_weight) > 1:
+            groups.index_add_(0, group, r)
+        else:
+            groups[0] += r.sum(0)
+    return ExpectedCounts(value, answers.counts(sums, groups.sum(0)), groups)
 
 
 def merged_answers(X, n_categories, weight=None, group=None, device="cpu"):
