@@ -317,10 +317,7 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         return fitted | {"_net": arrays_of(self._net_start(fitted, rows, weight, rng))}
 
     def _net_start(self, fitted, X, weight, rng):
-        """Return the net from which training starts.
-
-        X : rows whose numbers are standardised.
-        """
+        """Return the net from which training starts."""
         module = self._empty_module(fitted)
         intercept = module.start(X, weight, rng)
         if self.net is None:

@@ -32,17 +32,7 @@ from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 
 class ColumnConditional(ABC):
-    """The distribution of a column given others.
-
-    Parameters
-    ----------
-    predictors : list of estimators
-        Those of the column; empty if it has one value.
-    learned : dict
-        What else `learn` functions of `training` return.
-    marginal_weight : float
-        Weight of the distribution that does not depend on the other columns.
-    """
+    """The distribution of a column given others."""
 
     n_outputs = 1  # how many numbers `predict` returns
 

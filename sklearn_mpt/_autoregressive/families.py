@@ -43,10 +43,7 @@ class ResidualFamily(ABC):
 
     @abstractmethod
     def location_and_dispersion(self, mean, variance):
-        """Return the parameters of the likelihood with these means and variances.
-
-        The dispersion is 1 if the likelihood has none.
-        """
+        """Return the parameters of the likelihood with these means and variances."""
 
     def log_prob(self, x, mean, variance):
         """Return log-densities or log-probabilities of x."""
@@ -130,10 +127,7 @@ WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
 
 
 class WideComponent(NamedTuple):
-    """A component of a distribution that does not depend on other columns.
-
-    weight : in (0, 1). mean, variance : of the target.
-    """
+    """A component of a distribution that does not depend on other columns."""
 
     family: ResidualFamily
     weight: float

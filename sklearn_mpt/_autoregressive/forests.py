@@ -62,10 +62,7 @@ class HeldOutCategories(NamedTuple):
 
 
 def mixture_moments(mean, variance, counts):
-    """Return the mean and the variance of mixtures over trees; (n,) each.
-
-    mean, variance : of leaves, (n, n_trees). counts : weights of trees, of that shape.
-    """
+    """Return the mean and the variance of mixtures over trees; (n,) each."""
     center = np.average(mean, axis=1, weights=counts)
     spread = variance + (mean - center[:, None]) ** 2
     return center, np.average(spread, axis=1, weights=counts)
@@ -89,10 +86,7 @@ def values_log_prob(family, x, near, min_variance):
 
 
 def interpolated(ends, visible):
-    """Return what is linear in the fraction of visible columns; (n, ...).
-
-    ends : with nothing and with all visible, (2, ...).
-    """
+    """Return what is linear in the fraction of visible columns; (n, ...)."""
     visible = visible.reshape(-1, *[1] * (ends.ndim - 1))
     return (1 - visible) * ends[0] + visible * ends[1]
 
@@ -121,10 +115,7 @@ def fitted_scale(family, held_out, limits, wide):
 
 
 def fitted_values_weight(family, held_out, scale, limits, wide):
-    """Return the weight of the numbers in leaves, with nothing and all visible; (2,).
-
-    limits : least mean and variance.
-    """
+    """Return the weight of numbers in leaves, with nothing and all visible; (2,)."""
     x, visible = held_out.x, held_out.visible
     variance = np.maximum(held_out.variance * interpolated(scale, visible), limits[1])
     log_prob = family.log_prob(x, np.maximum(held_out.mean, limits[0]), variance)
@@ -135,10 +126,7 @@ def fitted_values_weight(family, held_out, scale, limits, wide):
 
 
 def fitted_marginal_weight(held_out, marginal, least):
-    """Return the weight of the frequencies of all rows, (2,), as of numbers in leaves.
-
-    marginal : these frequencies, (n_categories,). least : their weight beside that.
-    """
+    """Return the weight of the frequencies of all rows, at the same two ends; (2,)."""
     prob = held_out.prob[np.arange(len(held_out.code)), held_out.code]
     of_all = marginal[held_out.code]
     prob = (1 - least) * np.stack([prob, of_all]) + least * of_all
@@ -147,12 +135,7 @@ def fitted_marginal_weight(held_out, marginal, least):
 
 
 class LeafMoments:
-    """Means and variances of the rows in the leaves of a forest.
-
-    Parameters
-    ----------
-    forest : RandomForestRegressor or ExtraTreesRegressor
-    """
+    """Means and variances of the rows in the leaves of a forest."""
 
     def __init__(self, forest):
         trees = [tree.tree_ for tree in forest.estimators_]
@@ -196,11 +179,7 @@ class LeafValues:
 
     @classmethod
     def from_rows(cls, leaves, counts, y):
-        """Collect the numbers of rows.
-
-        leaves : of each row and tree, (n, n_trees). counts : how often a tree has each
-        row, n_trees arrays (n,). y : (n,).
-        """
+        """Collect the numbers of rows."""
         values, code = np.unique(y, return_inverse=True)
         width = len(values) + 1
         pairs = []
@@ -226,10 +205,7 @@ class LeafValues:
         return np.searchsorted(self.key, leaves * width + code)
 
     def fraction(self, leaves, low, high):
-        """Return the fractions of numbers in [low, high); (n, n_trees).
-
-        low, high : (n,).
-        """
+        """Return the fractions of numbers in [low, high); (n, n_trees)."""
         first, last = (
             self._first_pairs(leaves, np.searchsorted(self.values, bound)[:, None])
             for bound in (low, high)
@@ -267,13 +243,7 @@ def draws_of_trees(forest, weight):
 
 
 def _out_of_bag(copies, counts, index):
-    """Return the copies whose rows some trees have not seen, and these trees.
-
-    copies : to which the trees are fitted. counts : what each of them counts in each
-    tree, n_trees arrays. index : the copies among which these are looked for.
-
-    Returns an index of m copies, and bool (m, n_trees).
-    """
+    """Return the copies whose rows some trees have not seen, and these trees."""
     n_rows = copies.rows.max() + 1
     is_seen = [np.bincount(copies.rows, count > 0, n_rows) > 0 for count in counts]
     is_unseen = ~np.column_stack(is_seen)[copies.rows[index]]
@@ -293,12 +263,7 @@ def _weight_of(rows, weight):
 
 
 class ForestRows(NamedTuple):
-    """Copies of rows to which forests are fitted.
-
-    copies : MaskedCopies. x : numbers of the rows, (n,). weight : (n,) or None.
-    family : ResidualFamily. min_variance : that of rounding. has_values : whether the
-    numbers in leaves are one of the shapes.
-    """
+    """Copies of rows to which forests are fitted."""
 
     copies: MaskedCopies
     x: np.ndarray
@@ -308,12 +273,7 @@ class ForestRows(NamedTuple):
     has_values: bool
 
     def leaf_values(self, forest, index):
-        """Return the numbers in the leaves of a forest, and counts of copies.
-
-        index : the copies to which the forest is fitted. counts : what each of these
-        copies counts in each tree, n_trees arrays. The numbers are None if they are no
-        shape.
-        """
+        """Return the numbers in the leaves of a forest, and counts of copies."""
         rows = self.copies.rows[index]
         counts = list(draws_of_trees(forest, _weight_of(rows, self.weight)))
         if not self.has_values:
@@ -328,10 +288,7 @@ class ForestRows(NamedTuple):
         return self.predicted(forest, values, *out_of_bag)
 
     def predicted(self, forest, values, index, counts=None):
-        """Predict copies by all trees of a forest, or by those that count.
-
-        counts : bool (n, n_trees), at least one for each copy.
-        """
+        """Predict copies by all trees of a forest, or by those that count."""
         copies, moments = self.copies.at(index), LeafMoments(forest)
         x = self.x[copies.rows]
         leaves = moments.leaves(copies.inputs.given_to(forest))
@@ -349,11 +306,7 @@ class ForestRows(NamedTuple):
 
 
 class CategoryRows(NamedTuple):
-    """Copies of rows to which forests of a column of categories are fitted.
-
-    copies : MaskedCopies. code : of the rows, (n,). n_categories : int. weight : (n,)
-    or None.
-    """
+    """Copies of rows to which forests of a column of categories are fitted."""
 
     copies: MaskedCopies
     code: np.ndarray
@@ -367,10 +320,7 @@ class CategoryRows(NamedTuple):
         return self.predicted(forest, *_out_of_bag(self.copies, counts, index))
 
     def predicted(self, forest, index, counts=None):
-        """Predict copies by all trees of a forest, or by those that count.
-
-        counts : bool (n, n_trees), at least one for each copy.
-        """
+        """Predict copies by all trees of a forest, or by those that count."""
         copies = self.copies.at(index)
         Z = copies.inputs.given_to(forest)
         if counts is None:

@@ -15,13 +15,6 @@ class PredictorCoding:
 
     A number is itself, levels are -1 to 1, amounts logarithms, and categories
     indicators.
-
-    Parameters
-    ----------
-    columns : Columns
-        Likelihood of all columns.
-    read : int ndarray
-        The columns that are read.
     """
 
     def __init__(self, columns, read):
@@ -43,15 +36,7 @@ class PredictorCoding:
 
 
 class PredictorInputs:
-    """The columns of rows that predictors read, as far as they are visible.
-
-    Parameters
-    ----------
-    coding : PredictorCoding
-    rows : ndarray of shape (n, k)
-        Any number where not visible.
-    visible : bool ndarray of shape (n, k)
-    """
+    """The columns of rows that predictors read, as far as they are visible."""
 
     def __init__(self, coding, rows, visible):
         self.coding, self.rows, self.visible = coding, rows, visible
@@ -103,10 +88,7 @@ class PredictorInputs:
 
 
 class MaskedCopies(NamedTuple):
-    """Copies of rows.
-
-    rows : index of the row of each copy, (m,). inputs : those of predictors.
-    """
+    """Copies of rows."""
 
     rows: np.ndarray
     inputs: PredictorInputs

@@ -28,14 +28,6 @@ class ResidualNet(torch.nn.Module):
 
     where P is the identity between blocks of the same width, and otherwise a learned
     linear map. The last linear layer maps the normalised hidden values to the outputs.
-
-    Parameters
-    ----------
-    n_inputs, n_outputs : int
-    widths : sequence of int
-        Widths of the blocks; empty for a linear map.
-    dropout : float
-        Fraction of the hidden values of a block that a step of training sets to 0.
     """
 
     def __init__(self, n_inputs, n_outputs, widths, dropout=0.0):
@@ -59,10 +51,7 @@ class ResidualNet(torch.nn.Module):
 
     @torch.no_grad()
     def initialise(self, rng, intercept):
-        """Draw all weights so that the first outputs are the same for all rows.
-
-        rng : numpy.random.Generator. intercept : ndarray of shape (n_outputs,)
-        """
+        """Draw all weights so that the first outputs are the same for all rows."""
         for name, parameter in self.named_parameters():
             if name == "last.bias":
                 value = np.asarray(intercept)
@@ -79,17 +68,11 @@ class ResidualNet(torch.nn.Module):
         return self
 
     def forward(self, inputs, generator=None):
-        """Return the outputs; with a generator some hidden values are dropped.
-
-        inputs : Tensor of shape (n, n_inputs)
-        """
+        """Return the outputs; with a generator some hidden values are dropped."""
         return self.last(self.last_hidden(inputs, generator))
 
     def outputs_from(self, inputs, start, n_outputs):
-        """Return some neighbouring outputs of each row; (n, n_outputs).
-
-        start : int (n,), the first of them, in increasing order.
-        """
+        """Return some neighbouring outputs of each row; (n, n_outputs)."""
         weight, bias = self.last.weight, self.last.bias
         starts, counts = start.unique_consecutive(return_counts=True)
         parts = self.last_hidden(inputs).split(counts.tolist())

@@ -27,12 +27,7 @@ MAX_LOG_OUTPUT = 12.0
 
 
 class ColumnHead(torch.nn.Module, ABC):
-    """The conditional distribution of columns of one kind.
-
-    Tensors X have shape (n, d), parameters (n, d * width), for the d columns. `moments`
-    are means and standard deviations, (n, d) each, that a linear model predicts for
-    columns of numbers; other kinds do not use them.
-    """
+    """The conditional distribution of columns of one kind."""
 
     n_inputs: int  # inputs of the net for a column
     width: int  # parameters of a column
@@ -53,19 +48,12 @@ class ColumnHead(torch.nn.Module, ABC):
         return np.zeros(size), np.ones(size)
 
     def hide(self, inputs, visible, moments):
-        """Return the inputs of the net, 0 for hidden entries; (n, d * n_inputs).
-
-        visible : bool (n, d).
-        """
+        """Return the inputs of the net, 0 for hidden entries; (n, d * n_inputs)."""
         return inputs * visible.repeat_interleave(self.n_inputs, 1)
 
     @abstractmethod
     def start(self, X, weight, linear, rng) -> np.ndarray:
-        """Return the parameters from which training starts; (d * width,).
-
-        X : standardised rows, NaN where missing. weight : (n,). linear :
-        `NumberMoments` of the columns of numbers. rng : source of masks.
-        """
+        """Return the parameters from which training starts; (d * width,)."""
 
     @abstractmethod
     def log_prob(self, X, parameters, moments):
@@ -88,15 +76,6 @@ class LikelihoodHead(ColumnHead):
     """Columns of a kind of the package.
 
     Outputs of the net are the locations of a column, then its shape parameters.
-
-    Parameters
-    ----------
-    kind : str or Likelihood
-        A key of LIKELIHOODS, or a likelihood of a user.
-    n_categories : int
-        Number of categories of a column; 1 if it has none.
-    n_features : int
-        Number of columns.
     """
 
     def __init__(self, kind, n_categories, n_features):
@@ -168,11 +147,6 @@ class MixtureHead(ColumnHead):
     .. math:: p(x) = \sum_k w_k N(x; m + s \mu_k, s^2 \sigma_k^2 + f^2),
 
     where f is the least width.
-
-    Parameters
-    ----------
-    n_mixtures : int
-        Number of components.
     """
 
     n_inputs = 1
@@ -191,10 +165,7 @@ class MixtureHead(ColumnHead):
         return torch.where(visible, inputs, moments[0])
 
     def start(self, X, weight, linear, rng, n_residuals=1000):
-        """Fit mixtures to residuals of the linear model.
-
-        n_residuals : number of rows, with a mask each.
-        """
+        """Fit mixtures to residuals of the linear model."""
         sample = np.resize(rng.permutation(len(X)), n_residuals)
         residuals, weight = residuals_of(linear, X[sample], rng), weight[sample]
         starts = []

@@ -5,16 +5,7 @@ from sklearn_mpt._numbers import FLOAT_BYTES
 
 
 class MaskedDensity(OrderMixture):
-    """The mixture of the orders of a net, and its conditionals.
-
-    Parameters
-    ----------
-    module : MaskedModule
-        In double precision.
-    units : Units
-    orders : int Tensor of shape (n_orders, d)
-        Orders of the columns.
-    """
+    """The mixture of the orders of a net, and its conditionals."""
 
     def __init__(self, module, units, orders):
         super().__init__(units, orders)

@@ -12,22 +12,7 @@ NUMBERS = "gaussian"
 
 
 class MaskedModule(torch.nn.Module):
-    """Conditionals of every column of rows, given their visible entries.
-
-    Parameters
-    ----------
-    kinds : sequence of str
-        Kind of each column.
-    n_categories : sequence of int
-        Number of categories of each column; 1 for those of another kind.
-    n_mixtures : int
-        Number of Gaussians for a column of numbers.
-    linear : tuple of ndarray
-        Parameters of `NumberMoments` for the columns of numbers.
-    input_units : tuple of ndarray, default=None
-        Shift and scale of the inputs of the columns, as `units_of_inputs` returns them;
-        None is no change.
-    """
+    """Conditionals of every column of rows, given their visible entries."""
 
     def __init__(self, kinds, n_categories, n_mixtures, linear, input_units=None):
         super().__init__()
@@ -56,10 +41,7 @@ class MaskedModule(torch.nn.Module):
         self.at_floor = np.zeros(self.n_features)
 
     def _register_columns(self, columns_of):
-        """Store where the outputs of heads end, and those of each column begin.
-
-        columns_of : the columns of each head.
-        """
+        """Store where the outputs of heads end, and those of each column begin."""
         head_of, index_of, start_of = np.empty((3, self.n_features), dtype=np.int64)
         self._ends = [0]
         for i, (head, columns) in enumerate(zip(self.heads, columns_of, strict=True)):
@@ -95,10 +77,7 @@ class MaskedModule(torch.nn.Module):
         return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def start(self, X, weight, rng):
-        """Return the outputs from which training starts; ndarray (n_outputs,).
-
-        X : rows whose numbers are standardised. rng : source of masks of the numbers.
-        """
+        """Return the outputs from which training starts; ndarray (n_outputs,)."""
         parts = [
             head.start(X[:, columns.cpu().numpy()], weight, self.linear, rng)
             for head, columns, _ in self.groups()
@@ -137,38 +116,21 @@ class MaskedModule(torch.nn.Module):
         return torch.cat([*parts, visible.to(X.dtype)], 1)
 
     def read(self, X, visible):
-        """Return what is not trained: inputs of the net, and moments of the numbers.
-
-        X : standardised rows, (n, d); where not visible, values are not read.
-        visible : bool (n, d).
-        """
+        """Return what is not trained: inputs of the net, and moments of the numbers."""
         X = torch.where(visible, X, 0.0)
         moments = self.moments(X, visible)
         return self.inputs(X, visible, moments), moments
 
     def forward(self, X, visible):
-        """Return the conditionals of all columns given the visible entries.
-
-        X, visible : as `read` takes them.
-
-        Returns
-        -------
-        ConditionalDistributions
-        """
+        """Return the conditionals of all columns given the visible entries."""
         return self.conditionals(*self.read(X, visible))
 
     def conditionals(self, inputs, moments, generator=None):
-        """Return the conditionals given what `read` returns.
-
-        generator : source of dropout, in training.
-        """
+        """Return the conditionals given what `read` returns."""
         return ConditionalDistributions(self, self.net(inputs, generator), moments)
 
     def entries(self, X, visible, column):
-        """Return the conditionals of one column of each row, given the visible entries.
-
-        column : int (n,).
-        """
+        """Return the conditionals of one column of each row, given visible entries."""
         return EntryConditionals(self, *self.read(X, visible), column)
 
     def last_hidden(self, X, visible):
@@ -227,10 +189,7 @@ class ConditionalDistributions:
 
 
 class EntryConditionals:
-    """The conditional distributions of one column of each row of a batch.
-
-    The last layer of the net has only the outputs of these columns.
-    """
+    """The conditional distributions of one column of each row of a batch."""
 
     def __init__(self, module, inputs, moments, column):
         self.module, self.inputs, self.column = module, inputs, column

@@ -6,13 +6,7 @@ import numpy as np
 
 
 class NetRecipe(NamedTuple):
-    """Sizes of a net, its dropout, and the steps of its training.
-
-    widths : widths of the residual blocks.
-    dropout : fraction of hidden values that are set to 0 in a step.
-    batch_size : number of rows in a step.
-    learning_rate : step size of Adam.
-    """
+    """Sizes of a net, its dropout, and the steps of its training."""
 
     widths: tuple[int, ...]
     dropout: float

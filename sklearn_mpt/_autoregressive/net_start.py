@@ -16,10 +16,7 @@ from sklearn_mpt._numbers import TINY
 def count_factors(
     n_samples, n_features, *, rows_per_factor=40, max_factors=32, min_rows=10
 ):
-    """Return the number of factors for a number of rows; 0 for a single column.
-
-    It is 0 for fewer than `min_rows`, too, of which factors are mostly noise.
-    """
+    """Return the number of factors for a number of rows; 0 for a single column."""
     if n_features < 2 or n_samples < min_rows:
         return 0
     max_by_rows = max(1, n_samples // rows_per_factor)
@@ -40,13 +37,6 @@ class NumberMoments(torch.nn.Module):
 
     Columns are standardised. The model is not trained together with the net, and it
     computes in double precision.
-
-    Parameters
-    ----------
-    coefs : ndarray of shape (d, k + 1)
-        Loadings, then the mean. k may be 0.
-    log_noise : ndarray of shape (d,)
-        Logarithms of the noise variances.
     """
 
     def __init__(self, coefs, log_noise):
@@ -57,11 +47,7 @@ class NumberMoments(torch.nn.Module):
 
     @torch.no_grad()
     def forward(self, X, visible):
-        """Return mean and standard deviation of each entry given the visible ones.
-
-        X : standardised rows, with any finite number at entries that are not visible.
-        visible : bool (n, d).
-        """
+        """Return mean and standard deviation of each entry given the visible ones."""
         point = Point(self.coefs.double(), self.log_noise.double())
         if point.coefs.shape[1] == 1:
             mean, std = point.coefs[:, 0], (0.5 * point.shape_params).exp()
@@ -78,14 +64,6 @@ def fit_linear(X, weight, n_factors, rng, max_rows=4000):
 
     Noise variances are at least 1 over the number of rows, as if one more row had a
     residual of one standard deviation: few rows make columns functions of each other.
-
-    max_rows : number of rows that it is fitted to, drawn at random if there are more.
-
-    Returns
-    -------
-    coefs : ndarray of shape (d, n_factors + 1)
-        Loadings, then the mean.
-    log_noise : ndarray of shape (d,)
     """
     if n_factors == 0:
         return np.zeros((X.shape[1], 1)), np.zeros(X.shape[1])
@@ -97,12 +75,7 @@ def fit_linear(X, weight, n_factors, rng, max_rows=4000):
 
 
 def residuals_of(linear, X, rng):
-    """Return standardised residuals of hidden numbers given visible ones; (n, d).
-
-    Entries are hidden at random, at a rate of its own for each row; NaN elsewhere.
-
-    linear : NumberMoments. X : standardised rows, NaN where missing.
-    """
+    """Return standardised residuals of hidden numbers given visible ones; (n, d)."""
     present = ~np.isnan(X)
     hidden = rng.random(X.shape) < rng.random((len(X), 1))
     visible = torch.from_numpy(present & ~hidden)
@@ -116,10 +89,6 @@ def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):
     Each component counts a tenth of a number more, of the variance of all, so that its
     width is not 0, and has a thousandth of the weight at least, so that the net can
     make it larger. min_width : smallest width of a component.
-
-    Returns
-    -------
-    log_weights, centres, log_widths : ndarray of shape (n_components,)
     """
     total = weight.sum()
     if total == 0:

@@ -15,9 +15,6 @@ def batches_of(module, rows, masks, size):
 
     The inputs of the net and the moments of the linear model, which are not trained,
     are computed for all rows at once: operations on single parts would take longer.
-
-    rows : TrainingRows. masks : bool (n, d), and weights, as `RowMasks` returns them.
-    size : of a part.
     """
     (hidden, weight), present = masks, ~rows.X.isnan()
     X, target = torch.where(present, rows.X, 0.0), hidden & present
@@ -27,11 +24,7 @@ def batches_of(module, rows, masks, size):
 
 
 def masked_losses(module, batch, generator=None, unseen=(), unseen_weight=0.0):
-    """Return minus the weighted sum of the hidden log-probabilities of rows; (n,).
-
-    unseen : levels that no row has, (r, d), NaN elsewhere. unseen_weight : what each
-    counts beside the entry of a row.
-    """
+    """Return minus the weighted sum of the hidden log-probabilities of rows; (n,)."""
     X, target, weight, inputs, *moments = batch
     conditionals = module.conditionals(inputs, moments or None, generator)
     log_prob = torch.where(target, conditionals.log_prob(X), 0.0)
@@ -43,10 +36,7 @@ def masked_losses(module, batch, generator=None, unseen=(), unseen_weight=0.0):
 
 
 class ValidationLosses:
-    """Losses of validation rows, with the same masks in all epochs.
-
-    n_pairs : approximate number of pairs of a row and a mask.
-    """
+    """Losses of validation rows, with the same masks in all epochs."""
 
     @torch.no_grad()
     def __init__(self, module, rows, sizes, generator, n_pairs=1024):
@@ -70,21 +60,7 @@ class ValidationLosses:
 
 
 class MaskedLoss(MinibatchLoss):
-    """Minus the masked scores of minibatches of rows.
-
-    Parameters
-    ----------
-    module : MaskedModule
-    rows : TrainingRows
-    sizes : RowMasks
-    generator : torch.Generator
-        Source of minibatches, masks and dropout, on the device of the rows.
-    batch_size : int
-    n_masks : int or None
-        Number of masks in a step; None is one for each row.
-    min_steps : int
-        As in `MinibatchLoss`.
-    """
+    """Minus the masked scores of minibatches of rows."""
 
     def __init__(
         self, module, rows, sizes, generator, batch_size, n_masks, min_steps=8
@@ -103,10 +79,7 @@ class MaskedLoss(MinibatchLoss):
         return self
 
     def batches(self):
-        """Yield the minibatches of one epoch, of equal size.
-
-        Rows left over come in other epochs.
-        """
+        """Yield the minibatches of one epoch, of equal size."""
         n_rows, device = len(self.rows.X), self.generator.device
         size = min(self.batch_size, n_rows)
         n_batches = n_rows // size

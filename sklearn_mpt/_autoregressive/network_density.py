@@ -11,26 +11,7 @@ from sklearn_mpt._numbers import FLOAT_BYTES
 
 
 class NetworkDensity(OrderMixture):
-    """The mixture of a few orders of the columns, and the conditionals of predictors.
-
-    Parameters
-    ----------
-    columns : Columns
-        Likelihood of the columns.
-    predictors : list of list of estimators
-        Those of each column.
-    learned : list of dict
-        What else was learned of each column.
-    read : list of int ndarray
-        The columns that the predictors of each column read.
-    marginal_weight : float
-        Weight of the distributions that do not depend on other columns.
-    units : Units
-    orders : int Tensor of shape (n_orders, d)
-        Orders of the columns.
-    names : sequence
-        Of the columns, for messages.
-    """
+    """The mixture of a few orders of columns, and the conditionals of predictors."""
 
     def __init__(
         self, columns, predictors, learned, read, marginal_weight, units, orders, names
@@ -51,11 +32,7 @@ class NetworkDensity(OrderMixture):
         return FLOAT_BYTES * self.n_values * len(self.orders)
 
     def _call(self, method, rows, visible, row, column, *args):
-        """Return what a method of the conditional of a column returns, as a tensor.
-
-        row : indices of the rows for which it is called, (n_entries,). args : of the
-        method, (n_entries, ...).
-        """
+        """Return what a method of the conditional of a column returns, as a tensor."""
         coding = self.codings[column]
         at = np.ix_(row.numpy(), coding.columns)
         of_read = (array.numpy()[at] for array in (rows, visible))
@@ -66,10 +43,7 @@ class NetworkDensity(OrderMixture):
         return torch.from_numpy(np.ascontiguousarray(result, dtype=np.float64))
 
     def _call_at(self, method, rows, visible, row, column, *args):
-        """Return what a method of conditionals returns for some entries; (n_entries,).
-
-        row, column : indices of the entries. args : of the method, (n, d, ...).
-        """
+        """Return what a method of conditionals returns for entries; (n_entries,)."""
         results = rows.new_empty(len(row))
         for j in column.unique().tolist():
             at = (column == j).nonzero()[:, 0]
@@ -119,10 +93,7 @@ class NetworkDensity(OrderMixture):
         return filled, average, log_prob
 
     def predict(self, X):
-        """Return the predictions of all columns from the others; (n, n_outputs).
-
-        The expectation of a number in its units, and probabilities of categories.
-        """
+        """Return the predictions of all columns from the others; (n, n_outputs)."""
         rows, present = self._read(X)
         every = torch.arange(len(rows), device=rows.device)
         outputs = [

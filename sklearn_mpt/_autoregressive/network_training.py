@@ -46,13 +46,7 @@ MIN_VALUES_WEIGHT = 0.01
 
 
 class NetworkSettings(NamedTuple):
-    """Settings of all columns.
-
-    classifier, regressor : unfitted estimators, or None for forests. n_masks : number
-    of copies of each row. max_rows : largest number of rows, or None. mask_rate,
-    marginal_weight, calibrate : as the parameters of the estimator. names : of the
-    columns.
-    """
+    """Settings of all columns."""
 
     classifier: Any
     regressor: Any
@@ -96,27 +90,7 @@ def visible_sets(present, n_features, n_masks, mask_rate, rng):
 
 
 def fit_column(rows, weight, column, read, columns, settings, seed):
-    """Fit the predictors of a column.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        Standardised, NaN where missing.
-    weight : ndarray of shape (n,) or None
-    column : int
-    read : int ndarray
-        The columns that predictors read.
-    columns : Columns
-        Likelihood of the columns.
-    settings : NetworkSettings
-    seed : SeedSequence
-
-    Returns
-    -------
-    predictors : list of estimators
-    learned : dict
-        What the conditional needs beside them.
-    """
+    """Fit the predictors of a column."""
     kind, rng = columns.kinds[column], np.random.default_rng(seed)
     has_target = ~np.isnan(rows[:, column])
     x = rows[has_target, column]
@@ -142,10 +116,7 @@ def fit_column(rows, weight, column, read, columns, settings, seed):
 
 
 class _ColumnFit(NamedTuple):
-    """Fits of the predictors of one column.
-
-    copies : MaskedCopies. weight : of the rows, or None. name : of the column.
-    """
+    """Fits of the predictors of one column."""
 
     copies: MaskedCopies
     weight: np.ndarray | None
@@ -246,13 +217,7 @@ class _ColumnFit(NamedTuple):
         return {"scale": scale, "values": values.arrays(), "values_weight": weight}
 
     def _fitted(self, y, is_classifier, subset=slice(None)):
-        """Return a predictor fitted to (some) copies.
-
-        Raises
-        ------
-        ValueError
-            If the predictor fails; the message names it and the column.
-        """
+        """Return a predictor fitted to (some) copies."""
         n_rows = len(np.unique(self.copies.rows))
         predictor = self.settings.predictor(is_classifier, n_rows, self.rng)
         rows = self.copies.rows[subset]
@@ -263,10 +228,7 @@ class _ColumnFit(NamedTuple):
         return predictor
 
     def _residual_variance(self, y):
-        """Return variances of residuals of rows that are left out; (k + 1,).
-
-        By number of visible columns, 0 to all, and not increasing with it.
-        """
+        """Return variances of residuals of rows that are left out; (k + 1,)."""
         from sklearn.isotonic import IsotonicRegression  # its import takes long
 
         squares = np.empty(len(self.copies.rows))
@@ -282,10 +244,7 @@ class _ColumnFit(NamedTuple):
         return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1] + 1))
 
     def _folds(self, y, is_classifier, n_folds=3):
-        """Yield the copies of rows that are left out, and a predictor of the others.
-
-        n_folds : number of folds of rows, left out in turn.
-        """
+        """Yield the copies of rows that are left out, and a predictor of the others."""
         fold = self.rng.permutation(len(y)) % min(n_folds, len(y))
         copy_fold = fold[self.copies.rows]
         for k in range(fold.max() + 1):

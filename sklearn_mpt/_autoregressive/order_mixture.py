@@ -16,14 +16,7 @@ from sklearn_mpt._numbers import CHUNK_BYTES
 
 
 def draw_orders(n_orders, n_features, rng):
-    """Draw distinct orders of the columns, or all if there are no more.
-
-    Every second one is the reverse of the one before.
-
-    Returns
-    -------
-    orders : ndarray of int, of shape (n_orders or less, n_features)
-    """
+    """Draw distinct orders of the columns, or all if there are no more."""
     n_orders = min(n_orders, math.factorial(n_features))
     orders: dict[tuple[int, ...], None] = {}
     while len(orders) < n_orders:
@@ -37,12 +30,6 @@ class OrderMixture(Density):
 
     A subclass gives the conditionals of standardised rows. Arguments `rows` are (n, d),
     with any number where not visible; `visible` is bool (n, d).
-
-    Parameters
-    ----------
-    units : Units
-    orders : int Tensor of shape (n_orders, d)
-        Orders of the columns.
     """
 
     def __init__(self, units: Units, orders: torch.Tensor):
@@ -54,10 +41,7 @@ class OrderMixture(Density):
 
     @abstractmethod
     def log_prob_of_entries(self, rows, visible, column):
-        """Return log p(x_j | visible) of one entry of each row; (n,).
-
-        column : int (n,).
-        """
+        """Return log p(x_j | visible) of one entry of each row; (n,)."""
 
     @abstractmethod
     def mean(self, rows, visible):
@@ -67,10 +51,7 @@ class OrderMixture(Density):
 
     @abstractmethod
     def draw_entries(self, rows, visible, column, uniform):
-        """Draw one entry of each row given the visible ones; (n,).
-
-        column : int (n,). uniform : noise (n, d, 2).
-        """
+        """Draw one entry of each row given the visible ones; (n,)."""
 
     def _read(self, X):
         """Return standardised rows with 0 in gaps, and which entries are present."""
@@ -92,11 +73,7 @@ class OrderMixture(Density):
         return value, torch.zeros_like(value)
 
     def chain_log_prob(self, X, orders):
-        """Return log p(x_j | columns before j in the order); (n, n_orders, d).
-
-        orders : int, of shape (1 or n, n_orders, d). Columns are predicted together,
-        as many as fit into memory, for all rows and orders.
-        """
+        """Return log p(x_j | columns before j in the order); (n, n_orders, d)."""
         rows, present = self._read(X)
         terms = rows.new_zeros(len(rows), *orders.shape[1:])
         positions = orders.argsort(-1)

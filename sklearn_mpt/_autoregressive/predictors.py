@@ -140,13 +140,7 @@ def probabilities(classifier, Z, n_categories):
 
 
 def _checked(method, returned, shape):
-    """Return what a method of a predictor returned as numbers of a shape.
-
-    Raises
-    ------
-    ValueError
-        If it has another size, or some numbers are not finite.
-    """
+    """Return what a method of a predictor returned as numbers of a shape."""
     returned = np.asarray(returned, dtype=np.float64)
     if returned.size != np.prod(shape):
         raise ValueError(f"{method} returned shape {returned.shape}, expected {shape}")
@@ -161,10 +155,7 @@ def _checked(method, returned, shape):
 
 
 def mean_of_trees(forest, Z, counts, n_categories):
-    """Return the mean probabilities of the codes 0..C-1 by the trees that count.
-
-    counts : bool (n, n_trees), at least one for each row. There may be no rows.
-    """
+    """Return the mean probabilities of the codes 0..C-1 by the trees that count."""
     codes = forest.classes_.astype(int)
     total, prob = np.zeros((len(Z), len(codes))), np.zeros((len(Z), n_categories))
     Z = Z.astype(np.float32)  # as in predict_proba of forests
@@ -177,10 +168,7 @@ def mean_of_trees(forest, Z, counts, n_categories):
 
 @contextmanager
 def named(predictors, column, method):
-    """Name the predictors and the column in errors that the block raises.
-
-    NumPy handles floating-point errors as it does by default.
-    """
+    """Name the predictors and the column in errors that the block raises."""
     try:
         with np.errstate(all="warn", under="ignore"):
             yield

@@ -20,23 +20,7 @@ BLOCK_ENTRIES = 2**22  # of a matrix of correlations, for memory
 
 
 def most_related(rows, weight, columns, n_related, rng):
-    """Return the columns that tell most of each column, in the order of the table.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n, d)
-        NaN where missing.
-    weight : ndarray of shape (n,) or None
-    columns : Columns
-    n_related : int or None
-        Number of columns; None is all others.
-    rng : Generator
-        Draws the rows from which it is computed, if there are many.
-
-    Returns
-    -------
-    related : list of int ndarray
-    """
+    """Return the columns that tell most of each column, in the order of the table."""
     d = rows.shape[1]
     if n_related is None or n_related >= d - 1:
         return [np.delete(np.arange(d), j) for j in range(d)]
@@ -85,10 +69,7 @@ def _sums(terms, first):
 
 
 def _functions(x, weight, kind):
-    """Return functions of a column with mean 0 and variance 1, 0 in gaps; float32.
-
-    Without any, because the column has one value, there is one of zeros.
-    """
+    """Return functions of a column with mean 0 and variance 1, 0 in gaps; float32."""
     present = ~np.isnan(x)
     seen, weight = x[present], weight[present]
     functions = np.zeros((len(x), 0))

@@ -20,10 +20,7 @@ from sklearn_mpt._measure.contract import masked_score
 
 
 def row_sample_bound(module, X, noise):
-    """Return the importance-weighted bound by each row's own samples; (n,).
-
-    noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
-    """
+    """Return the importance-weighted bound by each row's own samples; (n,)."""
     observed, filled = ~torch.isnan(X), torch.nan_to_num(X)
     posterior = module.posterior(filled, observed)
     z = posterior.mean[:, None] + noise @ posterior.root
@@ -73,13 +70,7 @@ def _draw(module, X, observed, normal):
 
 
 class EncodeDecodeDensity(DeepDensity):
-    """A density whose conditionals are those of the chains.
-
-    The noise of the chains is the same for all rows.
-
-    n_chains : number of chains of a row. n_steps : number of steps of a chain, from one
-    z to the next, as in training.
-    """
+    """A density whose conditionals are those of the chains."""
 
     n_chains, n_steps = 64, 5
 

@@ -40,8 +40,6 @@ def points(power, n_dims, least=0):
 
     A row that needs many points may have its mass far from all modes: then, in few
     dimensions, as many come from the prior, or from heavy tails.
-
-    least : number that come from there at least, in few dimensions.
     """
     is_few = n_dims <= FEW_DIMS
     n_parts = n_modes(n_dims) + (1 if is_few else 2)
@@ -85,10 +83,7 @@ class DeepModule(torch.nn.Module):
         return self.encoder(*encoder_inputs(self.likelihood, X, observed))
 
     def propose(self, rows):
-        """Return Gaussians around modes, and the encoder's in many dimensions.
-
-        The last one is wide.
-        """
+        """Return Gaussians around modes, and the encoder's in many dimensions."""
         encoded = self.posterior(rows.X, rows.observed)
         modes = posteriors_around_modes(rows, encoded.mean, self)
         wide = modes[0].precision_root / wide_component_scale(self.n_dims)
@@ -115,11 +110,7 @@ class DeepDensity(IntegratedDensity):
 
 
 def module_of(fitted, likelihood, device, user_module=None):
-    """Return the fitted module, in double precision.
-
-    likelihood : of the kinds of features; its parameters are not used. user_module :
-    the parameter `decoder`.
-    """
+    """Return the fitted module, in double precision."""
     encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
     return DeepModule(
         _decoder(fitted, likelihood, device, user_module),

@@ -106,10 +106,7 @@ class UserDecoder(UserModuleWrapper):
 
 
 def initial_layers(sizes, rng):
-    """Draw the coefficients and intercepts of a net, uniform with variance 1/(3 n_in).
-
-    sizes : widths of the input, the hidden layers and the output.
-    """
+    """Draw coefficients and intercepts of a net, uniform with variance 1/(3 n_in)."""
     coefs, intercepts = [], []
     for n_in, n_out in pairwise(sizes):
         bound = 1 / np.sqrt(n_in)
@@ -123,8 +120,6 @@ def propagate(coefs, intercepts, activation, inputs, scale, rng):
 
     The input of each activation gets a given standard deviation, and is zero, where
     activations bend, at one of the rows of `inputs`.
-
-    scale : the standard deviation.
     """
     for coef, intercept in zip(coefs[:-1], intercepts[:-1], strict=True):
         coef *= scale / np.maximum((inputs @ coef).std(0), 1e-6)
@@ -161,11 +156,7 @@ class Encoder(torch.nn.Module):
         self.net = net
 
     def forward(self, inputs, observed):
-        """Return the posteriors of rows.
-
-        inputs : shape (n, l); any finite number where not observed.
-        observed : shape (n, l); bool, or 1.0 and 0.0.
-        """
+        """Return the posteriors of rows."""
         observed_float = observed.to(self.precision.dtype)
         inputs = torch.cat([inputs * observed_float, observed_float], 1)
         precision = sums_of_outer_products(observed_float, self.precision)

@@ -108,8 +108,6 @@ def complete_as_one_row(observed):
     """Return sets of features; of one that has all of each row, one row, (1, d).
 
     All are read back at once, because a GPU waits for each number.
-
-    observed : bool, (n_sets, n, d).
     """
     have_all = observed.flatten(1).all(1).tolist()
     pairs = zip(observed, have_all, strict=True)
@@ -117,10 +115,7 @@ def complete_as_one_row(observed):
 
 
 def _expected_log_prob(likelihood, X, log_weight, location):
-    """Log of the mean probability of each entry over shared locations; (n, d).
-
-    log_weight : logarithms of the weights of the locations, (n, m). location : (m, l).
-    """
+    """Log of the mean probability of each entry over shared locations; (n, d)."""
     if likelihood.values_of_each(X.shape[1]) is not None:
         prob = likelihood.expected_prob(X, log_weight.exp(), location)
         return prob.clamp(min=torch.finfo(prob.dtype).tiny).log()
@@ -162,9 +157,6 @@ class SharedSamples(NamedTuple):
         """Draw as many samples from the posteriors given each set of features.
 
         If there are more sets than samples for each row, only the first sets are used.
-
-        posterior : of shape[0] * shape[1] sets and rows. densities : its natural
-        parameters.
         """
         n_sets = min(shape[0], noise.shape[1])
         n_used = n_sets * shape[1]
@@ -186,10 +178,7 @@ class SharedSamples(NamedTuple):
         return cls(z, z_moments, log_prior - log_mixture)
 
     def bounds(self, module, locations, rows):
-        """Return bounds of rows, (n,), and the weights of the samples, (n, m).
-
-        locations : of the features, given the samples. rows : X and what is observed.
-        """
+        """Return bounds of rows, (n,), and the weights of the samples, (n, m)."""
         log_prob = module.likelihood.shared_log_prob(*rows, locations)
         return LogMeanExp.apply(self.log_weight + log_prob)
 
@@ -211,18 +200,7 @@ class SampleCounts(NamedTuple):
 
 
 class RowLoss(MinibatchLoss):
-    """Base of the losses: minibatches of rows, with noise for samples of z.
-
-    samples : SampleCounts. rng : numpy.random.Generator, source of minibatches, masks
-    and samples.
-
-    Attributes
-    ----------
-    unseen : Tensor of shape (r, d)
-        Levels that no row has, as `Likelihood.unseen` returns them.
-    unseen_weight : float
-        What each counts beside a row.
-    """
+    """Base of the losses: minibatches of rows, with noise for samples of z."""
 
     unseen_weight = 0.0
 
@@ -254,12 +232,7 @@ class RowLoss(MinibatchLoss):
 
 
 class MaskedLoss(RowLoss):
-    """Base of the losses that draw masks.
-
-    masks : tuple
-        Mask rate, and number of masks in a step, which rows get in turn; None is one
-        for each row.
-    """
+    """Base of the losses that draw masks."""
 
     def __init__(self, rows, batch_size, samples, rng, masks):
         super().__init__(rows, batch_size, samples, rng)
@@ -293,10 +266,7 @@ class DrawnMasksLoss(MaskedLoss):
 
 
 class BoundGainsLoss(MaskedLoss):
-    """Minus D times the masked score, by differences of shared bounds.
-
-    With a uniform rate, scores of all mask sizes at once: see `training_sets`.
-    """
+    """Minus D times the masked score, by differences of shared bounds."""
 
     def batches(self):
         for X, counts, *noise in super().batches():

@@ -25,10 +25,7 @@ class DeepRecipe(NamedTuple):
 
 
 def recipe_for(params, likelihood, n_rows, n_features):
-    """Return the recipe for rows of this kind.
-
-    params : parameters of `MPTDeepVAE`, as attributes.
-    """
+    """Return the recipe for rows of this kind."""
     is_image, objective = n_features >= IMAGE_FEATURES, params.objective
     has_many_numbers = is_image and likelihood.values_of_each(n_features) is None
     widths, batch_size = params.hidden_layer_sizes, params.batch_size

@@ -64,11 +64,7 @@ class WeightedRows(NamedTuple):
 
 
 def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
-    """Return the fitted attributes from which training starts.
-
-    recipe : with `widths` and `activation`. kind : StartKind. weight : the sample
-    weights, (n,); None is 1.
-    """
+    """Return the fitted attributes from which training starts."""
     units = unit_attributes(likelihood, X, weight)
     shift, scale = units["_shift"], units["_scale"]
     rows = WeightedRows.from_arrays((X - shift) / scale, weight)
@@ -94,11 +90,7 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
 
 
 def _decoder_start(sizes, location, activation, activation_scale, rng):
-    """Return a decoder, samples of z, and the values of its last hidden layer there.
-
-    Over z, the mean of its locations is the given one. The decoder is a list of
-    coefficients and a list of intercepts.
-    """
+    """Return a decoder, samples of z, and the values of its last hidden layer there."""
     coefs, intercepts = initial_layers(sizes, rng)
     z = rng.normal(size=(N_ROWS, sizes[0]))
     last = propagate(coefs, intercepts, activation, z, activation_scale, rng)

@@ -19,11 +19,7 @@ NOISE_STEP = 0.1
 
 
 class ValidationRows:
-    """Losses of validation rows, by samples that are the same in every epoch.
-
-    rows : TrainingRows. samples : SampleCounts. sets_noise : whether they set the noise
-    variances after every epoch, and not only once, after the last.
-    """
+    """Losses of validation rows, by samples that are the same in every epoch."""
 
     def __init__(self, rows, samples, seed, sets_noise=False, batch_size=BATCH_SIZE):
         self.rows, self.sets_noise = rows, sets_noise
@@ -47,10 +43,7 @@ class ValidationRows:
 
     @torch.no_grad()
     def losses(self, module, samples=None):
-        """Return the loss of each row; (n,).
-
-        samples : what `samples` returns, so that losses at several noises share it.
-        """
+        """Return the loss of each row; (n,)."""
         samples = self.samples(module) if samples is None else samples
         bounds = [  # of copies, as locations keep their product
             batch_samples.bounds(module, copy(locations), part)[0]

@@ -405,12 +405,7 @@ def check_kinds(kinds):
 
 
 def check_measures(measures_of, density_estimators):
-    """Raise an error if one model has a density of a column, another a probability.
-
-    measures_of : for each name, the measures of columns, or None if they are not known.
-    density_estimators : names of models that, if their measures are not known, probably
-    give densities; a warning says so if others give probabilities.
-    """
+    """Raise an error if one model has a density of a column, another a probability."""
     known = [(name, measures) for name, measures in measures_of.items() if measures]
     if unknown := [name for name in density_estimators if not measures_of[name]]:
         _warn_of_probabilities(sorted(unknown), known)

@@ -36,26 +36,10 @@ NOISE_FACTOR = 10
 
 
 def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:
-    r"""Check on a few rows that a model scores hidden entries without reading them.
+    """Check on a few rows that a model scores hidden entries without reading them.
 
     Models that know the measures of their columns are not checked, nor those with a
     method ``chain_log_prob``. Nothing is said if a call fails: the real calls follow.
-
-    is_compared : whether scores are compared with those of other models. If not, the
-    constant of a density may be left out.
-
-    Raises
-    ------
-    ValueError
-        If only visible entries are scored, if a log-probability depends on values of
-        other hidden features, or if the probabilities of a column of two values do not
-        add up to one.
-
-    Warns
-    -----
-    UserWarning
-        If a density integrates to more than one, as it does where
-        :math:`\log p(x_j \mid x_R)` is computed from the hidden value :math:`x_j`.
     """
     if hasattr(model, "chain_log_prob") or hasattr(model, "_measures_of_columns"):
         return
@@ -88,10 +72,7 @@ def _masks_to_try(n_features):
 
 
 def _check_binary(ask, rows, masks):
-    """Check that the probabilities of columns of two values add up to one.
-
-    Those of a function with noise need not.
-    """
+    """Check that the probabilities of columns of two values add up to one."""
     columns = discrete_columns(rows, [None] * rows.shape[1])
     binary = {j: column for j, column in columns.items() if column.is_binary}
     for mask in masks if binary else ():
@@ -132,14 +113,7 @@ def _check_side(rows, masks, log_prob):
 
 
 def check_reading(ask, rows, mask, log_prob, rng, limit=None):
-    """Check that hidden values do not change the log-probabilities of other features.
-
-    Half of the hidden features get the values of another row, then the other half.
-
-    ask : function from rows and a mask to log-probabilities, or None if there are none.
-    limit : smallest change that is refused, relative or in nats. None is the change
-    that rounding in single precision or the noise of repeated calls can make.
-    """
+    """Check that hidden values do not change log-probabilities of other features."""
     hidden = rng.permutation(np.flatnonzero(mask))
     for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
         kept = np.setdiff1d(hidden, changed)
@@ -178,9 +152,6 @@ def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
 
     Otherwise 0.0: also if the probabilities of the values of a discrete column add up
     to one or less, if X is not an array of numbers, and if a call fails.
-
-    rows : their column j has the values to integrate over. few : rows of which the
-    first gives the visible features.
     """
     if not isinstance(rows.values, np.ndarray) or rows.values.dtype.kind not in "biuf":
         return 0.0
@@ -212,11 +183,7 @@ def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
 
 
 def _range(low, high, is_discrete):
-    """Return bounds to integrate between, beyond the values that a column has.
-
-    Formulas of densities need not hold for numbers that cannot be: negative amounts, or
-    fractions above one.
-    """
+    """Return bounds to integrate between, beyond the values that a column has."""
     is_fraction = 0 <= low and high <= 1 and not is_discrete
     beyond = high - low
     start = max(low - beyond, 0.0) if low >= 0 else low - beyond
@@ -225,10 +192,7 @@ def _range(low, high, is_discrete):
 
 
 def _integral(density, low, high):
-    """Integrate on a grid that is halved where most of the integral is.
-
-    It ends as soon as the integral is below one, or no longer changes.
-    """
+    """Integrate on a grid that is halved where most of the integral is."""
     points = np.linspace(low, high, GRID_POINTS)
     values, total = density(points), np.inf
     for _ in range(MAX_HALVINGS):

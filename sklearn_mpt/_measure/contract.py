@@ -66,17 +66,6 @@ def masked_score(log_prob, mask):
 
     The sum is divided by the size of the mask, missing entries included. Then a missing
     feature contributes 0, and the scores of all sizes add up to log p(observed).
-
-    Parameters
-    ----------
-    log_prob : ndarray or Tensor of shape (n_samples, n_features)
-        Log-probabilities of hidden entries, 0 elsewhere.
-    mask : ndarray or Tensor of shape (n_features,) or (n_samples, n_features)
-        True where a feature is hidden.
-
-    Returns
-    -------
-    ndarray or Tensor of shape (n_samples,)
     """
     return log_prob.sum(-1) / mask.sum(-1)
 
@@ -264,10 +253,7 @@ def _gaps(rows, i):
 
 
 def measures_of_columns(model, n_features):
-    """Return the result of the model's `_measures_of_columns`.
-
-    Without it, return a None for each feature, or None if `n_features` is None.
-    """
+    """Return the result of the model's `_measures_of_columns`."""
     ask = getattr(model, "_measures_of_columns", None)
     if ask is not None:
         return ask()
@@ -316,11 +302,7 @@ def loop_over_masks(model, rows, masks):
 
 
 def chain_log_prob(conditional, rows, orders):
-    """Compute log p(x_j | features before j); (n_orders, n_samples, n_features).
-
-    orders : int array of shape (n_orders, n_features) or, for each row, (n_orders,
-    n_samples, n_features).
-    """
+    """Compute log p(x_j | features before j); (n_orders, n_samples, n_features)."""
     shape = len(orders), *rows.shape
     if conditional.chain_log_prob is not None:
         terms = as_array(conditional.chain_log_prob(rows.readonly_view(), orders))
@@ -401,11 +383,7 @@ def wants_row_orders(conditional, rows):
 
 
 def _commute(conditional, rows):
-    """Return whether two features have the same joint log-probability in both orders.
-
-    This is tested on up to four rows and three pairs of features: one pair given
-    nothing, one given half of the features, one given all others.
-    """
+    """Return whether pairs of features have the same log-probability in both orders."""
     rows = few_rows(Rows.from_table(rows))
     n_features = rows.shape[1]
     order = np.random.default_rng(1).permutation(n_features)

@@ -220,10 +220,7 @@ def _rectangular(rows):
 
 
 class OrderPair(NamedTuple):
-    """A random order and its reverse, either the same for all rows or for each row.
-
-    n_orders : 2, or 1 for the order alone.
-    """
+    """A random order and its reverse, either the same for all rows or for each row."""
 
     seed: np.random.SeedSequence
     per_row: bool

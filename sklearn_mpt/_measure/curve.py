@@ -18,20 +18,6 @@ class MaskNoise:
 
     Contrasts are linear in the scores: the contrasts of a difference of two curves are
     the differences of their contrasts.
-
-    Parameters
-    ----------
-    contrasts : ndarray of shape (n_sizes, n_contrasts)
-        The sum of squares of a row is an unbiased estimate of the variance of that
-        score. NaN where the variance is unknown: if one mask was drawn, or a score is
-        -inf.
-    degrees : ndarray of shape (n_sizes,)
-        Degrees of freedom of that estimate, if all strata vary alike.
-    draw : tuple
-        Identifies the masks. Curves with equal `draw` can be subtracted.
-    n_strata : int
-        Number of groups of rows with independent errors. Contrast k belongs to group
-        ``k % n_strata``.
     """
 
     contrasts: np.ndarray

@@ -218,10 +218,7 @@ def _scores_of_rows(measurement, index):
 
 
 def _average(measurement, index, scores):
-    """Average scores (n_masks, n_rows) over masks and rows.
-
-    Returns the mean, and contrasts of shape (n_sets * n_strata,), set by set.
-    """
+    """Average scores (n_masks, n_rows) over masks and rows."""
     counts, n_rows = np.array(_sets(measurement, index)), scores.shape[1]
     sums = np.add.reduceat(scores, np.cumsum(counts) - counts, axis=0)
     sets = sums / counts[:, None]

@@ -54,10 +54,7 @@ class MaskBlocks(NamedTuple):
 
 
 def read_blocks(mask_blocks, names):
-    """Return the parameter `mask_blocks` as `MaskBlocks`, or None; check it.
-
-    names : of the features, by which entries with labels are found.
-    """
+    """Return the parameter `mask_blocks` as `MaskBlocks`, or None; check it."""
     if mask_blocks is None:
         return None
     n_features = len(names)
@@ -136,12 +133,7 @@ def draw_distinct_per_row(size, n_masks, n_rows, n_features, rng):
 
 
 def draw_partitions(size, n_masks, n_rows, n_features, rng):
-    """Yield masks (n_rows, n_features) that hide each feature about equally often.
-
-    In each row, a random order of the features is cut into hidden sets of size `size`
-    (or into visible sets, if more than half is hidden). When the order is used up
-    another one is drawn.
-    """
+    """Yield masks (n_rows, n_features) that hide each feature about equally often."""
     n_cut = min(size, n_features - size)
     n_sets = n_features // n_cut
     for i in range(n_masks):

@@ -23,10 +23,7 @@ INTEGER_GRID_POINTS = 2001
 
 
 def discrete_columns(rows, measures):
-    """Return, for each discrete feature, rows that contain each of its values.
-
-    measures : the measures of the features; those with a density are left out.
-    """
+    """Return, for each discrete feature, rows that contain each of its values."""
     entries, columns = as_objects(rows.values), {}
     for j, measure in enumerate(measures):
         present = range(len(rows))
@@ -83,9 +80,6 @@ def check_sums(ask, rows, mask, discrete):
     All hidden ones change their values at the same time: the log-probability of a
     feature does not depend on the hidden values of others, as `check_reading` has
     checked.
-
-    ask : function from rows and a mask to log-probabilities, or None if there are none;
-    then nothing is checked.
     """
     hidden = [j for j in discrete if mask[j]]
     few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))

@@ -330,10 +330,7 @@ def _error_of_mixture(sums, n_all):
 def sums_along_orders(
     estimator, rows, n_orders, random_state, n_jobs, is_compared=False
 ):
-    """Return log-probabilities (n_orders, n_samples), and the number of all orders.
-
-    The latter is infinity if there are many.
-    """
+    """Return log-probabilities (n_orders, n_samples), and the number of all orders."""
     check_hidden_values(estimator, rows, is_compared)
     per_row = wants_row_orders(CheckedConditional(estimator), rows)
     draws, n_all = order_draws(
@@ -343,11 +340,7 @@ def sums_along_orders(
 
 
 def order_draws(estimator, n_features, n_orders, random_state, per_row):
-    """Return draws of distinct orders, at most of all, and the number of all orders.
-
-    The latter is infinity if there are many. per_row : whether rows have orders of
-    their own.
-    """
+    """Return draws of distinct orders, at most of all, and the number of all orders."""
     random_state = given_or_parameter(estimator, "random_state", random_state)
     seed, n_all = spawn_seeds(random_state, 1)[0], count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
@@ -363,10 +356,7 @@ def sums_along(estimator, rows, draws, n_jobs):
 
 
 class OrderDraw(NamedTuple):
-    """One random order of a seed, either the same for all rows or one for each row.
-
-    All draws have this method.
-    """
+    """One random order of a seed, either the same for all rows or one for each row."""
 
     seed: np.random.SeedSequence
     number: int
@@ -388,11 +378,7 @@ class GivenOrder(NamedTuple):
 
 
 def terms_along(conditional, rows, draws):
-    """Score rows along the orders of draws, a few draws and rows at a time.
-
-    Yields a slice of draws, the number of orders of each, a slice of rows, and the
-    terms of these orders and rows, (n_orders, n_rows, n_features).
-    """
+    """Score rows along the orders of draws, a few draws and rows at a time."""
     for block in chunk_slices(len(draws), math.prod(rows.shape), CHUNK_ENTRIES):
         drawn = [draw.draw(*rows.shape) for draw in draws[block]]
         orders, counts = np.concatenate(drawn), np.array([len(part) for part in drawn])

@@ -71,11 +71,7 @@ LOG_DERIVATIVES = {
 
 
 def resolve_model(model: object) -> object:
-    """Return the model that a search or a Pipeline has fitted, in the units of X.
-
-    Raises NotFittedError if an estimator says that it is not fitted, and TypeError for
-    a Pipeline of rows with other transforms than those of `LOG_DERIVATIVES`.
-    """
+    """Return the model that a search or a Pipeline has fitted, in the units of X."""
     if isinstance(model, FrozenEstimator):
         return resolve_model(model.estimator)
     if isinstance(model, BaseEstimator) and hasattr(model, "best_estimator_"):
@@ -149,19 +145,7 @@ def _of_transformed(name):
 
 
 class FittedPipeline:
-    """Base of fitted Pipelines as models of what their first step takes.
-
-    Parameters
-    ----------
-    pipeline : Pipeline
-
-    Attributes
-    ----------
-    transformers : list
-        Pairs of names and transformers, of the steps before the model.
-    model : object
-        The last step.
-    """
+    """Base of fitted Pipelines as models of what their first step takes."""
 
     def __init__(self, pipeline: Pipeline):
         self.pipeline = pipeline
@@ -221,10 +205,7 @@ class PipelineModel(FittedPipeline):
         return measures_of_columns(self.model, None)
 
     def _transform(self, X):
-        """Return the rows after all transforms, and the logarithms of derivatives.
-
-        The latter are an array of shape (n_samples, n_features), 0 where X is missing.
-        """
+        """Return the rows after all transforms, and the logarithms of derivatives."""
         log_derivative = np.zeros(np.shape(X))
         for _, transformer in self.transformers:
             numbers = as_numbers(X) if is_into_dataframe(X) else X

@@ -8,13 +8,7 @@ import numpy as np
 
 
 class Display:
-    """Base of displays, which keep the axes that they draw on.
-
-    Attributes
-    ----------
-    ax_ : matplotlib Axes or ndarray of Axes
-    figure_ : matplotlib Figure
-    """
+    """Base of displays, which keep the axes that they draw on."""
 
     ax_: Any
     figure_: Any

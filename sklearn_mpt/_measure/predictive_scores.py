@@ -10,11 +10,7 @@ from sklearn_mpt._measure.pipelines import check_pipeline, last_step, resolve_mo
 
 
 def predictive_score(estimator, y):
-    """Return the function that scores rows, or targets y, by a fitted estimator.
-
-    It takes the model, X and y, and returns log predictive probabilities of the rows,
-    or that of all rows together.
-    """
+    """Return the function that scores rows, or targets y, by a fitted estimator."""
     kind, is_joint = _kind(estimator), hasattr(estimator, "joint_log_prob")
     if y is None or kind == "density_estimator":
         is_joint = hasattr(last_step(estimator), "joint_log_prob")

@@ -26,17 +26,7 @@ from sklearn_mpt._frames import (
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows in the form that the model takes, and which entries are missing.
-
-    Parameters
-    ----------
-    values : ndarray or DataFrame of shape (n_samples, n_features)
-        The rows.
-    missing : ndarray of bool of shape (n_samples, n_features), or None
-        True where an entry is missing; None if none is.
-    index : ndarray of int of shape (n_samples,), or None
-        Which rows of the user's X these are, for messages; None if they are all.
-    """
+    """Rows in the form that the model takes, and which entries are missing."""
 
     values: object
     missing: np.ndarray | None
@@ -139,10 +129,7 @@ def as_numbers(X):
 
 
 def as_objects(X):
-    """Return a copy of the entries as an array, NaN where missing.
-
-    It is an array of objects if some column does not hold numbers.
-    """
+    """Return a copy of the entries as an array, NaN where missing."""
     if not is_into_dataframe(X):
         return np.array(X)
     if holds_numbers(X):
@@ -172,11 +159,7 @@ def digest_of(values):
 
 
 def with_entries(X, others, indices):
-    """Return a copy of X with some entries from other rows of the same columns.
-
-    indices : int array of the shape of X. Entry (i, j) is that of row ``indices[i, j]``
-    of `others`, or remains where the index is negative.
-    """
+    """Return a copy of X with some entries from other rows of the same columns."""
     if not is_into_dataframe(X):
         entries = np.take_along_axis(np.asarray(others), np.maximum(indices, 0), axis=0)
         return np.where(indices < 0, X, entries)

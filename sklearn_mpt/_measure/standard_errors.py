@@ -26,12 +26,7 @@ def contrast_scale(n_drawn, n_all=np.inf):
 
 
 def contrasts_of_mean(values, counts, n_all):
-    """Return the weighted mean of each column of `values`, and its contrasts.
-
-    values : means of independent sets of draws, (n_sets, n). counts : number of draws
-    in each set. n_all : number of draws that exist, if each set is one draw and no two
-    are equal; else infinity. Contrasts are NaN if the mean is -inf.
-    """
+    """Return the weighted mean of each column of `values`, and its contrasts."""
     weights = counts / counts.sum()
     mean = weights @ values
     scale = contrast_scale(len(values), n_all) * np.sqrt(len(values) * weights)
@@ -39,11 +34,7 @@ def contrasts_of_mean(values, counts, n_all):
 
 
 def std_error_of_mean(values, n_all=np.inf):
-    """Return the standard error of the mean of values along the first axis.
-
-    n_all : number of values that exist, if the values are distinct draws. NaN if the
-    mean is -inf, or for one value of several.
-    """
+    """Return the standard error of the mean of values along the first axis."""
     lengths = np.linalg.norm(_deviations(values, values.mean(axis=0)), axis=0)
     return contrast_scale(len(values), n_all) * lengths
 
@@ -60,19 +51,6 @@ def degrees_of_sum(variances, degrees):
     ``k * f * f / (f + 2)`` in place of ``k * f``. That is intended, as scores are
     seldom normal.
 
-    Parameters
-    ----------
-    variances : ndarray
-        Estimated variances.
-    degrees : ndarray
-        Degrees of freedom of each estimate, broadcast to the shape of `variances`.
-
-    Returns
-    -------
-    float
-        Between the smallest of `degrees` and their sum; infinity if all variances are
-        0.
-
     References
     ----------
     .. [1] F. E. Satterthwaite, "An approximate distribution of estimates of variance
@@ -83,20 +61,13 @@ def degrees_of_sum(variances, degrees):
 
 
 def student_quantile(confidence, degrees, name="confidence"):
-    """Return half the length of an interval of Student's t, in standard errors.
-
-    confidence : probability that the interval contains the value, in (0, 1); `name` is
-    that of the parameter, for messages.
-    """
+    """Return half the length of an interval of Student's t, in standard errors."""
     check_real(confidence, name, "neither", 1)
     return _student_ppf(0.5 + 0.5 * confidence, degrees)
 
 
 def student_factor(degrees):
-    """Return by how much to enlarge an estimated standard error.
-
-    Plus or minus 1.96 enlarged errors is then a 95% interval of Student's t.
-    """
+    """Return by how much to enlarge an estimated standard error."""
     return _student_ppf(UPPER_PROBABILITY, degrees) / ndtri(UPPER_PROBABILITY)
 
 

@@ -7,10 +7,7 @@ from sklearn_mpt._measure.rows import Rows
 
 
 def map_workers(function, rows, tasks, n_jobs):
-    """Return the results of ``function(rows, some_tasks)``, one for each worker.
-
-    Worker i of n gets every n-th task from the i-th on.
-    """
+    """Return the results of ``function(rows, some_tasks)``, one for each worker."""
     n_workers = max(1, min(len(tasks), effective_n_jobs(n_jobs)))
     # joblib sends a large array once, but only if it is an argument by itself.
     large = rows.values, rows.missing

@@ -43,11 +43,7 @@ class Full:
         return vectors[:, :, None] * vectors[:, None]
 
     def pool(self, scatter, fraction):
-        """Return the covariances of maximum likelihood of this form.
-
-        scatter : covariances of the rows in each component. fraction : of all rows, in
-        each component, (K,).
-        """
+        """Return the covariances of maximum likelihood of this form."""
         return 0.5 * (scatter + scatter.mT)
 
     def is_valid(self, covariances):
@@ -61,10 +57,7 @@ class Full:
         return root, root @ root.mT
 
     def least_variances(self, covariances):
-        """Return the least variance of each component in any direction, (K,).
-
-        Also the least one if all columns have variance 1, or 0.
-        """
+        """Return the least variance of each component in any direction, (K,)."""
         variances = covariances.diagonal(dim1=1, dim2=2)
         scale = torch.where(variances > TINY, variances, torch.inf).sqrt()
         relative = covariances / scale[:, :, None] / scale[:, None]
@@ -89,21 +82,13 @@ class Full:
         return 0
 
     def factors(self, covariances, reg_covar):
-        """Return loadings (K, g, q) and noise variances of given covariances.
-
-        They are empty unless the covariances consist of them.
-        """
+        """Return loadings (K, g, q) and noise variances of given covariances."""
         n_components, n_features = covariances.shape[:2]
         loadings = covariances.new_zeros(n_components, n_features, 0)
         return loadings, covariances.new_zeros(n_components, 0)
 
     def estimate(self, scatter, counts, loadings, noise, size, reg_covar):
-        """Return the covariances after an M-step, their loadings and noise variances.
-
-        scatter : covariances of the rows in each component. counts : rows in each
-        component, (K,). loadings, noise : those before the step. size : of the step; 1
-        is a full one. reg_covar : added to the variances in a full step.
-        """
+        """Return covariances after an M-step, their loadings and noise variances."""
         added = scatter.new_full(scatter.shape[:2], size * reg_covar)
         covariances = self.pool(scatter, counts / counts.sum())
         return covariances + self.with_variances(added), loadings, noise
@@ -231,9 +216,6 @@ FORMS = {
 
 
 def form_of(covariance_type, n_factors):
-    """Return the form of a `covariance_type`; `n_factors` matters if it is of factors.
-
-    covariance_type : a key of `FORMS`.
-    """
+    """Return the form of a `covariance_type`, a key of `FORMS`."""
     form = FORMS[covariance_type]
     return form(n_factors) if form is LowRank else form()

@@ -24,11 +24,7 @@ from sklearn_mpt._probabilities import drawn_codes
 
 
 class Components(NamedTuple):
-    """The parameters of a mixture of K components, as tensors.
-
-    g of the d columns are Gaussian, in the order of the table. The others have the
-    likelihood of the `MixtureLayout`, with l locations.
-    """
+    """The parameters of a mixture of K components, as tensors."""
 
     weights: torch.Tensor  # shape: (K,); they add up to 1
     means: torch.Tensor  # shape: (K, g)
@@ -60,11 +56,7 @@ class MixtureLayout(NamedTuple):
         return len(self.gaussian) + len(self.others)
 
     def expectations(self, locations):
-        """Return the probabilities and rates that locations (K, l) stand for, (K, l).
-
-        They are in the order of the locations; `Likelihood.mean` returns them kind by
-        kind.
-        """
+        """Return probabilities and rates that locations (K, l) stand for, (K, l)."""
         numbers = torch.arange(len(self.others), device=locations.device)
         order = self.likelihood.to_means(numbers).argsort(stable=True)
         return self.likelihood.mean(locations)[:, order]
@@ -132,10 +124,7 @@ class MixtureDensity(Density):
         return [(block, Patterns(columns[block])) for block in self.blocks(observed)]
 
     def given(self, X, observed, patterns=None):
-        """Condition every component on the observed entries of rows.
-
-        patterns : those of the observed Gaussian columns, if they are known.
-        """
+        """Condition every component on the observed entries of rows."""
         components, layout = self.components, self.layout
         columns = layout.gaussian
         gaussian = self._gaussians.condition(
@@ -157,10 +146,7 @@ class MixtureDensity(Density):
         return self._code_log_prob.gather(0, codes)
 
     def entry_log_prob(self, X, given):
-        """Return log p(entry | component, observed entries) of every entry, (n, K, d).
-
-        The result is meaningful where an entry is present but not among the observed.
-        """
+        """Return log p(entry | component, observed entries) of entries; (n, K, d)."""
         layout = self.layout
         numbers = torch.nan_to_num(X[:, layout.gaussian])
         gaussian = given.gaussian.entry_log_prob(numbers)
@@ -203,10 +189,7 @@ class MixtureDensity(Density):
         return filled
 
     def draw(self, X, rng):
-        """Draw a component for each row, then all its missing entries jointly.
-
-        A whole row is drawn from the component, and then moved to the present entries.
-        """
+        """Draw a component for each row, then all its missing entries jointly."""
         components, layout, present = self.components, self.layout, ~X.isnan()
         given = self.given(X, present)
         level = X.new_tensor(rng.random((len(X), 1)))

@@ -23,10 +23,7 @@ from sklearn_mpt._numbers import MIN_INFORMATION
 
 
 class SufficientStatistics(NamedTuple):
-    """Expected sufficient statistics, and the objective, added up over rows.
-
-    First and second moments of Gaussian columns are about the means of the components.
-    """
+    """Expected sufficient statistics, and the objective, added up over rows."""
 
     value: torch.Tensor  # sum over rows of the objective
     counts: torch.Tensor  # rows in each component, (K,)
@@ -40,10 +37,7 @@ class SufficientStatistics(NamedTuple):
 
 
 class MStepParams(NamedTuple):
-    """Settings of the M-step.
-
-    unseen : categories that no row has, as `Likelihood.unseen` returns them.
-    """
+    """Settings of the M-step."""
 
     reg_covar: float
     layout: object
@@ -79,20 +73,13 @@ def statistics_of_rows(
 
 
 def _entry_weights(density, X, row_weight):
-    """Return the weights of the entries that are not Gaussian, (n, K, d - g).
-
-    row_weight : weights of the rows in the components, (n, K).
-    """
+    """Return the weights of the entries that are not Gaussian, (n, K, d - g)."""
     is_present = ~X[:, density.layout.others].isnan()
     return row_weight[..., None] * is_present[:, None].to(X)
 
 
 def statistics_of_gradient(components, gradient, locations):
-    """Return the statistics that a gradient stands for, less those of the model.
-
-    gradient : in weights, means and covariances; sums over rows. locations : gradient
-    and information of the locations.
-    """
+    """Return the statistics that a gradient stands for, less those of the model."""
     of_weights, of_means, of_covariances = gradient
     weights, covariances = components.weights, components.covariances
     counts = weights * (of_weights - weights @ of_weights)
@@ -111,10 +98,7 @@ def _by_component(counts, covariances):
 
 
 def expected_derivatives(density, X, weight, prior):
-    """Return the gradient of the prior in the locations, and what rows may inform.
-
-    The information is that of the entries which the model expects.
-    """
+    """Return the gradient of the prior in the locations, and what rows may inform."""
     of_prior = (prior * weight)[:, None] + torch.zeros_like(density.components.weights)
     expected = of_prior + density.components.weights * weight[:, None]
     counts = _entry_weights(density, X, expected).sum(0)
@@ -124,13 +108,7 @@ def expected_derivatives(density, X, weight, prior):
 
 
 def location_derivatives(density, X, entry_weight, entry_counts):
-    """Return gradient and information in the locations of columns not Gaussian.
-
-    If values are codes, the weights of the entries of each code are added up first.
-
-    entry_weight : weights of the gradients of entries, (n, K, d - g). entry_counts :
-    number of entries of each column and component that inform, (K, d - g).
-    """
+    """Return gradient and information in the locations of columns not Gaussian."""
     layout, components = density.layout, density.components
     likelihood, values = layout.likelihood, torch.nan_to_num(X[:, layout.others])
     if density.codes is not None:
@@ -216,10 +194,7 @@ def gradient_of(components, statistics, n_rows, params):
 
 
 def with_unseen(derivatives, components, params):
-    """Add `UNSEEN_COUNT` observations of each category that no row has.
-
-    derivatives : gradient and information in the locations, (K, l) each.
-    """
+    """Add `UNSEEN_COUNT` observations of each category that no row has."""
     if not len(params.unseen):
         return derivatives
     likelihood, values = params.layout.likelihood, params.unseen[:, None]

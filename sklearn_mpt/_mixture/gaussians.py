@@ -40,10 +40,7 @@ class DenseGaussians:
         return 5 * self.means.shape[1] ** 2
 
     def condition(self, X, observed, patterns=None):
-        """Condition each component on the observed entries of rows.
-
-        X, observed : shape (n, g). patterns : those of `observed`, if they are known.
-        """
+        """Condition each component on the observed entries of rows."""
         patterns = Patterns(observed) if patterns is None else patterns
         deviation = torch.where(observed, X, 0.0) - self.means[:, None]
         deviation *= observed
@@ -66,15 +63,7 @@ class DenseGaussians:
 
 
 class DenseConditioned:
-    """Distributions of all columns in each component, given the observed entries.
-
-    Attributes
-    ----------
-    log_prob : Tensor of shape (n, K)
-        Log-density of the observed entries.
-    patterns : Patterns
-        Of the observed entries.
-    """
+    """Distributions of all columns in each component, given the observed entries."""
 
     def __init__(self, gaussians, log_prob, deviation, covariance, patterns):
         self.log_prob = log_prob
@@ -103,10 +92,7 @@ class DenseConditioned:
         return variance[:, patterns.pattern_index].transpose(0, 1)
 
     def moments(self, weight):
-        """Return first and second moments about the means, added up over rows.
-
-        weight : of the rows, (n, K). Returns shapes (K, g) and (K, g, g).
-        """
+        """Return first and second moments about the means, added up over rows."""
         weighted = weight.T[..., None] * self._deviation
         scatters = weighted.mT @ self._deviation
         if self._covariance is not None:
@@ -116,10 +102,7 @@ class DenseConditioned:
         return weighted.sum(1), scatters
 
     def entry_log_prob(self, X):
-        """Return log p(entry | observed entries) of rows X, (n, g), for each component.
-
-        It is meaningful where an entry is not among the observed; (n, K, g).
-        """
+        """Return log p(entry | observed entries) in each component; (n, K, g)."""
         error = X[:, None] - self._gaussians.means - self.deviation
         return normal_log_prob(error**2, self.variance)
 

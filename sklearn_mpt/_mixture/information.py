@@ -51,11 +51,7 @@ class MixtureParameters:
         return self.density(values).log_responsibility(X).exp()
 
     def covariance(self, X, weight, at_floor):
-        """Return the covariance of the estimates, (p, p); NaN if not determined.
-
-        at_floor : numbers of the components whose covariances are at a limit. They are
-        taken as known, and have no errors.
-        """
+        """Return the covariance of the estimates, (p, p); NaN if not determined."""
         information = self._information(X, weight)
         expected = self._expected_information(X, information)
         n_components, n_columns = self._like.means.shape
@@ -103,10 +99,7 @@ class MixtureParameters:
         )
 
     def _expected_information(self, X, information):
-        """Return the information expected of rows with the gaps of X, up to a factor.
-
-        information : observed one, (p, p), for the size of a step of each parameter.
-        """
+        """Return the expected information of rows with gaps as in X, up to a factor."""
         layout = self.layout
         values = None  # those of each column, if all have few
         if not len(layout.gaussian):
@@ -143,11 +136,7 @@ class MixtureParameters:
 
 
 def standard_deviations(parameters, covariance):
-    """Return standard deviations of `reported` numbers, by the delta method.
-
-    covariance : of the parameters, (p, p). The result is a dict of arrays, and the
-    covariance of the weights, means and locations, flattened and in this order.
-    """
+    """Return standard deviations of `reported` numbers, by the delta method."""
     lost = np.isnan(covariance.diagonal())
     known = np.nan_to_num(covariance)
     deviations, jacobians, joint_deviations = {}, [], []

@@ -14,8 +14,6 @@ def pattern_order(observed):
 
     Rows with few unobserved columns come first. Two patterns with the same key, which
     is most improbable, may be mixed.
-
-    observed : bool, (n, d).
     """
     # sums of keys differ between patterns, and are exact
     n_columns = max(1, observed.shape[1])
@@ -28,19 +26,7 @@ def pattern_order(observed):
 
 
 class Patterns:
-    """The patterns of observed columns of some rows.
-
-    Parameters
-    ----------
-    observed : Tensor of bool, of shape (n, g)
-
-    Attributes
-    ----------
-    distinct : Tensor of bool, of shape (u, g)
-        The patterns. A pattern may occur twice.
-    pattern_index : Tensor of shape (n,)
-        The index of the pattern of each row.
-    """
+    """The patterns of observed columns of some rows."""
 
     def __init__(self, observed):
         order = pattern_order(observed)

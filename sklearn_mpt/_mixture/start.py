@@ -22,11 +22,7 @@ MAX_MERGED_ROWS = 2000
 
 
 def first_components(X, weight, n_components, kind, rng, step_params):
-    """Return components that a few M-steps fit to first responsibilities of rows.
-
-    X : array (n, d), NaN where missing. weight : of the rows, array (n,). kind : a key
-    of `KINDS_OF_STARTS`. step_params : MStepParams.
-    """
+    """Return components that a few M-steps fit to first responsibilities of rows."""
     layout, reg_covar = step_params.layout, step_params.reg_covar
     numbers = X[:, layout.gaussian.numpy()].astype(float)
     others = X[:, layout.others.numpy()].astype(float)
@@ -153,12 +149,7 @@ def of_clusters(labels, n_components, weight):
 
 
 def with_given_arrays(components, arrays, columns, form, reg_covar):
-    """Replace starting values by those that the user gives.
-
-    arrays : parameters such as "means_init"; None stays. columns : names of the
-    Gaussian columns, by which entries of arrays with labels are found. Components are
-    named by the labels of the first array that has any.
-    """
+    """Replace starting values by those that the user gives."""
     n_components, n_columns = components.means.shape
     has_classes = form.shape(True, False)[0]
     classes = first_labels(list(arrays.values())[: 3 if has_classes else 2])

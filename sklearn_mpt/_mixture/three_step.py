@@ -112,11 +112,7 @@ class ClassOutcomes(NamedTuple):
 
 
 class Assignments:
-    """Rows assigned to their most probable classes, and the errors of that.
-
-    probability : that a row of a class (first axis) is assigned to a class, (K, K).
-    covariance : of `probability`, because the mixture is an estimate, (K * K, K * K).
-    """
+    """Rows assigned to their most probable classes, and the errors of that."""
 
     def __init__(self, proba, weight, correction):
         self.weight, self.correction = weight, correction
@@ -164,11 +160,7 @@ class Assignments:
 
 
 def read_outcome(outcome):
-    """Return the outcomes that are present, and where they are missing.
-
-    Returns numbers, or codes of categories, (m,); the categories, None for numbers; and
-    bool, (n,).
-    """
+    """Return the outcomes that are present, and where they are missing."""
     outcome = column_or_1d(np.asarray(outcome))
     is_missing = missing_entries(outcome[:, None])[:, 0]
     present, categories = outcome[~is_missing], None
@@ -230,10 +222,7 @@ def read_covariates(covariates):
 
 
 def covariate_effects(assignments, Z, names, reference):
-    """Return `CovariateEffects`.
-
-    Z : (n, c). names : of the covariates. reference : number of a class.
-    """
+    """Return `CovariateEffects`."""
     mean, variance, _ = column_moments(Z, assignments.weight.numpy())
     scale = column_scales(mean, variance)
     Z1 = np.insert((Z - mean) / scale, 0, 1.0, axis=1)
@@ -261,11 +250,7 @@ def covariate_effects(assignments, Z, names, reference):
 
 
 def _multinomial_logit(assignments, Z1, others):
-    """Return coefficients of classes, (k, c), and their covariance, (k, c, k, c).
-
-    Z1 : covariates after a column of ones, (n, c). others : the k classes that have
-    coefficients; those of the reference are 0.
-    """
+    """Return coefficients of classes, (k, c), and their covariance, (k, c, k, c)."""
     shape = len(others), Z1.shape[1]
 
     def log_proba(theta):
@@ -293,10 +278,7 @@ def _multinomial_logit(assignments, Z1, others):
 
 
 def class_outcomes(assignments, outcome, categories):
-    """Return `ClassOutcomes`.
-
-    outcome : numbers, or codes of categories, (n,). categories : of the codes, or None.
-    """
+    """Return `ClassOutcomes`."""
     values = outcome[:, None]
     if categories is not None:
         values = (outcome[:, None] == np.arange(len(categories))).astype(float)
@@ -388,15 +370,7 @@ def _proportions_by_likelihood(assignments, values):
 
 
 def estimate(log_prob, start, assignments, *, scores=None, ties=None):
-    """Maximise a sum over rows; return where, and the covariance of the estimates.
-
-    The covariance has the errors of the assignments' probabilities.
-
-    log_prob : from parameters, (p,), and the probabilities of assignments, to a number
-    for each row. scores : from parameters to gradients of rows, (n, p), for robust
-    errors; None takes the observed information. ties : as `constraints` of
-    `covariance_of`.
-    """
+    """Maximise a sum over rows; return where, and the covariance of the estimates."""
     weight, probability = assignments.weight, assignments.probability
 
     def total(theta, probability=probability):
@@ -421,11 +395,7 @@ def estimate(log_prob, start, assignments, *, scores=None, ties=None):
 
 
 def maximum(total, start, n_rows, *, tol=1e-8, max_iter=500):
-    """Return where a function of parameters, (p,), is largest, by Newton's steps.
-
-    n_rows : by which the function is divided. tol : size of the gradient at which steps
-    end. max_iter : number of steps.
-    """
+    """Return where a function of parameters, (p,), is largest, by Newton's steps."""
 
     def value_and_gradient(theta):
         theta = torch.from_numpy(theta).requires_grad_()

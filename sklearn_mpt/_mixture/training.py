@@ -29,21 +29,7 @@ from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
 
 
 class MixtureRows:
-    """The training rows, and the steps of EM on them.
-
-    Parameters
-    ----------
-    X : Tensor of shape (n, d)
-        NaN where missing.
-    weight : Tensor of shape (n,)
-    step_params : MStepParams
-
-    Attributes
-    ----------
-    max_tries : int
-        Number of sizes of a step that are tried: it is halved if it leads to invalid
-        parameters.
-    """
+    """The training rows, and the steps of EM on them."""
 
     max_tries = 20
 
@@ -77,10 +63,7 @@ class MixtureRows:
         return self.X[index].double(), self.weight[index]
 
     def masked_statistics(self, components, pairs):
-        """Return the statistics of masked rows, and sums of their values by mask.
-
-        pairs : MaskedPairs.
-        """
+        """Return the statistics of masked rows, and sums of their values by mask."""
         layout, hidden = self.step_params.layout, pairs.masks[pairs.of_mask]
         observed = ~(self.X[pairs.rows].isnan() | hidden)
         order = pattern_order(observed[:, layout.gaussian])
@@ -107,13 +90,7 @@ class MixtureRows:
         return statistics_of_gradient(components, gradient, locations), scores.by_mask
 
     def value_of(self, statistics):
-        """Return the mean value of a row, in nats.
-
-        Raises
-        ------
-        FloatingPointError
-            If it is not finite.
-        """
+        """Return the mean value of a row, in nats."""
         value = float(statistics.value) / self.n_rows
         if not math.isfinite(value):
             raise FloatingPointError
@@ -125,13 +102,7 @@ class MixtureRows:
         return m_step(*args, self.step_params, are_differences)
 
     def moved(self, components, statistics, size=1.0, are_differences=False):
-        """Return the components after an M-step whose size leads to a valid mixture.
-
-        Raises
-        ------
-        FloatingPointError
-            If none of `max_tries` sizes does.
-        """
+        """Return the components after an M-step whose size leads to a valid mixture."""
         _, candidate = backtrack(
             lambda size: self.m_step(components, statistics, size, are_differences),
             self.max_tries,
@@ -155,18 +126,6 @@ class EM(Solver):
 
     Training ends when the last step gained less than `tol`, and all steps to come are
     expected to gain less.
-
-    Parameters
-    ----------
-    rows : MixtureRows
-    starts : sequence of Components
-        Parameters to start from: those of the best, if there are several.
-    tol : float
-        Gain, in nats per row, below which training ends.
-    learning_rate : float
-        Size of the first steps on a stream.
-    n_before : int
-        Number of steps on earlier parts of a stream.
     """
 
     def __init__(self, rows, starts, *, tol, learning_rate=1.0, n_before=0):
@@ -213,10 +172,7 @@ class EM(Solver):
 
 
 class MaskedStep(NamedTuple):
-    """An M-step on masked rows, in nats per row; see `NoisySteps`.
-
-    gradient, step : in the parameters of `Components`, flat. statistics : of the rows.
-    """
+    """An M-step on masked rows, in nats per row; see `NoisySteps`."""
 
     value: float
     error: float
@@ -231,17 +187,7 @@ class MaskedStep(NamedTuple):
 
 
 class MaskedEM(NoisySteps):
-    """Steps of EM on masked rows, which EM on whole rows may follow.
-
-    Parameters
-    ----------
-    rows : MixtureRows
-    starts : sequence of Components
-        As in `EM`.
-    source : MaskSource
-    params : dict
-        Of `NoisySteps`.
-    """
+    """Steps of EM on masked rows, which EM on whole rows may follow."""
 
     def __init__(self, rows, starts, source, **params):
         super().__init__(starts[0], **params)
