@@ -39,11 +39,9 @@ class Abilities(NamedTuple):
 
 
 def log_prob_of(items, point, rows, z):
-    """Return log p(present answers | z) and its gradient in z.
-
-    rows : codes of answers and whether they are present, (n, d) each. z : (n, k), one
-    for each row. Returns (n,) and (n, k).
-    """
+    """Return log p(present answers | z) and its gradient in z."""
+    # rows : codes of answers and whether they are present, (n, d) each. z : (n, k), one
+    # for each row. Returns (n,) and (n, k).
     codes, present = rows
     value, gradient = torch.zeros_like(z[:, 0]), torch.zeros_like(z)
     for block in items.blocks:
@@ -69,12 +67,10 @@ def modes(
     tol=1e-10,
     difference=1e-4,
 ):
-    """Return modes of likelihood times prior, and minus the Hessians there.
-
-    prior : from z (m, k) and the indices of their rows, (m,), to the log-density and
-    its gradient. start : (n, k). max_iter, tol : see `climb`; in units of z.
-    difference : of z, by which second derivatives are computed.
-    """
+    """Return modes of likelihood times prior, and minus the Hessians there."""
+    # prior : from z (m, k) and the indices of their rows, (m,), to the log-density and
+    # its gradient. start : (n, k). max_iter, tol : see `climb`; in units of z.
+    # difference : of z, by which second derivatives are computed.
     codes, present = X.nan_to_num().long(), ~X.isnan()
 
     def evaluate(z, index):
@@ -110,10 +106,8 @@ def no_prior(z, index):
 
 
 def mixture_prior(population, log_weight):
-    """Return a prior, for `modes`, that is a mixture of groups.
-
-    log_weight : logarithms of the proportions of the groups for each row, (n, g).
-    """
+    """Return a prior, for `modes`, that is a mixture of groups."""
+    # log_weight : logarithms of the proportions of the groups for each row, (n, g).
 
     def prior(z, index):
         terms = population.log_density(z).T + log_weight[index]
@@ -124,11 +118,9 @@ def mixture_prior(population, log_weight):
 
 
 def posterior_modes(density, X, codes=None):
-    """Return modes of the posteriors of rows, and standard errors; (n, k) each.
-
-    codes : codes of the groups of the rows, (n, 1). With None the prior is that of all
-    groups together.
-    """
+    """Return modes of the posteriors of rows, and standard errors; (n, k) each."""
+    # codes : codes of the groups of the rows, (n, 1). With None the prior is that of
+    # all groups together.
     if codes is None:
         log_weight = density.group_weight.log().expand(len(X), -1)
     else:
@@ -142,10 +134,8 @@ def posterior_modes(density, X, codes=None):
 
 
 def likelihood_modes(density, X, codes=None):
-    """Return modes of the likelihoods of rows, and standard errors; (n, k) each.
-
-    Modes are infinite if the likelihood has no maximum, and NaN without answers.
-    """
+    """Return modes of the likelihoods of rows, and standard errors; (n, k) each."""
+    # Modes are infinite if the likelihood has no maximum, and NaN without answers.
     items, point = density.items, density.point
     theta, error = X.new_full((2, len(X), items.n_dims), torch.nan)
     answered = ~X.isnan().all(1)
@@ -208,11 +198,9 @@ class Reliability(NamedTuple):
 
 
 def posterior_moments(density, X, codes, map_rows):
-    """Return means, (n, k), and covariances, (n, k, k), of the posteriors of rows.
-
-    X : codes of answers. codes : of the groups of the rows, (n,), or None. map_rows :
-    the method of estimators that applies a function to chunks of rows.
-    """
+    """Return means, (n, k), and covariances, (n, k, k), of the posteriors of rows."""
+    # X : codes of answers. codes : of the groups of the rows, (n,), or None. map_rows :
+    # the method of estimators that applies a function to chunks of rows.
 
     def moments(rows, codes=None):
         log_weight = density.row_log_weight(codes)
@@ -231,10 +219,8 @@ def posterior_abilities(density, X, codes, map_rows):
 
 
 def modal_abilities(density, X, codes, map_rows, find_modes):
-    """Return modes of posteriors, or of likelihoods, and their standard errors.
-
-    find_modes : a value of `MODES`.
-    """
+    """Return modes of posteriors, or of likelihoods, and their standard errors."""
+    # find_modes : a value of `MODES`.
 
     def stacked(rows, codes=None):
         return torch.stack(find_modes(density, rows, codes), 1)

@@ -89,10 +89,8 @@ class ItemKind(ABC):
         return 1 + self.likelihood.n_shape_params
 
     def likelihood_and_locations(self, shape_params, eta):
-        """Return the likelihood of the items, and their locations at nodes.
-
-        shape_params : (j, q). eta : (j, s). The locations are (s, l).
-        """
+        """Return the likelihood of the items, and their locations at nodes."""
+        # shape_params : (j, q). eta : (j, s). The locations are (s, l).
         likelihood = self.likelihood.at(shape_params[:, 1:].flatten())
         return likelihood, (eta + shape_params[:, :1]).T
 
@@ -128,10 +126,9 @@ class ItemKind(ABC):
         )
 
     def _shape_scores(self, eta, derivative, more):
-        """Return the derivatives in shape parameters, (j, q, c, s).
-
-        derivative, more : those in locations and in shape parameters of the likelihood.
-        """
+        """Return the derivatives in shape parameters, (j, q, c, s)."""
+        # derivative, more : those in locations and in shape parameters of the
+        # likelihood.
         return torch.cat([derivative, more], 1) if more.shape[1] else derivative
 
     def _answers(self, eta):
@@ -428,14 +425,10 @@ class ItemBlock(NamedTuple):
         return torch.cat([slope_scores, curve.shape_params], 1)
 
     def derivatives(self, function, point):
-        """Return derivatives of functions of single items in their parameters.
-
-        They are central differences; the parameters of all items change at once.
-
-        function : from flat parameters, (p,), to numbers of each item, (j, ...).
-
-        Returns a tensor of shape (j, ..., q).
-        """
+        """Return derivatives of functions of single items in their parameters."""
+        # They are central differences; the parameters of all items change at once.
+        # function : from flat parameters, (p,), to numbers of each item, (j, ...).
+        # Returns a tensor of shape (j, ..., q).
         steps = point.new_zeros(self.width, len(point))
         sizes = point.new_zeros(self.width, len(self.items))
         for step, size, index in zip(steps, sizes, self.parameter_index.T, strict=True):
@@ -569,10 +562,8 @@ class Items:
         return information
 
     def answer_order(self, point):
-        """Return the answers of each item from low to high slopes; int (d, c).
-
-        Items whose answers have an order keep it.
-        """
+        """Return the answers of each item from low to high slopes; int (d, c)."""
+        # Items whose answers have an order keep it.
         order = np.tile(np.arange(self.max_categories), (len(self), 1))
         for block in self.blocks:
             if not block.kind.is_ordered:
@@ -586,11 +577,9 @@ class Items:
         return bool(point.isfinite().all())
 
     def start(self, proportions, slopes):
-        """Return the flat parameters from which training starts.
-
-        proportions : of the categories in the answers to each item, (d, c). slopes :
-        (d, k).
-        """
+        """Return the flat parameters from which training starts."""
+        # proportions : of the categories in the answers to each item, (d, c). slopes :
+        # (d, k).
         parts = []
         for block in self.blocks:
             chosen = block.items.numpy()

@@ -66,11 +66,9 @@ class ItemDensity(LatentDensity):
         return FLOAT_BYTES * (4 * len(self.grid.z) + 4 * n_answers)
 
     def log_joint(self, X, observed=None, log_weight=None):
-        """Return log p(observed answers, z) at nodes; (n, s).
-
-        log_weight : log weights of the nodes for each row, (n, s); None is that of all
-        groups together.
-        """
+        """Return log p(observed answers, z) at nodes; (n, s)."""
+        # log_weight : log weights of the nodes for each row, (n, s); None is that of
+        # all groups together.
         if observed is not None:
             X = torch.where(observed, X, torch.nan)
         codes = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
@@ -88,10 +86,8 @@ class ItemDensity(LatentDensity):
         return value.masked_fill(is_empty, 0.0), error.masked_fill(is_empty, 0.0)
 
     def row_log_weight(self, codes):
-        """Return log weights of the nodes for each row, (n, s); None without groups.
-
-        codes : of the group of each row, (n, 1), or None.
-        """
+        """Return log weights of the nodes for each row, (n, s); None without groups."""
+        # codes : of the group of each row, (n, 1), or None.
         return None if codes is None else self.group_log_weight[codes[:, 0].long()]
 
     def weights(self, X, observed=None, log_weight=None):
@@ -130,10 +126,8 @@ class ItemDensity(LatentDensity):
         return self.most_probable(self.answer_probs(self.weights(X)), X)
 
     def most_probable(self, probs, X):
-        """Return median answers, or the most probable ones, from their probabilities.
-
-        probs : shape (n, d, c).
-        """
+        """Return median or most probable answers from their probabilities."""
+        # probs : shape (n, d, c).
         is_ordered = self._ordered.to(X.device)
         return torch.where(is_ordered, median_codes(probs), probs.argmax(2)).to(X)
 
@@ -184,10 +178,8 @@ class ItemDensity(LatentDensity):
         )
 
     def draw_latent(self, X, rng, n_draws, log_weight=None):
-        """Draw abilities given the answers; (n, n_draws, k).
-
-        A node is drawn by its weight, and then a uniform point in the cell around it.
-        """
+        """Draw abilities given the answers; (n, n_draws, k)."""
+        # A node is drawn by its weight, and then a uniform point in the cell around it.
         level = self.weights(X, log_weight=log_weight).cumsum(1)
         drawn = X.new_tensor(rng.random((len(X), n_draws)))
         chosen = torch.searchsorted(level, drawn).clamp(max=len(self.grid.z) - 1)

@@ -49,11 +49,9 @@ class FixedParameters(NamedTuple):
 
     @classmethod
     def of_arrays(cls, arrays, names, labels, n_dims):
-        """Return items and all of their parameters, given as arrays, or None.
-
-        arrays : as `MPTItemResponse.from_items` takes them. names : the model of each
-        item. labels : of the items.
-        """
+        """Return items and all of their parameters, given as arrays, or None."""
+        # arrays : as `MPTItemResponse.from_items` takes them. names : the model of each
+        # item. labels : of the items.
         name, thresholds = thresholds_of(arrays)
         counts = (~np.isnan(thresholds)).sum(axis=1) + 1
         if (counts < 2).any():
@@ -120,20 +118,16 @@ class FixedParameters(NamedTuple):
         return bool((is_anchor & has_slope).any() or n_anchors > 1)
 
     def of(self, attributes):
-        """Return what `Items.point` takes: attributes with the fixed values in them.
-
-        attributes : as `Items.describe` returns them.
-        """
+        """Return what `Items.point` takes: attributes with the fixed values in them."""
+        # attributes : as `Items.describe` returns them.
         return {
             name: np.where(np.isnan(value), attributes[name], value)
             for name, value in self.values.items()
         }
 
     def _fix(self, parameters, where, items, j, is_whole=False):
-        """Fix some parameters of item j, or all that it has.
-
-        where : names the item in messages.
-        """
+        """Fix some parameters of item j, or all that it has."""
+        # where : names the item in messages.
         values, is_fixed = self
         index, count = items.parameter_index(j), items.n_categories[j] - 1
         kind, n_dims = items.names[j], items.n_dims
@@ -235,11 +229,9 @@ def _check_determined(parameters, where, items, j):
 
 
 def by_item(**parameters):
-    """Return names of items, and a dict of their parameters in the order of these.
-
-    Values are arrays, Series, DataFrames with a row for each item, dicts, or None. The
-    names are the labels of the first that has any; None if none has.
-    """
+    """Return names of items, and a dict of their parameters in the order of these."""
+    # Values are arrays, Series, DataFrames with a row for each item, dicts, or None.
+    # The names are the labels of the first that has any; None if none has.
     names = first_labels(parameters.values())
     return names, {
         key: aligned(value, [names], key, "items") for key, value in parameters.items()

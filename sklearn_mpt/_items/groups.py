@@ -43,10 +43,8 @@ class Groups(NamedTuple):
 
     @classmethod
     def that_count(cls, groups, X, sample_weight):
-        """Return the groups of the rows whose weight is not 0.
-
-        A group without such rows has no label.
-        """
+        """Return the groups of the rows whose weight is not 0."""
+        # A group without such rows has no label.
         made = cls.of_rows(groups, X)
         if sample_weight is None:
             return made
@@ -68,10 +66,8 @@ def codes_of(groups, X, known, index=slice(None)):
 
 
 def codes_among(groups, X, known, index=slice(None)):
-    """Return the index of the group of each row among known labels, sorted; (n,).
-
-    index : of the rows of X whose groups are wanted.
-    """
+    """Return the index of the group of each row among known labels, sorted; (n,)."""
+    # index : of the rows of X whose groups are wanted.
     groups = _checked(groups, X)[index]
     unknown = np.setdiff1d(groups, known)
     if len(unknown):
@@ -83,12 +79,9 @@ def codes_among(groups, X, known, index=slice(None)):
 
 
 def far_groups(items, point, X, codes, n_groups):
-    """Return where no answer speaks against a higher z, or against a lower; bool (g,).
-
-    The likelihood of the mean of z in such a group has no maximum.
-
-    X : codes of answers, NaN where missing. codes : of the groups of the rows, (n,).
-    """
+    """Return where no answer speaks against a higher, or a lower, z; bool (g,)."""
+    # The likelihood of the mean of z in such a group has no maximum. X : codes of
+    # answers, NaN where missing. codes : of the groups of the rows, (n,).
     ranks = ranks_of(X, items.answer_order(point))
     rises = items.slopes(point)[:, 0].numpy(force=True) > 0
     is_least, is_most = ranks == 0, ranks == items.n_categories - 1
@@ -139,13 +132,11 @@ class DifferentialFunctioning(NamedTuple):
 
 
 def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
-    """Test items; see `MPTItemResponse.dif`.
-
-    An item that differs between groups is replaced by one item for each group, whose
-    answers are missing in the rows of the other groups. If all of a group gave the same
-    answer, parameters go on until its probability is 1. The likelihood can have several
-    maxima then, so the second model of a pair is fitted from two starts.
-    """
+    """Test items; see `MPTItemResponse.dif`."""
+    # An item that differs between groups is replaced by one item for each group, whose
+    # answers are missing in the rows of the other groups. If all of a group gave the
+    # same answer, parameters go on until its probability is 1. The likelihood can have
+    # several maxima then, so the second model of a pair is fitted from two starts.
     d = X.shape[1]
     fits = _DifFits(model, X, weight, group, device)
     tested = np.arange(d) if anchors is None else np.setdiff1d(np.arange(d), anchors)
@@ -188,10 +179,8 @@ class _DifFits:
         )
 
     def fit(self, free, start):
-        """Return the largest log-likelihood if items `free` differ, and where it is.
-
-        A copy of an item starts from the parameters of this copy, or of the only one.
-        """
+        """Return the largest log-likelihood if items `free` differ, and where it is."""
+        # A copy of an item starts from the parameters of this copy, or of the only one.
         copies = [
             (j, g)
             for j in range(len(self.model.items))

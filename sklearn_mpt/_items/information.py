@@ -13,11 +13,9 @@ MAX_PARAMETERS = 3000
 
 
 def observed_information(objective, point):
-    """Return the information of all parameters, (p, p), or of each item alone.
-
-    With more than `MAX_PARAMETERS` it is a list with an array (j, q, q) for each block
-    of items: with many items, a single one hardly changes the posterior of z.
-    """
+    """Return the information of all parameters, (p, p), or of each item alone."""
+    # With more than `MAX_PARAMETERS` it is a list with an array (j, q, q) for each
+    # block of items: with many items, a single one hardly changes the posterior of z.
     curves, expected = objective.expect(point)
     items, z = objective.layout.items, objective.grid.z
     scores = [
@@ -47,15 +45,14 @@ def observed_information(objective, point):
 
 
 def with_bounds(information, objective, point):
-    """Return the information, and which parameters are at a bound, bool (p,).
-
-    Probabilities of guessing and variances of z are at least 0, where their logits and
-    logarithms are infinite. So training ends before, with nothing more to gain. The
-    curvature is that in the value v itself, times v'^2: in the logit it would have a
-    part of the gradient, which is not quite 0. And the parameter stands for the bound
-    if a step of Newton's method in v reaches 0, or has no end because the likelihood is
-    not concave, when it is maximised over the other parameters of the item.
-    """
+    """Return the information, and which parameters are at a bound, bool (p,)."""
+    # Probabilities of guessing and variances of z are at least 0, where their logits
+    # and logarithms are infinite. So training ends before, with nothing more to gain.
+    # The curvature is that in the value v itself, times v'^2: in the logit it would
+    # have a part of the gradient, which is not quite 0. And the parameter stands for
+    # the bound if a step of Newton's method in v reaches 0, or has no end because the
+    # likelihood is not concave, when it is maximised over the other parameters of the
+    # item.
     evaluation = objective(point)
     point, gradient = point.cpu(), evaluation.gradient.cpu()
     layout, at_bound = objective.layout, torch.zeros(len(point), dtype=torch.bool)
@@ -85,10 +82,8 @@ def with_bounds(information, objective, point):
 
 
 def item_blocks(items, information):
-    """Return matrices of single items for each block, tensors (j, q, q).
-
-    information : a matrix (p, p), or arrays (j, q, q) for each block.
-    """
+    """Return matrices of single items for each block, tensors (j, q, q)."""
+    # information : a matrix (p, p), or arrays (j, q, q) for each block.
     if isinstance(information, list):
         return [torch.from_numpy(part) for part in information]
     matrix = torch.from_numpy(information)
@@ -96,12 +91,9 @@ def item_blocks(items, information):
 
 
 def _profile(information, gradient, is_free):
-    """Return the information about the last parameter, and its slope, (j,) each.
-
-    Those of the likelihood that is maximised over the others of the item that are free.
-
-    information : (j, q, q). gradient : (j, q). is_free : bool (j, q).
-    """
+    """Return the information about the last parameter, and its slope, (j,) each."""
+    # Those of the likelihood that is maximised over the others of the item that are
+    # free. information : (j, q, q). gradient : (j, q). is_free : bool (j, q).
     are_free = is_free[:, :-1, None] & is_free[:, None, :-1]
     others = torch.where(are_free, information[:, :-1, :-1], 0.0)
     cross = torch.where(is_free[:, :-1], information[:, -1, :-1], 0.0)
@@ -112,19 +104,15 @@ def _profile(information, gradient, is_free):
 
 
 def _reaches_0(curvature, slope):
-    """Return whether a step of Newton's method reaches 0.
-
-    curvature, slope : derivatives in a value v: minus the second times v'^2, and the
-    first times v'^2 / v.
-    """
+    """Return whether a step of Newton's method reaches 0."""
+    # curvature, slope : derivatives in a value v: minus the second times v'^2, and the
+    # first times v'^2 / v.
     return curvature + slope.clamp(max=0) <= 0
 
 
 def _scores_of(codes, items, scores):
-    """Return the scores of rows of answers at nodes, (n, s, p), 0 where missing.
-
-    scores : of each block, (j, q, c, s).
-    """
+    """Return the scores of rows of answers at nodes, (n, s, p), 0 where missing."""
+    # scores : of each block, (j, q, c, s).
     parts = []
     for block, score in zip(items.blocks, scores, strict=True):
         # -1, MISSING, is the index of the zeros at the end
@@ -156,10 +144,8 @@ def _complete(objective, point, expected):
 
 
 def complete_information(block, point, counts, z):
-    """Return minus the second derivatives of a block of items, (j, q, q).
-
-    counts : expected numbers of answers at nodes, (j, c, s).
-    """
+    """Return minus the second derivatives of a block of items, (j, q, q)."""
+    # counts : expected numbers of answers at nodes, (j, c, s).
 
     def gradient(at):
         curve = block.curve(at, z)

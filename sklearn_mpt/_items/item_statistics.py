@@ -48,10 +48,8 @@ class PersonFit(NamedTuple):
 
 
 def _score_curves_leaving_out_items(prob, n_categories):
-    """Return sum score curves without each item in turn, and those of all items.
-
-    They are computed from sum scores of the items before and after the one left out.
-    """
+    """Return sum score curves without each item in turn, and those of all items."""
+    # They are computed from sum scores of the items before and after the one left out.
     d = len(prob)
     before = [np.ones((1, prob.shape[2]))]
     for j in range(d - 1):
@@ -75,11 +73,10 @@ def _convolve(one, other):
 
 
 def ranks_of(X, order):
-    """Return the ranks of answers in an order of them, NaN where missing; (n, d).
-
-    X : codes of answers. order : codes in order for each item, (d, c). Sums, residuals
-    and correlations are of these ranks, since codes of nominal items are arbitrary.
-    """
+    """Return the ranks of answers in an order of them, NaN where missing; (n, d)."""
+    # X : codes of answers. order : codes in order for each item, (d, c). Sums,
+    # residuals and correlations are of these ranks, since codes of nominal items are
+    # arbitrary.
     missing = np.isnan(X)
     codes = np.where(missing, 0, X).astype(int)
     ranks = order.argsort(axis=1)[np.arange(len(order)), codes]
@@ -87,11 +84,9 @@ def ranks_of(X, order):
 
 
 def score_tables(X, weight, prob, n_categories, node_weight):
-    """Return observed and expected numbers of answers by sum score, for each item.
-
-    Each item has two arrays (scores, c), without the smallest and the largest sum
-    score. Expected numbers are NaN where an answer cannot occur with a sum score.
-    """
+    """Return observed and expected numbers of answers by sum score, for each item."""
+    # Each item has two arrays (scores, c), without the smallest and the largest sum
+    # score. Expected numbers are NaN where an answer cannot occur with a sum score.
     total = X.sum(axis=1).astype(int)
     largest = int((n_categories - 1).sum())
     others, all_scores = _score_curves_leaving_out_items(prob, n_categories)
@@ -221,11 +216,9 @@ def _collapse_rows(tables):
 
 
 def s_x2(tables, n_parameters):
-    """Return the statistic and the degrees of freedom of each item.
-
-    n_parameters : number of parameters of each item. That of z is estimated from all
-    items, and takes next to nothing from the freedom of each.
-    """
+    """Return the statistic and the degrees of freedom of each item."""
+    # n_parameters : number of parameters of each item. That of z is estimated from all
+    # items, and takes next to nothing from the freedom of each.
     statistic, df = [], []
     for (observed, expected), count in zip(tables, n_parameters, strict=True):
         observed, expected = collapse_cells(observed, expected)
@@ -253,10 +246,8 @@ class AnswerMoments(NamedTuple):
 
 
 def moments_of(X, prob):
-    """Return the moments of the answers X.
-
-    prob : probabilities of the answers, (n, d, c), 0 beyond the categories.
-    """
+    """Return the moments of the answers X."""
+    # prob : probabilities of the answers, (n, d, c), 0 beyond the categories.
     present = ~np.isnan(X)
     codes = np.where(present, X, 0).astype(int)
     steps = np.arange(prob.shape[2])
@@ -271,11 +262,9 @@ def moments_of(X, prob):
 
 
 def sums_of(moments, weight, axis):
-    """Return sums for fit statistics, over people (axis 0) or over items (axis 1).
-
-    weight : weights of people, (n,). Returns (6, d) or (6, n). Sums over people of
-    several blocks can be added.
-    """
+    """Return sums for fit statistics, over people (axis 0) or over items (axis 1)."""
+    # weight : weights of people, (n,). Returns (6, d) or (6, n). Sums over people of
+    # several blocks can be added.
     w = weight[:, None] * moments.present if axis == 0 else 1.0 * moments.present
     variance = np.maximum(moments.variance, MIN_VARIANCE)
     square = moments.residual**2
@@ -292,10 +281,8 @@ def fit_of(sums):
 
 
 def pair_sums(moments, weight):
-    """Return sums over people for pairs of items; (4, d, d).
-
-    Sums of several blocks of people can be added.
-    """
+    """Return sums over people for pairs of items; (4, d, d)."""
+    # Sums of several blocks of people can be added.
     w, present = weight[:, None] * moments.present, 1.0 * moments.present
     residual = moments.residual
     weighted = w * residual

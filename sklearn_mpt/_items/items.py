@@ -144,11 +144,9 @@ def as_frame_of(parameters, names):
 
 
 def errors_of(model, objective, point, rotation, names, groups):
-    """Return the errors of parameters, and warn of those that have none.
-
-    objective : of the rows. point : fitted flat parameters. names : of the items.
-    groups : labels of the groups.
-    """
+    """Return the errors of parameters, and warn of those that have none."""
+    # objective : of the rows. point : fitted flat parameters. names : of the items.
+    # groups : labels of the groups.
     items, flat = model.items, point.cpu().numpy()
     whole, blocks, at_bound, lost = _flat_covariance(
         model, objective, point, names, groups
@@ -212,11 +210,9 @@ def loading_errors(model, objective, point, rotation, names, groups):
 
 
 def _flat_covariance(model, objective, point, names, groups):
-    """Return the covariance of flat parameters, with warnings of those without errors.
-
-    It is a matrix (p, p), or None; matrices of the items of each block; and which
-    parameters are at a bound, (p,), and which items have no errors, (d,).
-    """
+    """Return the covariance of flat parameters; warn of those without errors."""
+    # It is a matrix (p, p), or None; matrices of the items of each block; and which
+    # parameters are at a bound, (p,), and which items have no errors, (d,).
     items = model.items
     information = model.information(objective, point)
     information, at_bound = with_bounds(information, objective, point)
@@ -265,10 +261,8 @@ def _warn_of_lost_items(names, guessed, constant):
 
 
 def _of_far_groups(model, answers, point, groups):
-    """Return which free means and variances are those of groups without an estimate.
-
-    With a warning. groups : labels of the groups.
-    """
+    """Return which free means and variances are those of groups without an estimate."""
+    # With a warning. groups : labels of the groups.
     layout, X = model.layout, answers.as_floats.numpy(force=True)
     codes = answers.group.numpy(force=True)
     is_far = far_groups(model.items, point, X, codes, len(groups))
@@ -350,10 +344,8 @@ def s_x2(model, density, rows, weight):
 
 
 def anchor_items(anchors, names):
-    """Return the indices of anchors, in order, given indices or a mask.
-
-    names : of the items.
-    """
+    """Return the indices of anchors, in order, given indices or a mask."""
+    # names : of the items.
     given, n_items = np.asarray(anchors), len(names)
     if given.dtype == bool:
         given = np.asarray(aligned(anchors, [names], "anchors", "items"))
@@ -374,10 +366,8 @@ def anchor_items(anchors, names):
 
 
 def _inverses(items, information, left_out):
-    """Return inverses of the information of single items, for each block (j, q, q).
-
-    left_out : which parameters have the variance 0 instead, bool (p,).
-    """
+    """Return inverses of the information of single items, for each block (j, q, q)."""
+    # left_out : which parameters have the variance 0 instead, bool (p,).
     inverses = []
     for block, part in zip(items.blocks, information, strict=True):
         out = left_out[block.parameters].reshape(len(block.items), block.width)
@@ -395,10 +385,8 @@ def _as_rows(attributes):
 
 
 def _delta(items, point, blocks):
-    """Return covariances of the parameters of items, and errors of difficulties.
-
-    blocks : covariances of flat parameters, (j, q, q) for each block.
-    """
+    """Return covariances of the parameters of items, and errors of difficulties."""
+    # blocks : covariances of flat parameters, (j, q, q) for each block.
     d, K, steps = len(items), items.n_dims, items.max_categories - 1
     width = K + steps + 1
     covariance, errors = np.zeros((d, width, width)), np.full((d, steps), np.nan)

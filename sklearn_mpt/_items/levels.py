@@ -38,10 +38,8 @@ def kind_of_answers(name, column):
 
 
 def answers_of(kind, column):
-    """Return the answers of an item in the order of their codes; None if 0 and 1.
-
-    An item with one answer has a second one: the next lower number, or 1 beside 0.
-    """
+    """Return the answers of an item in the order of their codes; None if 0 and 1."""
+    # An item with one answer has a second one: the next lower number, or 1 beside 0.
     if kind not in CATEGORIES:
         return None
     value = _only_number(column)
@@ -71,10 +69,8 @@ def check_two_answers(name, column_name, answers):
 
 
 def expected_answers(prob, answers, kind):
-    """Return expected answers of people, given the probabilities (n, c) of an item.
-
-    They are means of numbers, medians of other ordered answers, and else modes.
-    """
+    """Return expected answers of people, given the probabilities (n, c) of an item."""
+    # They are means of numbers, medians of other ordered answers, and else modes.
     if answers is None:
         return prob[:, 1]
     prob = prob[:, : len(answers)]

@@ -137,11 +137,10 @@ class ItemModel(NamedTuple):
 
 
 def attributes_of(items, point, rotation, start_transform=None, is_signed=False):
-    """Return fitted attributes of item parameters, and the sign of z.
-
-    Several abilities are rotated; see `rotated`. For one ability the sign is chosen so
-    that the sum of the slopes is positive, unless `is_signed`, where slopes are fixed.
-    """
+    """Return fitted attributes of item parameters, and the sign of z."""
+    # Several abilities are rotated; see `rotated`. For one ability the sign is chosen
+    # so that the sum of the slopes is positive, unless `is_signed`, where slopes are
+    # fixed.
     attributes = items.describe(point)
     sign, correlation = 1.0, np.eye(items.n_dims)
     slopes = attributes["discrimination"]

@@ -79,10 +79,8 @@ def model_fit(model, density, rows, weight):
 
 
 def refuse_priors(model, priors, name):
-    """Refuse a model whose fit does not maximise the likelihood.
-
-    name : of the model, for the message.
-    """
+    """Refuse a model whose fit does not maximise the likelihood."""
+    # name : of the model, for the message.
     has_slopes = any(
         block.n_slopes + block.kind.n_shape_slopes for block in model.items.blocks
     )
@@ -111,10 +109,8 @@ def warn_of_bounds(model, nested):
 
 
 def _at_nodes(model, density, order):
-    """Return the arrays of a model that the statistics of moments use.
-
-    order : of the answers of each item, (d, c).
-    """
+    """Return the arrays of a model that the statistics of moments use."""
+    # order : of the answers of each item, (d, c).
     items, layout, grid = model.items, model.layout, density.grid
     point = density.point
     curves = items.curves(point, grid.z)
@@ -209,14 +205,11 @@ def univariate_moments(prob, n_categories, X, weight, by_category):
 
 
 def covariance_of_moments(univariate, mean, variance, means, node_weight):
-    """Return the covariance of univariate and bivariate moments of one row; (m, m).
-
-    It is the covariance over z of the conditional means. If two moments share an item,
-    the mean over z of their conditional covariance is added.
-
-    univariate : UnivariateMoments. mean, variance : of the score of each item at nodes,
-    (d, s). means : of all moments at nodes, (m, s).
-    """
+    """Return the covariance of univariate and bivariate moments of one row; (m, m)."""
+    # It is the covariance over z of the conditional means. If two moments share an
+    # item, the mean over z of their conditional covariance is added. univariate :
+    # UnivariateMoments. mean, variance : of the score of each item at nodes, (d, s).
+    # means : of all moments at nodes, (m, s).
     d, m1 = len(mean), len(univariate.means)
     first, second = np.triu_indices(d, 1)
     weighted = means * node_weight
@@ -243,11 +236,9 @@ def covariance_of_moments(univariate, mean, variance, means, node_weight):
 
 
 def derivatives_of_moments(fitted, mean, means, by_category):
-    """Return derivatives of all moments in all parameters; (m, p).
-
-    fitted : ModelAtNodes. mean : of the score of each item at nodes, (d, s). means : of
-    all moments at nodes, (m, s).
-    """
+    """Return derivatives of all moments in all parameters; (m, p)."""
+    # fitted : ModelAtNodes. mean : of the score of each item at nodes, (d, s). means :
+    # of all moments at nodes, (m, s).
     items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
     d, n_nodes = mean.shape
     p_items, p = items.n_parameters, items.n_parameters + len(fitted.density_scores)
@@ -280,11 +271,10 @@ def derivatives_of_moments(fitted, mean, means, by_category):
 
 
 def statistic(difference, covariance, derivatives, n_free):
-    """Return the quadratic form for one row, and how many moments parameters determine.
-
-    n_free : number of parameters, without those that change nothing, such as rotations.
-    Fewer moments are determined if some parameters change them in the same way.
-    """
+    """Return the quadratic form for one row, and how many moments are determined."""
+    # n_free : number of parameters, without those that change nothing, such as
+    # rotations. Fewer moments are determined if some parameters change them in the same
+    # way.
     white = _whitened(covariance, np.column_stack([difference, derivatives]))
     residual, slopes = white[:, 0], white[:, 1:]
     length = np.linalg.norm(slopes, axis=0)

@@ -103,11 +103,9 @@ class ParameterLayout(NamedTuple):
 
 
 def prior_terms(priors, block, point):
-    """Return gradient, curvature and value of minus the log prior of a block.
-
-    The curvature is the diagonal of the Hessian. Tensors of shape (j, q), and a
-    float, in nats.
-    """
+    """Return gradient, curvature and value of minus the log prior of a block."""
+    # The curvature is the diagonal of the Hessian. Tensors of shape (j, q), and a
+    # float, in nats.
     values = point[block.parameters].reshape(len(block.items), block.width)
     gradient, curvature = torch.zeros_like(values), torch.zeros_like(values)
     penalty, columns = 0.0, block.slope_columns
@@ -244,10 +242,8 @@ class ItemObjective:
         return Evaluation(value, gradient, metric, population_metric)
 
     def _sums(self, point):
-        """Return the log-likelihood, gradient and information of each block, groups.
-
-        groups : expected numbers of rows at nodes, (g, s).
-        """
+        """Return the log-likelihood, gradient and information of each block, groups."""
+        # groups : expected numbers of rows at nodes, (g, s).
         curves, expected = self.expect(point)
         if self.unseen is not None:
             expected = self._with_unseen(point, curves, expected)
@@ -262,19 +258,15 @@ class ItemObjective:
         return ItemSolver(self, point, tol, n_before)
 
     def _population_metric(self, point, n_rows):
-        """Return the metric of the free means and log deviations; (f,).
-
-        n_rows : in each group, (g,).
-        """
+        """Return the metric of the free means and log deviations; (f,)."""
+        # n_rows : in each group, (g,).
         deviation = self.layout.population(point).deviation[:, 0]
         return self.layout.free(n_rows / deviation**2, 2 * n_rows)
 
 
 def population_scores(layout, point, z):
-    """Return derivatives of the log density of z in free means and log deviations.
-
-    Shape (g, f, s): for each group, parameter and node.
-    """
+    """Return derivatives of the log density of z in free means and log deviations."""
+    # Shape (g, f, s): for each group, parameter and node.
     population = layout.population(point)
     difference = z[:, 0] - population.mean[:, :1]
     variance = population.deviation[:, :1] ** 2
@@ -294,10 +286,8 @@ def are_free(layout):
 
 
 def _without(information, is_fixed):
-    """Return the information of free parameters: fixed ones are apart from them.
-
-    information : (j, q, q). is_fixed : bool (j, q).
-    """
+    """Return the information of free parameters: fixed ones are apart from them."""
+    # information : (j, q, q). is_fixed : bool (j, q).
     is_free = ~is_fixed
     both_free = is_free[:, None] & is_free[..., None]
     kept = torch.where(both_free, information, 0.0)
@@ -305,10 +295,8 @@ def _without(information, is_fixed):
 
 
 def block_sums(block, curve, counts, z):
-    """Return the gradient (j, p) of expected log-probabilities, and the information.
-
-    The information, (j, p, p), is that of complete data.
-    """
+    """Return the gradient (j, p) of expected log-probabilities, and the information."""
+    # The information, (j, p, p), is that of complete data.
     n_rows = counts.sum(1)  # shape: (j, s)
     if block.kind.is_logistic:
         return _of_logits(block, curve, counts[:, 1], n_rows, z)
@@ -342,13 +330,10 @@ MIN_PER_DIM = {1: 101, 2: 31, 3: 31}
 
 
 def spacing(items, point, population, ratios):
-    """Return spacings that resolve all posteriors, or the finest that memory allows.
-
-    A logistic curve of slope a has poles at a distance of pi / a from the real line, so
-    the spacing is at most a ratio times 1 / a, beside that of Gaussian posteriors.
-
-    ratios : `TRAINING` or `SCORING`.
-    """
+    """Return spacings that resolve all posteriors, or the finest that memory allows."""
+    # A logistic curve of slope a has poles at a distance of pi / a from the real line,
+    # so the spacing is at most a ratio times 1 / a, beside that of Gaussian posteriors.
+    # ratios : `TRAINING` or `SCORING`.
     n_dims = items.n_dims
     ratio = ratios[n_dims]
     widest = MAX_SPACING * population.deviation.amin(0)
@@ -362,10 +347,8 @@ def spacing(items, point, population, ratios):
 
 
 def max_precision(items, point, population, steps):
-    """Return the largest precision of posteriors in each dimension, at nodes; (k,).
-
-    steps : spacings of the nodes, (k,).
-    """
+    """Return the largest precision of posteriors in each dimension, at nodes; (k,)."""
+    # steps : spacings of the nodes, (k,).
     z = PriorGrid.over(population, steps.tolist(), WIDE_RADIUS).z
     information = (items.slopes(point) ** 2).T @ items.eta_information(point, z)
     return information.amax(1) + population.deviation.amax(0) ** -2

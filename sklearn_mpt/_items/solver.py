@@ -81,11 +81,9 @@ class ItemSolver(ExactSteps):
 
 
 def shortened(items, direction):
-    """Shorten the step of each item: no parameter changes by more than `MAX_STEP`.
-
-    Each item is shortened alone: if a parameter has no maximum, such as the logit of
-    guessing where nobody guesses, the steps of other items stay long.
-    """
+    """Shorten the step of each item: no parameter changes by more than `MAX_STEP`."""
+    # Each item is shortened alone: if a parameter has no maximum, such as the logit of
+    # guessing where nobody guesses, the steps of other items stay long.
     direction = direction.clone()
     for block in items.blocks:
         part = direction[block.parameters].view(len(block.items), -1)

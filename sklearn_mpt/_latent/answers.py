@@ -73,11 +73,9 @@ class Answers:
         return lowest >= highest
 
     def indicators(self, rows):
-        """Return indicators of categories except the first, and of gaps; (n, columns).
-
-        For each item there is a column for each category except the first. Items with
-        missing answers have one more column, for the gaps.
-        """
+        """Return indicators of categories but the first, and of gaps; (n, columns)."""
+        # For each item there is a column for each category except the first. Items with
+        # missing answers have one more column, for the gaps.
         return self._indicators(rows) if self._kept is None else self._kept[rows]
 
     def _indicators(self, rows):
@@ -92,11 +90,9 @@ class Answers:
         return torch.cat([indicators, gaps], 1)
 
     def coefficients(self, table):
-        """Return the factors of the indicators, and the sum of first categories.
-
-        The factors, (columns, s), are differences to the log-probability of the first
-        category. The sum over items for rows with all first categories is (s,).
-        """
+        """Return the factors of the indicators, and the sum of first categories."""
+        # The factors, (columns, s), are differences to the log-probability of the first
+        # category. The sum over items for rows with all first categories is (s,).
         first = table[:, 0]
         more = (table[:, 1:] - first[:, None]).flatten(0, 1)
         if len(self.gappy):
@@ -108,10 +104,8 @@ class Answers:
         return chunk_slices(len(self), max(n_nodes, self.columns), CACHE_ENTRIES)
 
     def counts(self, sums, total):
-        """Return expected numbers of each answer at nodes; (d, c, s).
-
-        sums : sums of the indicators, (columns, s). total : sums of the rows, (s,).
-        """
+        """Return expected numbers of each answer at nodes; (d, c, s)."""
+        # sums : sums of the indicators, (columns, s). total : sums of the rows, (s,).
         n_items = self.codes.shape[1]
         split = n_items * (self.n_categories - 1)
         chosen = sums[:split].unflatten(0, (n_items, -1))
@@ -122,10 +116,8 @@ class Answers:
 
 
 def log_joint(answers, rows, table, log_weight):
-    """Return log p(answers, z) of rows at nodes; (n, s).
-
-    log_weight : log weights of the nodes for each group, (g, s).
-    """
+    """Return log p(answers, z) of rows at nodes; (n, s)."""
+    # log_weight : log weights of the nodes for each group, (g, s).
     more, base = answers.coefficients(table)
     start = (base + log_weight)[answers.group[rows]]
     return torch.addmm(start, answers.indicators(rows), more)
@@ -167,10 +159,9 @@ def expectations(answers, table, log_weight):
 
 
 def merged_answers(X, n_categories, weight=None, group=None, device="cpu"):
-    """Return answers in which equal rows are one row with the sum of the weights.
-
-    X : codes, NaN where missing, (n, d). weight, group : arrays (n,); None is 1 and 0.
-    """
+    """Return answers in which equal rows are one row with the sum of the weights."""
+    # X : codes, NaN where missing, (n, d). weight, group : arrays (n,); None is 1 and
+    # 0.
     codes = np.where(np.isnan(X), MISSING, X).astype(np.int8)
     group = np.zeros(len(X), int) if group is None else group
     coded_rows = np.concatenate([codes, group[:, None].astype(np.int8)], 1)

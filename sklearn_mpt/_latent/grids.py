@@ -54,10 +54,8 @@ class Population(NamedTuple):
         return -0.5 * (unit**2).sum(2) - constant[:, None]
 
     def limits(self, radius):
-        """Return the lower and upper limits of z in all groups together; (k,) each.
-
-        radius : distance from the means, in standard deviations.
-        """
+        """Return the lower and upper limits of z in all groups together; (k,) each."""
+        # radius : distance from the means, in standard deviations.
         low = (self.mean - radius * self.deviation).amin(0)
         return low, (self.mean + radius * self.deviation).amax(0)
 
@@ -79,11 +77,9 @@ class PriorGrid(NamedTuple):
 
     @classmethod
     def over(cls, population, steps, radius, shift=0.0):
-        """Return a grid over a population.
-
-        radius : in standard deviations. shift : offset of the nodes from the centre, in
-        steps; a number or (k,).
-        """
+        """Return a grid over a population."""
+        # radius : in standard deviations. shift : offset of the nodes from the centre,
+        # in steps; a number or (k,).
         z, is_even = lattice(steps, *population.ellipsoid(radius), shift)
         like = population.mean
         z, is_even = torch.from_numpy(z).to(like), torch.from_numpy(is_even)
@@ -102,10 +98,8 @@ class PriorGrid(NamedTuple):
         return bool((is_low & is_high).all())
 
     def log_integral(self, joint):
-        """Return logs of sums over nodes, and their errors, in nats; (n,) each.
-
-        joint : logs of the terms, (n, s).
-        """
+        """Return logs of sums over nodes, and their errors, in nats; (n,) each."""
+        # joint : logs of the terms, (n, s).
         even = joint[:, self.is_even].logsumexp(1)
         odd = joint[:, ~self.is_even].logsumexp(1)
         # each half is a grid; the error of both is about the square of that of one
@@ -113,20 +107,16 @@ class PriorGrid(NamedTuple):
 
 
 def spacings(precision, ratio, widest):
-    """Return the spacing of a grid that resolves posteriors of z; tensor (k,).
-
-    precision : largest precision of a posterior in each dimension, (k,). ratio :
-    spacing in standard deviations of the narrowest posterior. widest : the largest
-    spacing, in units of z.
-    """
+    """Return the spacing of a grid that resolves posteriors of z; tensor (k,)."""
+    # precision : largest precision of a posterior in each dimension, (k,). ratio :
+    # spacing in standard deviations of the narrowest posterior. widest : the largest
+    # spacing, in units of z.
     return (ratio / precision.sqrt()).clamp(max=widest)
 
 
 def count_nodes(steps, radii):
-    """Return the approximate number of nodes of a grid, a float.
-
-    radii : half axes of the ellipsoid that it fills, (k,).
-    """
+    """Return the approximate number of nodes of a grid, a float."""
+    # radii : half axes of the ellipsoid that it fills, (k,).
     ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
     return ball * math.prod(r / h for r, h in zip(radii, steps, strict=True))
 
@@ -141,14 +131,11 @@ def coarsen(steps, max_nodes, radii, widest=math.inf):
 
 
 def lattice(steps, centre, radii, shift=0.0):
-    """Return equally spaced nodes in an ellipsoid; arrays.
-
-    steps, centre, radii : spacings, centre and half axes, (k,). shift : offset of the
-    nodes from the centre, in steps; a number or (k,).
-
-    Returns the nodes, (s, k), and which of them belong to a grid that is coarser by
-    leaving out every other node, bool (s,).
-    """
+    """Return equally spaced nodes in an ellipsoid; arrays."""
+    # steps, centre, radii : spacings, centre and half axes, (k,). shift : offset of the
+    # nodes from the centre, in steps; a number or (k,). Returns the nodes, (s, k), and
+    # which of them belong to a grid that is coarser by leaving out every other node,
+    # bool (s,).
     numbers = [
         np.arange(-math.ceil(r / h) - 1, math.ceil(r / h) + 1)
         for h, r in zip(steps, radii, strict=True)
@@ -168,12 +155,10 @@ def prior_grid(steps, like, radius=RADIUS, shift=0.0):
 
 
 def resolves(r, z, steps, radius, max_ratio=1.5, max_edge_weight=1e-3):
-    """Return for which rows a grid is fine and wide enough; bool, (n,).
-
-    r : posterior weights of the nodes, (n, s). max_ratio : largest ratio of the spacing
-    and the standard deviation of a component of a posterior, given all others.
-    max_edge_weight : largest weight of a posterior near the edge of the grid.
-    """
+    """Return for which rows a grid is fine and wide enough; bool, (n,)."""
+    # r : posterior weights of the nodes, (n, s). max_ratio : largest ratio of the
+    # spacing and the standard deviation of a component of a posterior, given all
+    # others. max_edge_weight : largest weight of a posterior near the edge of the grid.
     n_dims = len(steps)
     u = z / z.new_tensor(steps)
     _, covariance = mean_and_covariance(r @ moments(u), n_dims)
@@ -209,10 +194,8 @@ class PriorGrids:
         return cls(grids, steps, PAIR_RADII[0])
 
     def unresolved(self, r):
-        """Return which rows the first grid does not resolve; bool, (n,).
-
-        r : posterior weights of its nodes, (n, s).
-        """
+        """Return which rows the first grid does not resolve; bool, (n,)."""
+        # r : posterior weights of its nodes, (n, s).
         return ~resolves(r, self.groups[0][0], self._steps, self._radius)
 
     def place(self, group, posteriors, rows):

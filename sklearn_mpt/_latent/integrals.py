@@ -186,11 +186,9 @@ def _weighted(rows, rule, model, visit=None):
 
 
 def log_joint(rows, nodes, model, visit=None):
-    """Return the log of each node's term of p(observed entries); (n, s).
-
-    visit : callable, gets the log-probabilities of entries at some nodes, (n, t, d),
-        and the result there, (n, t); nodes of each row only.
-    """
+    """Return the log of each node's term of p(observed entries); (n, s)."""
+    # visit : callable, gets the log-probabilities of entries at some nodes, (n, t, d),
+    # and the result there, (n, t); nodes of each row only.
     if nodes.z.ndim == 2:  # shared by all rows
         return _shared_log_prob(rows, nodes.z, model).add_(nodes.log_weight)
     observed = rows.observed.to(rows.X.dtype)[..., None]
@@ -214,22 +212,18 @@ def _shared_log_prob(rows, z, model):
 
 
 def _blocks(z, rows, model):
-    """Split the nodes so that a tensor over rows, nodes and features fits.
-
-    So does one over rows, nodes and the `width` of the joint.
-    """
+    """Split the nodes so that a tensor over rows, nodes and features fits."""
+    # So does one over rows, nodes and the `width` of the joint.
     n_rows, n_features = rows.X.shape
     width = max(n_features, model.width)
     return z.split(max(1, CACHE_ENTRIES // (n_rows * width)), 1)
 
 
 def integrate_log_prob(rows, rule, model):
-    """Return the log density of observed entries, its error and its random error.
-
-    All are (n,). The random error is that of random points, scaled. It decides when
-    refining ends: if the error decided, refining would end where it is small by chance.
-    Nodes that are not random have none.
-    """
+    """Return the log density of observed entries, its error and its random error."""
+    # All are (n,). The random error is that of random points, scaled. It decides when
+    # refining ends: if the error decided, refining would end where it is small by
+    # chance. Nodes that are not random have none.
     if rule.is_shared:
         return _integrate_shared(rows, rule, model)
     joints = [joint for _, joint in _weighted(rows, rule, model)]
@@ -256,10 +250,8 @@ def _integrate_shared(rows, rule, model):
 
 
 def random_error(joint, gain=QUASI_RANDOM_GAIN):
-    """Return the standard error of random points, divided by `gain`; (n,).
-
-    joint : log weights of the points, (n, s).
-    """
+    """Return the standard error of random points, divided by `gain`; (n,)."""
+    # joint : log weights of the points, (n, s).
     concentration = torch.logsumexp(2 * joint, 1) - 2 * torch.logsumexp(joint, 1)
     variance = (concentration.exp() - 1 / joint.shape[1]).clamp(min=1e-12)
     return variance.sqrt() / gain
@@ -271,14 +263,11 @@ def effective_number(error, gain=QUASI_RANDOM_GAIN):
 
 
 def integrate_average(function, rows, rule, model):
-    """Return E[f(z) | observed entries], and its error; (n, p) each.
-
-    With random points also a third, which decides when refining ends, in units of 1
-    plus the size of the average: the larger one of the error and of that of random
-    points, so that neither is small by chance.
-
-    function : from nodes (n, s, k) to values (n, s, p).
-    """
+    """Return E[f(z) | observed entries], and its error; (n, p) each."""
+    # With random points also a third, which decides when refining ends, in units of 1
+    # plus the size of the average: the larger one of the error and of that of random
+    # points, so that neither is small by chance. function : from nodes (n, s, k) to
+    # values (n, s, p).
     joints, averages, squares = [], [], []
 
     def with_squares(z):
@@ -307,10 +296,8 @@ def integrate_average(function, rows, rule, model):
 
 
 def _random_error_of_average(value, squares, gain=QUASI_RANDOM_GAIN):
-    """Return the standard error of an average over random points, divided by `gain`.
-
-    squares : sums of squared weights, alone, times values and times their squares.
-    """
+    """Return the standard error of an average over random points, divided by `gain`."""
+    # squares : sums of squared weights, alone, times values and times their squares.
     n_values = value.shape[1]
     total, first, second = squares.split([1, n_values, n_values], 1)
     variance = second - 2 * value * first + value**2 * total
@@ -403,11 +390,9 @@ def refine(estimate, rules, tolerance, random_error_fraction=0.75):
 
 
 def refine_mixtures(function, rows, accuracy, model):
-    """Refine a function of rows, rule and model, by posteriors that are adapted.
-
-    If there is a pilot, the posteriors of a row are adapted to the weights of the nodes
-    of each rule before the next. See `refine`.
-    """
+    """Refine a function of rows, rule and model, by posteriors that are adapted."""
+    # If there is a pilot, the posteriors of a row are adapted to the weights of the
+    # nodes of each rule before the next. See `refine`.
     rows = rows._replace(posteriors=model.propose(rows))
     if accuracy.pilot is None:
         return refine(

@@ -217,10 +217,8 @@ class LikelihoodRows(Objective):
         return IntegratedDensity(joint, units, accuracy, accuracy, self.context.seed)
 
     def _rule(self, point):
-        """Return a rule that all rows share, or if that costs less one around each.
-
-        Also the number of its nodes.
-        """
+        """Return a rule that all rows share, or if that costs less one around each."""
+        # Also the number of its nodes.
         n_dims, device = self.n_dims, self.X.device
         if n_dims > MAX_GRID_DIMS:
             rule = mixtures(TRAINING_POINTS, n_dims, device, self.context.seed, 2)
@@ -248,11 +246,9 @@ class LikelihoodRows(Objective):
         return sums._replace(information=sums.information._replace(blocks=blocks))
 
     def _add_priors(self, sums, point):
-        """Add the priors of slopes and of levels that no row has.
-
-        Gradients of constant features are set to 0, so that they keep their
-        coefficients.
-        """
+        """Add the priors of slopes and of levels that no row has."""
+        # Gradients of constant features are set to 0, so that they keep their
+        # coefficients.
         if self.unseen is not None:
             sums = self._with_unseen(sums, point)
         slopes = point.coefs[:, :-1]
@@ -316,10 +312,8 @@ class LikelihoodRows(Objective):
             yield rows_of(X), weight, self.representative.indicators(part, X)
 
     def _row_node_parts(self, index, point, joint):
-        """Yield sums of blocks of rows that have nodes of their own.
-
-        Posteriors are found for more rows at a time than there are in a block.
-        """
+        """Yield sums of blocks of rows that have nodes of their own."""
+        # Posteriors are found for more rows at a time than there are in a block.
         if self.bounds:
             yield from self._bound_parts(index, point, joint)
             return
@@ -343,10 +337,8 @@ class LikelihoodRows(Objective):
 
 
 def _merged(X, params, context):
-    """Return rows of which none are equal, and the context with their weights.
-
-    A number of rows in each step, if the user gives one, counts equal rows.
-    """
+    """Return rows of which none are equal, and the context with their weights."""
+    # A number of rows in each step, if the user gives one, counts equal rows.
     if params.batch_size != "auto" and params.batch_size < len(X):
         return X, context
     kept, weight = distinct_rows(X.cpu().numpy(), context.weight)

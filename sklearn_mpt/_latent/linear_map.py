@@ -55,11 +55,9 @@ class LinearMap:
         return self.likelihood.entry_log_prob(X[:, None], self.location(z))
 
     def pair_log_prob(self, X, observed, z):
-        """Return the log-probability of each row at each shared node; (n, s).
-
-        X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d). z : the
-        nodes, (s, k).
-        """
+        """Return the log-probability of each row at each shared node; (n, s)."""
+        # X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d). z :
+        # the nodes, (s, k).
         return self.likelihood.pair_log_prob(X, observed, self.location(z))
 
     def propose(self, rows):
@@ -82,23 +80,19 @@ class TrainingMap(LinearMap):
 
 
 def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
-    """Return the Laplace approximation of the posterior of z, by Newton's method.
-
-    It starts at `start`, (n, k), or at 0, and ends where a step changes no component of
-    z by more than `tol`.
-    """
+    """Return the Laplace approximation of the posterior of z, by Newton's method."""
+    # It starts at `start`, (n, k), or at 0, and ends where a step changes no component
+    # of z by more than `tol`.
     if start is None:
         start = joint.components.new_zeros(len(rows.X), joint.n_dims)
     return gaussians_at_modes(rows, joint, start, max_iter=max_iter, tol=tol)[0]
 
 
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
-    """Return the Gaussian that nearly maximises the evidence lower bound of each row.
-
-    It is found by Newton's method on the expected log joint density, starting at the
-    Laplace approximation. Expectations are sums over a grid: of each location in one
-    dimension, or of z if features have several locations.
-    """
+    """Return the Gaussian that nearly maximises the lower bound of each row."""
+    # It is found by Newton's method on the expected log joint density, starting at the
+    # Laplace approximation. Expectations are sums over a grid: of each location in one
+    # dimension, or of z if features have several locations.
     W, weight = joint.components, grid[1].exp()
     observed = rows.observed.to(W.dtype)
     on_locations = joint.likelihood.to_locations(observed)
@@ -117,14 +111,11 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
 
 
 def proposal(rows, joint, n_steps=6):
-    """Return the Gaussian from which importance sampling draws.
-
-    It is the better, by the evidence lower bound, of the Laplace approximation and the
-    variational posterior, because the curvature at the mode of a steep posterior may
-    not match its width. It is then widened.
-
-    n_steps : number of Newton steps to the variational posterior.
-    """
+    """Return the Gaussian from which importance sampling draws."""
+    # It is the better, by the evidence lower bound, of the Laplace approximation and
+    # the variational posterior, because the curvature at the mode of a steep posterior
+    # may not match its width. It is then widened. n_steps : number of Newton steps to
+    # the variational posterior.
     grid, peak = bound_grid(joint, [0]), laplace(rows, joint)
     gaussian = variational_posterior(rows, joint, grid, n_steps, peak)
     bounds = [evidence_lower_bound(rows, p, joint, grid) for p in (peak, gaussian)]
@@ -158,11 +149,9 @@ def evidence_lower_bound(rows, posterior, joint, grid):
 
 
 def bound_grid(joint, seed, n_nodes=7, n_points=256):
-    """Return nodes of the standard normal, and log weights, for `location_points`.
-
-    n_nodes : number of nodes for locations, which are one-dimensional. n_points :
-    number of quasi-random points of z in many dimensions.
-    """
+    """Return nodes of the standard normal, and log weights, for `location_points`."""
+    # n_nodes : number of nodes for locations, which are one-dimensional. n_points :
+    # number of quasi-random points of z in many dimensions.
     device = joint.components.device
     if joint.likelihood.n_locations == 1:
         return grids((n_nodes,), 1, device).groups[0]
@@ -172,24 +161,19 @@ def bound_grid(joint, seed, n_nodes=7, n_points=256):
 
 
 def spacing(joint, ratio, values=None):
-    """Return the spacing of a grid over the prior that resolves every posterior; (k,).
-
-    values : entries (v, d) at which the information is computed; None is what is
-        expected at each node.
-    ratio : spacing in standard deviations of the narrowest posterior.
-    """
+    """Return the spacing of a prior grid that resolves every posterior; (k,)."""
+    # values : entries (v, d) at which the information is computed; None is what is
+    # expected at each node. ratio : spacing in standard deviations of the narrowest
+    # posterior.
     return spacings(max_precision(joint, values), ratio, MAX_SPACING).tolist()
 
 
 def max_precision(joint, values=None, core=3.0, n_cells=12):
-    """Return a bound of the precision of posteriors in each dimension; (k,).
-
-    values : entries (v, d) at which the information is computed; None is what is
-        expected at each node.
-    core : radius within which the grid must be fine enough, in units of z.
-    n_cells : number of cells across the core, in each of which the information is
-        bounded.
-    """
+    """Return a bound of the precision of posteriors in each dimension; (k,)."""
+    # values : entries (v, d) at which the information is computed; None is what is
+    # expected at each node. core : radius within which the grid must be fine enough, in
+    # units of z. n_cells : number of cells across the core, in each of which the
+    # information is bounded.
     axis = torch.from_numpy(np.linspace(-core, core, n_cells + 1))
     z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
     z = z[(z**2).sum(1) <= core**2 * (1 + ROUNDING)].to(joint.components)
@@ -198,11 +182,9 @@ def max_precision(joint, values=None, core=3.0, n_cells=12):
 
 
 def _largest_information(joint, z, radius, values):
-    """Return the largest information of each feature within a radius of each z; (n, d).
-
-    Within the interval of locations, the information is largest at one of the ends or
-    at the location nearest 0.
-    """
+    """Return the largest information of features within a radius of each z; (n, d)."""
+    # Within the interval of locations, the information is largest at one of the ends or
+    # at the location nearest 0.
     location = joint.location(z)
     location_radius = radius * joint.components.abs().sum(0)
     min_location = location - location.clamp(-location_radius, location_radius)

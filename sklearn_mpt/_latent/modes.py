@@ -137,10 +137,8 @@ def gaussians_at_modes(rows, joint, start, **search):
 
 
 def posterior_precision(likelihood, information, observed, jacobian):
-    """Return the precision of z given observed entries; (n, k, k).
-
-    The arguments are those of `Likelihood.precision`.
-    """
+    """Return the precision of z given observed entries; (n, k, k)."""
+    # The arguments are those of `Likelihood.precision`.
     precision = likelihood.precision(information, observed, jacobian)
     precision.diagonal(dim1=1, dim2=2).add_(1)
     return precision

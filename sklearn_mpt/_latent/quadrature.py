@@ -56,11 +56,9 @@ def gaussian_around(mean, precision_root):
 
 
 def widened(posterior, excess=0.4):
-    """Return wider Gaussians, from which importance sampling draws.
-
-    They are 1 + excess / sqrt(n_dims) times as wide. If the Gaussian is exact, the loss
-    from widening is about the same in any number of dimensions.
-    """
+    """Return wider Gaussians, from which importance sampling draws."""
+    # They are 1 + excess / sqrt(n_dims) times as wide. If the Gaussian is exact, the
+    # loss from widening is about the same in any number of dimensions.
     width = 1 + excess / math.sqrt(posterior.mean.shape[1])
     mean, root, precision_root = posterior
     return Posterior(mean, width * root, precision_root / width)
@@ -83,10 +81,8 @@ def log_peak(posterior):
 
 
 def moments(z):
-    """Return z and its products, in which Gaussian log densities are linear.
-
-    z : (..., k). Returns (..., p).
-    """
+    """Return z and its products, in which Gaussian log densities are linear."""
+    # z : (..., k). Returns (..., p).
     return torch.cat([z, (z[..., None] * z[..., None, :]).flatten(-2)], -1)
 
 
@@ -98,10 +94,8 @@ def mean_and_covariance(averages, n_dims):
 
 
 def natural_parameters(posterior):
-    """Return the coefficients of `moments` in the log density, and its constant.
-
-    In double precision, as large terms cancel; (n, p), (n,).
-    """
+    """Return the coefficients of `moments` in the log density, and its constant."""
+    # In double precision, as large terms cancel; (n, p), (n,).
     mean, root = posterior.mean.double(), posterior.precision_root.double()
     precision = root @ root.mT
     linear = (precision @ mean[..., None])[..., 0]
@@ -219,11 +213,10 @@ class PosteriorMixture:
 
 
 def mixture_nodes(normal, posteriors, has_heavy_tails=False):
-    """Move standard normal points to the posteriors, the last ones to the prior.
-
-    normal : Tensors of shape (1 or n, s_i, k), one more than there are posteriors.
-    has_heavy_tails : whether the last ones go to `heavy_points` in place of the prior.
-    """
+    """Move standard normal points to the posteriors, the last ones to the prior."""
+    # normal : Tensors of shape (1 or n, s_i, k), one more than there are posteriors.
+    # has_heavy_tails : whether the last ones go to `heavy_points` in place of the
+    # prior.
     *posterior_points, last_points = normal
     moved = [
         posterior.mean[:, None] + points @ posterior.root
@@ -342,10 +335,9 @@ def adapt(posteriors, moments, min_fraction=1e-3):
 
 
 def _update_components(parts, fraction, mean, square, n_effective):
-    """Return means and covariances of parts, updated by those of weighted nodes.
-
-    The current mean has the weight of one node, the current covariance of k + 2 nodes.
-    """
+    """Return means and covariances of parts, updated by those of weighted nodes."""
+    # The current mean has the weight of one node, the current covariance of k + 2
+    # nodes.
     count = (n_effective * fraction)[..., None]
     known = fraction.clamp(min=torch.finfo(fraction.dtype).tiny)[..., None]
     mean, square = mean / known, square / known[..., None]
@@ -406,12 +398,10 @@ def row_shifts(rows, n_dims, seed):
 
 @functools.lru_cache(maxsize=16)
 def _directions(n_numbers, n_dims, seed, deviation=30.0):
-    """Draw the coefficients of shifts as functions of the numbers of a row; (p, k).
-
-    A shift is the fractional part of their product with the numbers. deviation : that
-    of the coefficients. If it is large, rows that differ little have independent
-    shifts.
-    """
+    """Draw the coefficients of shifts as functions of the numbers of a row; (p, k)."""
+    # A shift is the fractional part of their product with the numbers. deviation : that
+    # of the coefficients. If it is large, rows that differ little have independent
+    # shifts.
     rng = np.random.default_rng([*seed, n_numbers, n_dims])
     return torch.from_numpy(deviation * rng.normal(size=(n_numbers, n_dims)))
 
@@ -422,11 +412,9 @@ def log_mean_exp(log_values, axis):
 
 
 def logsumexp_and_softmax(log_values):
-    """Return the log of the sum of exponentials along axis 1, and the softmax.
-
-    Of finite values. Weights that no sum shows are 0: products of matrices with numbers
-    near the smallest ones of the dtype take up to ten times as long.
-    """
+    """Return the log of the sum of exponentials along axis 1, and the softmax."""
+    # Of finite values. Weights that no sum shows are 0: products of matrices with
+    # numbers near the smallest ones of the dtype take up to ten times as long.
     weight = log_values.softmax(1)  # fast where most vanish, as exp is not
     least = torch.finfo(weight.dtype).eps ** 2
     weight = torch.nn.functional.threshold_(weight, least, 0.0)
@@ -450,12 +438,9 @@ class LogMeanExp(torch.autograd.Function):
 
 
 def pool(log_means):
-    """Return the log of the mean of replicates, and its standard error.
-
-    The error is so large that intervals of 1.96 of it cover 95%.
-
-    log_means : shape (n_replicates, ...)
-    """
+    """Return the log of the mean of replicates, and its standard error."""
+    # The error is so large that intervals of 1.96 of it cover 95%. log_means : shape
+    # (n_replicates, ...)
     pooled = log_mean_exp(log_means, 0)
     spread = (log_means - pooled).exp().std(0, correction=1)
     spread_of_logs = log_means.std(0, correction=1)  # is reliable where it is large
@@ -494,10 +479,8 @@ class RowNodes:
         self.n_nodes = n_per_dim**n_dims
 
     def posterior(self, rows, joint, index):
-        """Return Gaussians at the modes of rows, whose indices are `index`.
-
-        joint : its method `posterior_near` returns them, near given points, (n, k).
-        """
+        """Return Gaussians at the modes of rows, whose indices are `index`."""
+        # joint : its method `posterior_near` returns them, near given points, (n, k).
         posterior = joint.posterior_near(rows, self._modes[index])
         self._modes[index] = posterior.mean
         return posterior

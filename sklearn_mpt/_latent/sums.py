@@ -64,11 +64,9 @@ def varies_in_rows(X, is_all):
 
 
 def sums_of_counts(expected, total, nodes, point, likelihood, values):
-    """Return sums of the log marginal likelihoods of rows of codes, at shared nodes.
-
-    expected : ExpectedCounts. total : of the weights of rows. nodes : (s, k). values :
-    codes of each feature, (c, d).
-    """
+    """Return sums of the log marginal likelihoods of rows of codes, at shared nodes."""
+    # expected : ExpectedCounts. total : of the weights of rows. nodes : (s, k). values
+    # : codes of each feature, (c, d).
     nodes = append_one(nodes)
     location = (nodes @ point.coefs.T)[None]
     known, X = expected.counts.permute(1, 2, 0), values[:, None]
@@ -91,10 +89,8 @@ class RepresentativeValues(NamedTuple):
 
     @classmethod
     def from_rows(cls, X, number):
-        """Choose all values of features that have few, and quantiles of others.
-
-        X : rows (n, d), NaN where missing. number : of values at most.
-        """
+        """Choose all values of features that have few, and quantiles of others."""
+        # X : rows (n, d), NaN where missing. number : of values at most.
         values, code = np.zeros((number, X.shape[1])), np.full(X.shape, -1)
         for j, column in enumerate(X.T):
             present = ~np.isnan(column)
@@ -162,13 +158,10 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
 def _shared_part(
     rows, weight, indicators, grid, steps, location, shape_params, likelihood
 ):
-    """Return what `shared_likelihood_sums` adds up, and which rows are unresolved.
-
-    Value and weight of each row that is resolved; gradients in locations and shape
-    parameters, and weights of representative values at nodes, (v, s, d).
-
-    likelihood : with these shape parameters.
-    """
+    """Return what `shared_likelihood_sums` adds up, and which rows are unresolved."""
+    # Value and weight of each row that is resolved; gradients in locations and shape
+    # parameters, and weights of representative values at nodes, (v, s, d). likelihood :
+    # with these shape parameters.
     z, log_weight = grid
     is_observed = rows.observed.to(rows.X.dtype)
     with torch.enable_grad():
@@ -196,10 +189,8 @@ def _weight(weight, X):
 
 
 def _products(z):
-    """Return z, whose last entry is 1, and the products of the other entries; (..., p).
-
-    The order is that of `_as_matrices`.
-    """
+    """Return z, whose last entry is 1, and products of the others; (..., p)."""
+    # The order is that of `_as_matrices`.
     n_dims = z.shape[-1] - 1
     squares = (z[..., i:-1] * z[..., i : i + 1] for i in range(n_dims))
     return torch.cat([z, *squares], -1)
@@ -215,19 +206,15 @@ def _as_matrices(sums, width):
 
 
 def _outer_sums(weight, z):
-    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1).
-
-    weight : (m, d).
-    """
+    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1)."""
+    # weight : (m, d).
     return _as_matrices((_products(z).T @ weight).T, z.shape[1])
 
 
 def sums_of(value, weight, gradient, information, shape_params=None):
-    """Return `Sums`.
-
-    shape_params : gradient and information of the likelihood's shape parameters, or
-    None.
-    """
+    """Return `Sums`."""
+    # shape_params : gradient and information of the likelihood's shape parameters, or
+    # None.
     none = gradient.new_zeros(0)
     shape_gradient, shape_information = shape_params or (none, none)
     curvature = Curvature(information, shape_information)
@@ -235,10 +222,8 @@ def sums_of(value, weight, gradient, information, shape_params=None):
 
 
 def row_node_sums(rows, nodes, point, likelihood, weight=None):
-    """Return sums of log marginal likelihoods, with nodes by row.
-
-    weight : weights of the rows.
-    """
+    """Return sums of log marginal likelihoods, with nodes by row."""
+    # weight : weights of the rows.
     z, X, weight = append_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
     log_prob = likelihood.entry_log_prob(X, location)
@@ -266,24 +251,20 @@ def _summed_products(weight, factors):
 
 
 def _shape_sums(likelihood, X, location, entry_gradient, known, z):
-    """Return sums over rows and nodes for the likelihood's shape parameters.
-
-    They are gradient and information. entry_gradient : derivatives in the
-    log-probabilities of entries. known : weights of nodes for present entries. Both are
-    (n, s, d).
-    """
+    """Return sums over rows and nodes for the likelihood's shape parameters."""
+    # They are gradient and information. entry_gradient : derivatives in the
+    # log-probabilities of entries. known : weights of nodes for present entries. Both
+    # are (n, s, d).
     if not len(likelihood.shape_param_features):
         return None
     return likelihood.shape_sums(X, location, entry_gradient, known, z)
 
 
 def bound_sums(rows, joint, grid, weight=None):
-    """Return sums of the evidence lower bounds of rows.
-
-    Each row has the Gaussian posterior that nearly maximises its bound, so the gradient
-    is taken at fixed posteriors. By Stein's identity, the mean of derivative times z
-    follows from the means of derivative and information.
-    """
+    """Return sums of the evidence lower bounds of rows."""
+    # Each row has the Gaussian posterior that nearly maximises its bound, so the
+    # gradient is taken at fixed posteriors. By Stein's identity, the mean of derivative
+    # times z follows from the means of derivative and information.
     posterior = variational_posterior(rows, joint, grid)
     weight = _weight(weight, rows.X)
     points, node_weight = location_points(posterior, joint, grid), grid[1].exp()
