@@ -20,10 +20,7 @@ from sklearn_mpt._messages import listed
 
 
 class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
-    """Base class of estimators that have a linear model.
-
-    A subclass lists its parameters and fills `_model`.
-    """
+    """Base class of estimators that have a linear model."""
 
     _scale: np.ndarray
     noise_variance_: float | np.ndarray

@@ -42,12 +42,9 @@ START_DEVIATION, SHORT_RUN_EPOCHS, SHORT_RUN_ROWS = 0.01, 5, 2000
 
 
 class GaussianModel(LinearModel):
-    """Linear model with Gaussian noise.
+    """Linear model with Gaussian noise."""
 
-    All objectives other than "mpt" are the log marginal likelihood.
-
-    params : LinearParams. noise : "shared" or "per_feature".
-    """
+    # All objectives other than "mpt" are the log marginal likelihood.
 
     def __init__(self, params, noise="shared"):
         self.params = params
@@ -84,11 +81,8 @@ class GaussianModel(LinearModel):
         return fitted | self._factors_at_start(X, rng, weight, moments, noise, units)
 
     def _factors_at_start(self, X, rng, weight, moments, noise, units):
-        """Return the attributes from which factor analysis starts.
-
-        moments : of the rows, standardised. noise : random components, (k, d). units :
-        of `unit_attributes`.
-        """
+        """Return the attributes from which factor analysis starts."""
+        # moments : of standardised rows. noise : random components, (k, d).
         n_dims = len(noise)
         principal = principal_factors(moments, n_dims, DOUBLE_NOISE_FLOOR)
         if self.params.init == "pca":
@@ -150,10 +144,7 @@ class GaussianModel(LinearModel):
         return natural_ascent(self.params, data, objective, point)
 
     def _objective_and_start(self, data, is_whole):
-        """Return the objective, of rows or of their second moments, and where to start.
-
-        is_whole : whether all rows are known, without gaps.
-        """
+        """Return the objective, of rows or of their moments, and where to start."""
         params, units = self.params, Units.from_attributes(data.fitted, data.device)
         n_features, n_dims = data.X.shape[1], params.n_components
         point = _point(data.fitted, data.device)
@@ -224,21 +215,17 @@ def _noise_floor(fitted):
 
 
 def _at_bound(fitted):
-    """Return which noise variances have fallen to their floor; (d,), or (1,).
-
-    Fits with one of each feature end by `tol` before they reach it: its logarithm falls
-    by steps of equal size, each of which gains less.
-    """
+    """Return which noise variances have fallen to their floor; (d,), or (1,)."""
+    # Fits with one of each feature end by `tol` before they reach it: its logarithm
+    # falls by steps of equal size, each of which gains less.
     noise_variance = np.asarray(fitted["noise_variance_"])
     near = 10 if noise_variance.ndim == 0 else 100
     return np.atleast_1d(noise_variance < near * _noise_floor(fitted))
 
 
 def _warn_of_rounding(fitted):
-    """Warn of features whose values are rounded by more than noise may be small.
-
-    Errors of rounding are uniform, with a variance of a twelfth of the squared step.
-    """
+    """Warn of features whose values are rounded by more than noise may be small."""
+    # Errors of rounding are uniform, with a variance of a twelfth of the squared step.
     step = np.spacing(np.abs(fitted["mean_"]))
     is_rounded = step**2 / 12 > _noise_floor(fitted)
     is_rounded[fitted["_constant"]] = False
@@ -252,10 +239,7 @@ def _warn_of_rounding(fitted):
 
 
 def _attributes(components, noise_variance, units, mean=0.0):
-    """Return fitted attributes, from parameters of standardised features.
-
-    units : of `unit_attributes`.
-    """
+    """Return fitted attributes, from parameters of standardised features."""
     shift, scale = units["_shift"], units["_scale"]
     noise_variance = noise_variance * scale**2
     return {
@@ -266,13 +250,9 @@ def _attributes(components, noise_variance, units, mean=0.0):
 
 
 def _components_along(directions, X, weight, units):
-    """Return components that span some directions, (k, d), and z of variance 1.
-
-    So the length of the components, which masks of few features hardly determine, is
-    right from the start.
-
-    X : rows whose gaps count as the means of their columns.
-    """
+    """Return components that span some directions, (k, d), and z of variance 1."""
+    # So the length of the components, which masks of few features hardly determine, is
+    # right from the start.
     axes = np.linalg.qr(directions.T)[0]
     total, n_rows = 0.0, 0.0
     for block, block_weight in row_blocks(X, weight):
@@ -286,10 +266,7 @@ def _components_along(directions, X, weight, units):
 
 
 def _best_factors(X, moments, weight, points, units, rng):
-    """Return the point after the best of short runs of factor analysis.
-
-    The likelihood has local maxima. Runs on rows with gaps take a sample of them.
-    """
+    """Return the point after the best of short runs of factor analysis."""
     n_dims = points[0].coefs.shape[1] - 1
     floor = torch.tensor(DOUBLE_NOISE_FLOOR, dtype=torch.float64).log()
     if np.isnan(X).any():
@@ -305,14 +282,9 @@ def _best_factors(X, moments, weight, points, units, rng):
 
 
 def _are_dependent(weights, tol=1e-6):
-    """Return whether features without noise are linear functions of each other.
-
-    weights : their components, (k, q). tol : fraction of the variance of a feature that
-    others do not explain, below which it is a function of them.
-
-    If features are dependent, their joint density is infinite; otherwise noise
-    variances of zero are valid.
-    """
+    """Return whether features without noise are linear functions of each other."""
+    # If so, their joint density is infinite; otherwise noise variances of zero are
+    # valid. weights : (k, q). tol : fraction of variance that others do not explain.
     n_components, n_features = weights.shape
     unit = weights / np.maximum(np.linalg.norm(weights, axis=0), TINY)
     lengths = np.linalg.svd(unit, compute_uv=False)
@@ -348,13 +320,9 @@ class ClosedForm(Solver):
 
 
 def _patterns_of_all_pairs(present):
-    """Return patterns of rows that hold all pairs of features which some row holds.
-
-    They determine the same parameters as all patterns do, because the density of a row
-    depends on means and on covariances of pairs of its features.
-
-    present : bool, (n, d).
-    """
+    """Return patterns of rows that hold all pairs of features which some row holds."""
+    # They determine the same parameters as all patterns do, because the density of a
+    # row depends on means and on covariances of pairs. present : bool, (n, d).
     patterns = present.unique(dim=0)
     patterns = patterns[patterns.sum(1).argsort(descending=True, stable=True)]
     covered, chosen = present.new_zeros(present.shape[1], present.shape[1]), []
@@ -379,10 +347,7 @@ def _point(fitted, device):
 
 
 def _moments(X, device, weight, units, mean=None):
-    """Return the moments of standardised rows.
-
-    mean : of each column, which replaces gaps; None if rows are complete.
-    """
+    """Return the moments of standardised rows."""
     rows = as_view(X, device)
     weight = SampleWeights.from_array(weight, rows).values
     units = Units.from_attributes(units, rows.device)

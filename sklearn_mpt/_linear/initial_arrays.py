@@ -9,10 +9,7 @@ POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be posit
 
 
 def in_order(init, names):
-    """Return initial arrays with the entries of columns in the order of their names.
-
-    init : a dict; other values are returned as they are.
-    """
+    """Return initial arrays with the entries of columns in the order of their names."""
     if not isinstance(init, dict):
         return init
     return {key: _in_order(value, key, names) for key, value in init.items()}
@@ -27,11 +24,8 @@ def _in_order(value, key, names):
 
 
 def initial_arrays(init, shapes, **used):
-    """Check a dict of initial arrays and return them as fitted attributes.
-
-    shapes : required shape of the array of each key. used : which entries of an array
-    must be finite; all by default.
-    """
+    """Check a dict of initial arrays and return them as fitted attributes."""
+    # shapes : by key. used : which entries of an array must be finite; all by default.
     if set(init) != set(shapes):
         raise ValueError(
             f"init must have the keys {sorted(shapes)}, got {sorted(init, key=str)}."

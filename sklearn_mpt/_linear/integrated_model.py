@@ -73,23 +73,10 @@ CONDITIONAL_RULES = 4
 
 @dataclass(frozen=True)
 class RandomStarts:
-    """Short runs of which the best is a random start.
+    """Short runs of which the best is a random start."""
 
-    Attributes
-    ----------
-    n_runs : int
-        Number of runs, from components of resampled rows.
-    n_steps : int
-        Number of steps of a run. Longer runs cost more than they save.
-    max_rows : int
-        Largest number of rows of a run.
-    max_entries : int
-        Largest number of entries of a run with more than n_components + 1 rows.
-    component_rows : int
-        Largest number of rows by which the first components are estimated.
-    noise : float
-        Standard deviation of the random part of the first components.
-    """
+    # max_entries : of a run with more than n_components + 1 rows. component_rows : from
+    # which the first components are estimated, to which `noise` is added.
 
     n_runs: int = 3
     n_steps: int = 7
@@ -103,11 +90,7 @@ STARTS = RandomStarts()
 
 
 class IntegratedModel(LinearModel):
-    """Linear model whose integrals over z have no closed form.
-
-    params : LinearParams. likelihood : that of the features, with any values of its
-    shape parameters.
-    """
+    """Linear model whose integrals over z have no closed form."""
 
     def __init__(self, params, likelihood):
         self.params = params
@@ -154,10 +137,7 @@ class IntegratedModel(LinearModel):
         )
 
     def _attributes_from_init(self, shape_attributes, likelihood, n_locations):
-        """Return the initial arrays of the user as fitted attributes.
-
-        shape_attributes : attributes of the likelihood, which have initial arrays too.
-        """
+        """Return the initial arrays of the user as fitted attributes."""
         shapes = {
             "components": (self.params.n_components, n_locations),
             "intercept": (n_locations,),
@@ -174,10 +154,7 @@ class IntegratedModel(LinearModel):
         return arrays
 
     def _best_of_short_runs(self, X, intercept, likelihood, rng, weight):
-        """Return the components after the best of several short runs.
-
-        The likelihood has local maxima.
-        """
+        """Return the components after the best of several short runs."""
         K = self.params.n_components
         n_rows = min(STARTS.max_rows, max(K + 1, STARTS.max_entries // X.shape[1]))
         sample = rng.permutation(len(X))[:n_rows]
@@ -275,12 +252,10 @@ class IntegratedModel(LinearModel):
         return natural_ascent(self.params, data, objective, point)
 
     def _draws_masks(self, objective):
-        """Return whether a step may draw masks.
-
-        Nodes for the posterior given some entries are too coarse for a number that
-        determines z more closely. So masks of numbers are drawn in a few epochs only,
-        on all rows, unless their size is fixed.
-        """
+        """Return whether a step may draw masks."""
+        # Nodes for the posterior given some entries are too coarse for a number that
+        # determines z more closely. So masks of numbers are drawn in a few epochs only,
+        # on all rows, unless their size is fixed.
         if self.params.mask_rate != "uniform" or objective.has_codes:
             return True
         return self.params.n_masks == "auto" and not objective.is_noisy
@@ -345,15 +320,10 @@ def _expected_information(X, density):
 
 
 def _shared_first(joint, accuracy, precision, is_fine):
-    """Try pairs of grids that all rows share before those around each row.
-
-    The two grids of a pair have different radii, so their results differ if a posterior
-    reaches the edge. If there would be too many nodes, grids have wider spacing, or
-    with `is_fine` are not used: conditionals of values that determine z closely might
-    have the same error on both grids.
-
-    precision : of `max_precision`.
-    """
+    """Try pairs of grids that all rows share before those around each row."""
+    # Results of two grids of different radii differ if a posterior reaches the edge.
+    # With too many nodes grids are wider, or with `is_fine` not used: conditionals of
+    # values that determine z closely might have the same error on both.
     n_features, radii = joint.components.shape[1], PAIR_RADII[:1] * joint.n_dims
     max_nodes = min(MAX_GRID_NODES, MAX_TABLE // n_features)
     bounds = [
@@ -382,12 +352,9 @@ def _shared_first(joint, accuracy, precision, is_fine):
 
 
 def start_components(X, intercept, n_components, likelihood, weight=None):
-    """Return components that give features their observed correlations, approximately.
-
-    With small weights w_j, the gradients of entries at the intercepts, divided by the
-    square roots s_j of their information, have the correlations s_i w_i' w_j s_j. The
-    weights of a feature are cut at length 3.
-    """
+    """Return components that nearly give features their observed correlations."""
+    # With small weights w_j, the gradients of entries at the intercepts, over the roots
+    # s_j of their information, have the correlations s_i w_i' w_j s_j.
     gradients, size, present = gradients_at(likelihood, X, intercept, weight)
     rows = torch.from_numpy(np.where(present, gradients / size, np.nan))
     mean = rows.new_zeros(rows.shape[1])

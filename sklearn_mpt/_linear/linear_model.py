@@ -34,10 +34,7 @@ class LinearParams(NamedTuple):
 
 
 class LinearModel(ABC):
-    """A linear model of rows, as an estimator needs it.
-
-    `fitted` are the fitted attributes of the estimator, or those to start from.
-    """
+    """A linear model of rows, as an estimator needs it."""
 
     params: LinearParams
 

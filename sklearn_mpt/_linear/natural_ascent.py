@@ -10,10 +10,7 @@ ZERO_JITTER = 1e-3
 
 
 def natural_ascent(params, data, objective, point):
-    """Return the solver for all rows, or for a part of a stream.
-
-    params : LinearParams. objective : of standardised rows.
-    """
+    """Return the solver for all rows, or for a part of a stream."""
     point = _without_zeros(point, data.rng)
     steps = {"learning_rate": params.learning_rate, "rng": data.rng}
     if not data.is_all:
