@@ -89,10 +89,6 @@ class CategoryConditional(ColumnConditional):
     def log_prob(self, inputs, x):
         return np.log(self.prob(inputs)[np.arange(len(x)), x.astype(int)])
 
-    def log_probs(self, inputs):
-        """Return the log-probability of each code; (n, C)."""
-        return np.log(self.prob(inputs))
-
     def mean(self, inputs):
         prob, kind = self.prob(inputs), self.learned["kind"]
         if kind == "bernoulli":

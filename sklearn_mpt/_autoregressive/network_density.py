@@ -74,24 +74,6 @@ class NetworkDensity(OrderMixture):
         row = torch.arange(len(rows), device=rows.device)
         return self._call_at("draw", rows, visible, row, column, uniform)
 
-    def complete(self, X, columns, counts, averaged, function):
-        """Return what fills gaps; a column of categories is predicted once."""
-        rows, present = self._read(X)
-        log_prob = X.new_zeros(len(X), sum(counts))
-        ends = np.cumsum([0, *counts])
-        visible_or_other = present.clone()
-        for column, first, last in zip(columns, ends, ends[1:], strict=False):
-            index = (~present[:, column]).nonzero()[:, 0]
-            visible_or_other[:, column] = True
-            if len(index):
-                log_probs = self._call("log_probs", rows, present, index, column)
-                log_prob[index, first:last] = log_probs
-        average = X[:, averaged]
-        if X[:, averaged].isnan().any():
-            average = self.average(X, averaged, function)
-        filled = self.units.restore(self.mean(rows, present, ~visible_or_other))
-        return filled, average, log_prob
-
     def predict(self, X):
         """Return the predictions of all columns from the others; (n, n_outputs)."""
         rows, present = self._read(X)

@@ -4,7 +4,6 @@ A density holds fitted parameters and knows no estimator. Rows are tensors (n, d
 where missing.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -15,13 +14,6 @@ import torch
 
 from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._probabilities import NODES, WEIGHTS
-
-# Largest inverse density at the mean of a standardised number. It bounds the width of
-# the normal distribution whose nodes are taken.
-MAX_INVERSE_DENSITY = 10.0
-# Largest error of the sum of the weights of these nodes, which is 1 for a normal one.
-MAX_WEIGHT_ERROR = 0.2
 
 
 def as_tensor(array, device):
@@ -94,81 +86,6 @@ class Density(ABC):
     @abstractmethod
     def expect(self, X):
         """Return E[x | present entries]; (n, d)."""
-
-    def complete(self, X, columns, counts, averaged, function):
-        """Return what fills gaps, by kinds of columns.
-
-        That is `expect`, (n, d), which holds for other columns than the next; the
-        `average` of a function in the columns `averaged`; and log-probabilities of all
-        categories of the missing entries of `columns`, (n, sum of counts).
-
-        columns : the columns of categories with gaps, (c,). counts : their numbers of
-        categories.
-        """
-        hidden = X.isnan()
-        has_gaps = hidden.any(0)
-        average = X[:, averaged]
-        if has_gaps[averaged].any():
-            average = self.average(X, averaged, function)
-        has_gaps[columns] = has_gaps[averaged] = False
-        filled = self.expect(X) if has_gaps.any() else X
-        if not columns:
-            return filled, average, X[:, :0]
-        codes = [np.arange(count) for count in counts]
-        return filled, average, self._log_prob_of_values(X, columns, codes)
-
-    def average(self, X, columns, function):
-        """Return E[f(x_j) | present entries] of missing, standardised numbers; (n, c).
-
-        The nodes are those of a normal distribution with the mean of a number, and with
-        the same density there. They are weighted by the densities of the number. If the
-        sum of the weights is not near 1, as with several modes, f of the mean is taken.
-
-        columns : columns of numbers, int, (c,). function : of arrays (..., n, c).
-        """
-        hidden, means = X.isnan(), X.clone()
-        means[:, columns] = torch.where(hidden, self.expect(X), X)[:, columns]
-        log_peak = self.conditional_log_prob(means, hidden)
-        std = (-log_peak).exp().clamp(max=MAX_INVERSE_DENSITY) / math.sqrt(2 * math.pi)
-        log_peak = -(math.sqrt(2 * math.pi) * std).log()
-
-        def values_at(points):
-            return X.new_tensor(function(points[:, columns].cpu().numpy()))
-
-        total = sums = 0.0
-        for node, weight in zip(NODES.tolist(), WEIGHTS.tolist(), strict=True):
-            points = torch.where(hidden, means + node * std, X)
-            log_prob = self.conditional_log_prob(points, hidden)
-            log_ratio = log_prob - log_peak + 0.5 * node**2
-            weights = weight * log_ratio[:, columns].exp()
-            total, sums = total + weights, sums + weights * values_at(points)
-        is_accurate = (total - 1).abs() < MAX_WEIGHT_ERROR
-        return torch.where(is_accurate, sums / total, values_at(means))
-
-    def log_prob_at(self, X, columns, points):
-        """Return log-densities of missing numbers at points; (n, number of points).
-
-        columns : columns of numbers, a list. points : arrays with those of each column,
-        in the units of X.
-        """
-        return self._log_prob_of_values(X, columns, points)
-
-    def _log_prob_of_values(self, X, columns, values):
-        """Return log-probabilities of missing entries if they had given values.
-
-        values : arrays with those of each of `columns`. Returns (n, number of values).
-        """
-        hidden = X.isnan()
-        n_values = max(map(len, values))
-        rows = X.repeat(n_values, 1, 1)
-        for j, of_column in zip(columns, values, strict=True):
-            index = np.minimum(np.arange(n_values), len(of_column) - 1)
-            rows[:, hidden[:, j], j] = X.new_tensor(of_column[index])[:, None]
-        mask = hidden.repeat(n_values, 1)
-        log_prob = self.conditional_log_prob(rows.flatten(0, 1), mask)
-        log_prob = log_prob.reshape(rows.shape)
-        pairs = zip(columns, values, strict=True)
-        return torch.cat([log_prob[: len(v), :, j] for j, v in pairs]).T
 
     @abstractmethod
     def draw(self, X, rng):

@@ -64,9 +64,6 @@ class LinearMap:
         is_quadrature = self.n_dims <= MAX_GRID_DIMS
         return [(laplace if is_quadrature else proposal)(rows, self)]
 
-    def propose_fewer(self, rows, posteriors):
-        return self.propose(rows)
-
     def posterior_near(self, rows, start):
         return laplace(rows, self, tol=MODE_TOLERANCE, start=start)
 

@@ -6,7 +6,6 @@ from itertools import permutations, product
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from joblib import parallel_config
 from kinds import KINDS
 from numpy.testing import assert_allclose, assert_array_equal
@@ -47,7 +46,6 @@ from sklearn_mpt._autoregressive.forests import (
     draws_of_trees,
 )
 from sklearn_mpt._autoregressive.predictors import mean_of_trees
-from sklearn_mpt._base.density import Density
 
 WEIGHT = 0.01  # default of marginal_weight
 EVERY = np.array(list(product([0.0, 1.0], repeat=4)))
@@ -765,22 +763,6 @@ def test_a_fixed_rate_is_biased():
     assert alone.score(X) == pytest.approx(
         sum(-stats.norm(scale=s).entropy() for s in X.std(0)), abs=0.3
     )
-
-
-def test_gaps_are_completed_as_by_the_general_method():
-    X = torch.tensor(rows_of_all_kinds(30))
-    X[torch.rand(X.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = torch.nan
-    density = of_all_kinds()[0]._density()
-    columns, counts = [2, 3], [3, 4]
-    found = density.complete(X, columns, counts, [0], np.tanh)
-    general = Density.complete(density, X, columns, counts, [0], np.tanh)
-    gaps = X.isnan()
-    others = [j for j in range(X.shape[1]) if j not in (0, 2, 3)]
-    assert_allclose(found[0][:, others], general[0][:, others])
-    assert_array_equal(found[1], general[1])
-    for part, column in ((slice(0, 3), 2), (slice(3, 7), 3)):
-        rows = gaps[:, column]
-        assert_allclose(found[2][rows][:, part], general[2][rows][:, part])
 
 
 def test_the_imputer_finds_what_only_trees_see():
