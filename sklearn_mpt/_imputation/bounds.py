@@ -20,10 +20,7 @@ KINDS_WITHOUT_NUMBERS = {None, "bernoulli", *CATEGORIES}
 
 
 def read_bounds(min_value, max_value, reader: TableReader, names):
-    """Return lower and upper bounds of columns, (d,) each, NaN where none is set.
-
-    The error lists all problems.
-    """
+    """Return lower and upper bounds of columns, (d,) each, NaN where none is set."""
     problems, bounds = [], []
     for parameter, value in (("min_value", min_value), ("max_value", max_value)):
         bounds.append(_bounds(parameter, value, reader, names, problems))
@@ -106,14 +103,10 @@ def unlimited(X, reader: TableReader) -> Limits:
 
 
 def filled_within(estimator, X, filled, reader, limits, method, random_state):
-    """Return a table that a user's estimator filled in, within limits.
-
-    Its entries in columns with bounds are drawn, or expected, anew by the conditionals
-    of the estimator, if it has any; draws each given those before. Others are moved to
-    the nearest bound.
-
-    filled : what `impute` returned for X. limits : `Limits` of the columns.
-    """
+    """Return a table that a user's estimator filled in, within limits."""
+    # Columns with bounds are drawn, or expected, anew by the conditionals of the
+    # estimator, if it has any; draws each given those before. Others move to the
+    # nearest bound.
     is_bound = np.isfinite(limits.low) | np.isfinite(limits.high)
     if not is_bound.any():
         return filled

@@ -1,9 +1,7 @@
-"""How the columns of a table become columns of numbers that members read.
-
-A number is standardised, as it is or after a power transform. An ordered category is
-the normal score of its level, another one has an indicator for each level but the most
-frequent one.
-"""
+"""How the columns of a table become columns of numbers that members read."""
+# A number is standardised, as it is or after a power transform. An ordered category is
+# the normal score of its level, another one has an indicator for each level but the
+# most frequent one.
 
 from typing import NamedTuple, Self
 
@@ -39,10 +37,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def of_powers(cls, numbers, weight) -> Self:
-        """Fit scikit-learn's power transform; with a small unit, that of Box and Cox.
-
-        numbers, weight : present ones, (n,).
-        """
+        """Fit scikit-learn's power transform; with a small unit, Box and Cox's."""
         from sklearn.preprocessing import PowerTransformer  # its import takes long
 
         half_range = iqr(numbers) / 2
@@ -120,15 +115,11 @@ def moments(numbers, weight):
 
 
 class Coding:
-    """The coding of a table: columns of numbers and codes, (n, d) -> (n, p).
+    """The coding of a table: columns of numbers and codes, (n, d) -> (n, p)."""
 
-    Parameters
-    ----------
-    kinds, counts : of each column, (d,); 0 categories for numbers.
-    numbers, weight : rows, NaN where missing, (n, d), and what they count, (n,).
-    with_powers : bool, (d,)
-        Which columns of numbers have power transforms.
-    """
+    # kinds, counts : (d,); 0 categories for numbers. numbers, weight : (n, d), NaN
+    # where missing, and (n,). with_powers : columns that have power transforms, bool
+    # (d,).
 
     def __init__(self, kinds, counts, numbers, weight, with_powers=None):
         self.kinds, self.counts = kinds, np.asarray(counts)

@@ -24,12 +24,10 @@ N_BINS = 6, 20  # fewest and most bars of a density; more where values are many
 
 
 class FilledColumn(NamedTuple):
-    """The values of one column.
+    """The values of one column."""
 
-    name : of the column. observed, filled : its present values, and what was filled
-    in: numbers, or codes of categories. categories : in the order of their codes; None
-    for numbers. origin : date of the number 0, for dates; None for others.
-    """
+    # observed, filled : numbers, or codes of categories. categories : in the order of
+    # their codes; None for numbers. origin : date of the number 0, for dates.
 
     name: object
     observed: np.ndarray

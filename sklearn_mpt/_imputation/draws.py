@@ -11,11 +11,8 @@ MIN_MASS = 1e-4  # of a cell, relative to the largest, where the next cells are
 
 
 def drawn_in_turn(numbers, columns, draw):
-    """Return rows whose gaps in some columns are drawn, each given those before it.
-
-    columns : in the order in which they are drawn. draw : callable
-        Draws the column j of rows whose index in the table is given.
-    """
+    """Return rows whose gaps in some columns are drawn, each given those before it."""
+    # draw : draws the column j of rows whose index in the table is given.
     drawn = numbers.copy()
     for j in columns:
         index = np.flatnonzero(np.isnan(numbers[:, j]))
@@ -25,11 +22,9 @@ def drawn_in_turn(numbers, columns, draw):
 
 
 class CellLaw:
-    """The law of one number in each row between finite limits, on cells.
+    """The law of one number in each row between finite limits, on cells."""
 
-    log_prob : callable
-        Returns log-densities at points (n, k). low, high : (n,).
-    """
+    # log_prob : of points (n, k). low, high : (n,).
 
     def __init__(self, log_prob, low, high):
         low, high = low[:, None], high[:, None]
@@ -55,12 +50,9 @@ class CellLaw:
 
 
 def log_prob_at(log_prob, rows, j, points):
-    """Return log-densities of column j at points, (n, k), given rows, (n, d).
-
-    log_prob : callable
-        Returns log-densities of hidden entries, (m, d), given rows, the indices of
-        theirs among `rows`, and a mask, (d,).
-    """
+    """Return log-densities of column j at points, (n, k), given rows, (n, d)."""
+    # log_prob : of hidden entries, (m, d), given rows, the indices of theirs, and a
+    # mask, (d,).
     n_points, n_columns = points.shape[1], rows.shape[1]
     mask, found = np.arange(n_columns) == j, np.empty(points.shape)
     for chunk in chunk_slices(len(rows), n_columns * n_points, CHUNK_ENTRIES):

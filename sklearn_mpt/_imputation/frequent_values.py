@@ -1,17 +1,10 @@
-"""Values that many rows share, in columns of numbers that have a density.
-
-A density has no such value, an amount of 0 for example. So draws of such a column come
-from the entries that were hidden in the choice of models, and for which these expected
-nearly the same: a draw is the value if such an entry is, and else has its error. These
-are local residual draws [1]_, with errors of entries to which no model was fitted. The
-weights of the entries are calibrated [2]_: with them, the value is as frequent as in
-all rows, and the mean is the same.
-
-.. [1] N. Schenker and J. M. G. Taylor, "Partially parametric techniques for multiple
-   imputation", Computational Statistics & Data Analysis 22, 1996.
-.. [2] J.-C. Deville and C.-E. Särndal, "Calibration estimators in survey sampling",
-   Journal of the American Statistical Association 87, 1992.
-"""
+"""Values that many rows share, in columns of numbers that have a density."""
+# A density has no such value, an amount of 0 for example. So draws come from hidden
+# entries for which the models expected nearly the same: a draw is the value if such an
+# entry is, and else has its error. These are local residual draws (Schenker and Taylor,
+# Computational Statistics & Data Analysis 22, 1996). The weights of the entries are
+# calibrated (Deville and Särndal, Journal of the American Statistical Association 87,
+# 1992): with them the value is as frequent as in all rows, and the mean is the same.
 
 from typing import NamedTuple
 
@@ -33,11 +26,10 @@ N_NEAREST = 20
 
 
 class FrequentValue(NamedTuple):
-    """A value of one column, and the hidden entries of the column.
+    """A value of one column, and the hidden entries of the column."""
 
-    expected : what the models expected of the entries. numbers : what they are.
-    weight : what they count. All of shape (n,).
-    """
+    # expected, numbers, weight : what models expected of hidden entries, what they are
+    # and count; (n,).
 
     value: float
     expected: np.ndarray
@@ -45,15 +37,10 @@ class FrequentValue(NamedTuple):
     weight: np.ndarray
 
     def calibrated(self, numbers, weight):
-        """Return the entries, weighted so that they are like all rows of a column.
-
-        Hidden entries are a fraction of those present, so that their share of the value
-        and their mean are less accurate. The weights are multiplied by the exponential
-        of a linear function of both. What is left of the differences is about one over
-        the number of entries; so weights are finite where no entries have such a mean.
-
-        numbers : the column, (n,), NaN where missing. weight : of the rows, (n,).
-        """
+        """Return the entries, weighted so that they are like all rows of a column."""
+        # Weights are multiplied by the exponential of a linear function of the value
+        # and the number. What is left of the differences is about one over the number
+        # of entries; so weights are finite where no entries have such a mean.
         present = ~np.isnan(numbers)
         if not present.any():
             return self
@@ -77,12 +64,10 @@ class FrequentValue(NamedTuple):
         return self._replace(weight=np.maximum(np.exp(logs - logs.max()), TINY))
 
     def draw(self, expected, rng):
-        """Draw numbers of these expectations, (m,).
-
-        Each is the value, if an entry drawn from the nearest ones is; otherwise it is
-        the expectation and the error of that entry. Of entries that are equally near,
-        some are chosen at random.
-        """
+        """Draw numbers of these expectations, (m,)."""
+        # Each is the value, if an entry drawn from the nearest ones is; else the
+        # expectation and the error of that entry. Of entries equally near some are
+        # chosen at random.
         drawn = np.empty(len(expected))
         for chunk in chunk_slices(len(drawn), len(self.expected), CHUNK_ENTRIES):
             entry = self._near(expected[chunk], rng)
@@ -103,12 +88,8 @@ class FrequentValue(NamedTuple):
 
 
 def frequent_value(numbers, weight):
-    """Return the most frequent of some numbers, (n,), or None if it is not frequent.
-
-    A number that a single row has is not, however few the rows are.
-
-    weight : what each of them counts, (n,).
-    """
+    """Return the most frequent of some numbers, (n,), or None if it is not frequent."""
+    # A number that a single row has is not, however few the rows are.
     present = ~np.isnan(numbers)
     values, index = np.unique(numbers[present], return_inverse=True)
     count = np.bincount(index, weight[present])

@@ -25,10 +25,7 @@ from sklearn_mpt._tables.reader import TableReader
 
 
 def as_table(X, estimator, min_samples=1):
-    """Return X as a DataFrame, an array of floats, or an array of objects.
-
-    min_samples : smallest number of rows. estimator : for messages.
-    """
+    """Return X as a DataFrame, an array of floats, or an array of objects."""
     shape = {"ensure_min_samples": min_samples, "estimator": estimator}
     if is_into_dataframe(X):
         check_array(np.broadcast_to(0.0, np.shape(X)), **shape)
@@ -75,16 +72,8 @@ def _equal(column, value):
 
 
 def without_unknown(X, categories):
-    """Replace unknown categories by missing entries.
-
-    categories : list with the known categories of each column, or None for columns of
-    other kinds.
-
-    Returns
-    -------
-    X : DataFrame or ndarray
-    unknown : dict from indices of columns to lists of unknown categories
-    """
+    """Replace unknown categories by gaps; return what they were, too."""
+    # categories : the known ones of each column, or None for columns of other kinds.
     coded = [j for j, known in enumerate(categories) if known is not None]
     gaps, unknown = {}, {}
     for j, column in columns_at(X, coded):
@@ -105,10 +94,8 @@ def _is_in(value, known):
 
 
 def with_missing(X, gaps):
-    """Return a table with more missing entries.
-
-    gaps : dict from indices of columns to arrays of bool.
-    """
+    """Return a table with more missing entries."""
+    # gaps : dict from indices of columns to arrays of bool.
     if not gaps:
         return X
     if not is_into_dataframe(X):
@@ -136,11 +123,8 @@ def _nullable(dtype):
 
 
 def with_dtypes_of(X, filled):
-    """Return a table that was filled in, with the dtypes of X where gaps were marked.
-
-    Where entries were taken as missing, columns of pandas have got dtypes that have
-    gaps, such as Int64.
-    """
+    """Return a filled table with the dtypes of X where gaps were marked."""
+    # Columns of pandas with gaps have got dtypes that have gaps, such as Int64.
     if not hasattr(filled, "isetitem"):
         return filled
     dtypes, current = list(X.dtypes), list(filled.dtypes)
@@ -158,10 +142,7 @@ def with_dtypes_of(X, filled):
 
 
 def check_kind_of_table(X, reader, names):
-    """Refuse an array of numbers where `fit` saw columns of other values.
-
-    names : of the columns.
-    """
+    """Refuse an array of numbers where `fit` saw columns of other values."""
     if is_into_dataframe(X) or X.dtype == object:
         return
     others = [
@@ -187,10 +168,7 @@ def _holds_other_values(reader, j):
 
 
 def with_indicators(X, indicators, names):
-    """Return a table with columns of booleans added on its right.
-
-    indicators : bool, shape (n, m). names : of these columns, (m,).
-    """
+    """Return a table with columns of booleans added on its right."""
     if not is_into_dataframe(X):
         return np.hstack([X, indicators])
     if hasattr(X, "assign"):
@@ -217,10 +195,7 @@ def keep_columns(X, kept):
 
 
 def with_zeros(reader: TableReader, empty) -> TableReader:
-    """Return a reader that fills empty columns of numbers with 0, as scikit-learn does.
-
-    empty : indices of the empty columns.
-    """
+    """Return a reader that fills empty columns of numbers with 0."""
     categories = list(reader.categories)
     for j in empty:
         storage = ColumnStorage(**reader.storage[j])

@@ -13,11 +13,10 @@ CHANGE = 0.03
 
 
 class Conditioned:
-    """A Gaussian given the entries of rows, (n, p), NaN where missing.
+    """A Gaussian given the entries of rows, (n, p), NaN where missing."""
 
-    Conditional covariances are inverses of blocks of the precision, one for each
-    pattern of gaps; patterns of nearly as many gaps are inverted together.
-    """
+    # Conditional covariances are inverses of blocks of the precision, one for each
+    # pattern of gaps; patterns of nearly as many gaps are inverted together.
 
     def __init__(self, Z, mean, precision, patterns):
         p = Z.shape[1]
@@ -92,10 +91,8 @@ class Conditioned:
 
 
 def _patterns(gaps):
-    """Yield patterns of gaps of nearly one size, as indices padded with p, (q, m).
-
-    Also the rows that have them, and which of the patterns each of these has.
-    """
+    """Yield patterns of gaps of nearly one size, as indices padded with p, (q, m)."""
+    # Also the rows that have them, and which of the patterns each of these has.
     p = gaps.shape[1]
     packed = np.packbits(gaps, axis=1)
     _, first, pattern = np.unique(
@@ -121,10 +118,9 @@ def _patterns(gaps):
 
 
 class Gaussians:
-    """A mixture of Gaussians, or one; by EM, warm from others of as many.
+    """A mixture of Gaussians, or one; by EM, warm from others of as many."""
 
-    shrinkage : variance that each step adds to that of each coded column.
-    """
+    # shrinkage : variance that each step adds to that of each coded column.
 
     def __init__(self, n_components, shrinkage, n_steps):
         self.n_components, self.shrinkage, self.n_steps = (
@@ -134,11 +130,8 @@ class Gaussians:
         )
 
     def fit(self, Z, weight, start=None, responsibility=None):
-        """Fit to coded rows.
-
-        start : Gaussians to begin with. responsibility : of the components at first,
-        (n, k).
-        """
+        """Fit to coded rows."""
+        # responsibility : of the components at first, (n, k).
         k = self.n_components
         if start is None:
             self.weights, self.means = np.ones(1), np.nanmean(Z, axis=0)[None]
@@ -199,14 +192,9 @@ class Gaussians:
         return softmax(log_prob + np.log(self.weights), axis=1)
 
     def conditionals(self, Z, asked):
-        """Return what each component expects of coded rows, and its probability.
-
-        Returns
-        -------
-        responsibility : (n, k)
-        parts : list of (filled, covariances of the slices of columns `asked`, those
-        without any entry given, mean)
-        """
+        """Return probabilities of components, (n, k), and what each expects."""
+        # The latter are (filled, covariances of the slices of columns `asked`, those
+        # without any entry given, mean) for each.
         parts = self._parts(Z, list(_patterns(np.isnan(Z))))
         return self._responsibility(parts), [
             (

@@ -334,15 +334,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         return self
 
     def _read_rows(self, X, sample_weight):
-        """Check a table and the weights of its rows.
-
-        Returns
-        -------
-        X : DataFrame or ndarray of shape (n, d)
-            The rows whose weight is not 0 and that have entries.
-        weights : dict
-            Their weights, if any, as parameters of `fit` of an estimator.
-        """
+        """Return rows that have entries and a weight, and weights for `fit`."""
         if self.estimator is not None:
             _check_takes_weights(self.estimator, sample_weight)
         warn_of_row_labels(X, sample_weight, "sample_weight")
@@ -440,10 +432,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         return problems
 
     def _learn_unmodelled(self, X, reasons):
-        """Learn which columns have no model, and warn of them.
-
-        reasons : dict from indices of columns without a kind to why they have none.
-        """
+        """Learn which columns have no model, and warn of them."""
         distinct = column_names(with_distinct_names(X))
         self.unmodelled_ = {distinct[j]: why for j, why in reasons.items()}
         empty = [j for j, why in reasons.items() if why == EMPTY]
@@ -460,10 +449,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         )
 
     def _warn_of_columns(self, reasons, hints):
-        """Warn of columns without a model, and of strings that look like numbers.
-
-        hints : sentences on such strings.
-        """
+        """Warn of columns without a model, and of strings that look like numbers."""
         names, parts = list(self.unmodelled_), []
         if reasons:
             named = dict(enumerate(self.unmodelled_.values()))
@@ -519,11 +505,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         return known
 
     def _filled(self, estimator, given, X, known, method, random_state):
-        """Fill a table in, and add indicators.
-
-        given, X, known : the table as it came, with gaps in place of `missing_values`,
-        and in place of unknown categories, too.
-        """
+        """Fill a table in, and add indicators."""
+        # given, X, known : as the table came, with gaps for `missing_values`, and for
+        # unknown categories, too.
         filled = self._imputed(estimator, known, method, random_state)
         filled = keep_columns(with_dtypes_of(given, filled), self._is_kept)
         if not hasattr(self, "indicator_"):
@@ -731,10 +715,7 @@ def _as_nan(missing):
 
 
 def _by_reason(reasons, names):
-    """List columns by the reason why they are not modelled.
-
-    reasons : dict from indices of columns to reasons.
-    """
+    """List columns by the reason why they are not modelled."""
     columns = defaultdict(list)
     for j, reason in reasons.items():
         columns[reason].append(names[j])

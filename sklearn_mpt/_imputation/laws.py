@@ -15,10 +15,9 @@ TINY = 1e-300
 
 
 class Normals(NamedTuple):
-    """Mixtures of normal distributions of coded numbers, one for each row.
+    """Mixtures of normal distributions of coded numbers, one for each row."""
 
-    weight, mean, std : of shape (n, k). scale : `Scale` of the numbers.
-    """
+    # weight, mean, std : (n, k).
 
     weight: np.ndarray
     mean: np.ndarray
@@ -64,10 +63,8 @@ class Normals(NamedTuple):
         return log_weight, np.clip((share * numbers).sum(axis=1), low, high)
 
     def _within(self, low, high):
-        """Return the levels of both limits, and the logarithms of masses between.
-
-        Levels above 1/2 are negative: those of the upper tail, for its accuracy.
-        """
+        """Return the levels of both limits, and the logarithms of masses between."""
+        # Levels above 1/2 are negative: those of the upper tail, for its accuracy.
         shape = (len(self.mean), 1)
         low = np.broadcast_to(low, shape[:1])[:, None]
         high = np.broadcast_to(high, shape[:1])[:, None]

@@ -11,12 +11,11 @@ REACH = 10.0  # standard deviations outside of what was seen where models have m
 
 
 class Limits(NamedTuple):
-    """Smallest and largest numbers of columns, and the grids that they are on.
+    """Smallest and largest numbers of columns, and the grids that they are on."""
 
-    low, high : infinite without limit. least, largest, spread : of what was seen of a
-    column, and its standard deviation; NaN for columns that are not numbers. step : of
-    the grid of each column, through `least`; 0 without a grid.
-    """
+    # low, high : infinite without limit. least, largest, spread : of what was seen, and
+    # its deviation; NaN for other columns. step : of the grid through `least`; 0
+    # without.
 
     low: np.ndarray
     high: np.ndarray
@@ -27,15 +26,11 @@ class Limits(NamedTuple):
 
     @classmethod
     def from_rows(cls, rows, weight, is_number, has_margin=True):
-        """Learn the limits and grids of columns of numbers.
-
-        Limits lie a standard deviation outside of what is seen. They are not negative
-        where nothing negative is, and at least half of the least number seen where that
-        is above zero.
-
-        rows : shape (n, d), NaN where missing. is_number : bool, (d,). has_margin :
-        bool, (d,) or one for all; False for limits at what is seen, as of dates.
-        """
+        """Learn the limits and grids of columns of numbers."""
+        # Limits lie a deviation outside of what is seen; not below zero where nothing
+        # is, and at least half of the least number seen where that is above zero. rows
+        # : (n, d), NaN where missing. has_margin : False for limits at what is seen, as
+        # of dates.
         least, largest, spread = np.full((3, rows.shape[1]), np.nan)
         step = np.zeros(rows.shape[1])
         for j in np.flatnonzero(is_number):
@@ -54,14 +49,10 @@ class Limits(NamedTuple):
         return cls(low, high, least, largest, spread, step)
 
     def with_bounds(self, low, high):
-        """Return limits that a user's bounds replace where they are not NaN.
-
-        A limit that stays is as far from a bound as from what was seen, if the bound is
-        outside of that. So numbers above zero that lie below a detection limit may be
-        anywhere between zero and it.
-
-        low, high : shape (d,).
-        """
+        """Return limits that a user's bounds replace where they are not NaN."""
+        # A limit that stays is as far from a bound as from what was seen, if the bound
+        # is outside of that: numbers above zero that lie below a detection limit may be
+        # anywhere between zero and it.
         is_low, is_high = ~np.isnan(low), ~np.isnan(high)
         floor = np.fmin(self.step, high) / 2  # the grid of numbers above zero lacks 0
         floor = np.where(self.least > 0, floor, -np.inf)
@@ -84,10 +75,8 @@ class Limits(NamedTuple):
         return step, first, np.floor((self.high - self.least) / step)
 
     def nearest_existing(self, rows):
-        """Return the nearest numbers within limits and on the grid of their column.
-
-        Where no number of the grid is within the limits, it is not on the grid.
-        """
+        """Return the nearest numbers within limits and on the grid of their column."""
+        # Where no number of the grid is within the limits, it is not on the grid.
         rows = self.clip(rows)
         step, first, last = self._grid()
         index = np.rint((rows - self.least) / step).clip(first, last)
@@ -100,11 +89,9 @@ class Limits(NamedTuple):
         return of_column.nearest_existing(numbers[:, None])[:, 0]
 
     def of_draws(self):
-        """Return the limits of draws that `nearest_existing` rounds.
-
-        They lie half a step beyond the first and the last number of a grid, so that
-        these are as probable as others.
-        """
+        """Return the limits of draws that `nearest_existing` rounds."""
+        # Half a step beyond the first and the last number of a grid, so that these are
+        # as probable as others.
         step, first, last = self._grid()
         is_grid = (self.step > 0) & (first <= last)
         low = np.where(is_grid, self.least + (first - 0.5) * step, self.low)
@@ -121,10 +108,7 @@ class Limits(NamedTuple):
 
 
 def decimal_step(numbers):
-    """Return the step between numbers of few decimals, or 0 if they have more.
-
-    It is a whole number of ones, of tenths, of hundredths, ...
-    """
+    """Return the step, 1, .1, .01, ..., between numbers of few decimals, or 0."""
     for decimals in range(MAX_DECIMALS + 1):
         scaled = numbers * 10.0**decimals
         rounded = np.rint(scaled)

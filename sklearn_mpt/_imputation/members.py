@@ -130,11 +130,9 @@ def _spread_of_scores(edges, frequencies):
 
 
 def _bayes(frequencies, codes, part, i, block):
-    r"""Return probabilities of categories, given that indicators are jointly normal.
-
-    By Bayes' rule, :math:`p(c \mid x) \propto p(c) p(x \mid c)`, and the second factor
-    is that of the density of the indicators of c given x over their density.
-    """
+    """Return probabilities of categories, given that indicators are jointly normal."""
+    # p(c | x) ~ p(c) p(x | c): the density of the indicators of c given x over their
+    # density.
     filled, blocks, priors, mean = part
     given = _log_normal(codes[None] - filled[:, None, block], blocks[i])
     alone = _log_normal((codes - mean[block])[None], priors[i][None])

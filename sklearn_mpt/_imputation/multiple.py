@@ -11,12 +11,9 @@ from sklearn_mpt._measure.rows import take
 
 
 def bootstrap_fits(estimator, X, rng, weight=None):
-    """Return a copy of a fitted estimator, fitted to rows drawn with replacement.
-
-    If it has the parameter `warm_start`, training starts from the existing fit.
-
-    weight : what each row counts, (n,): as many rows are drawn as the sum, rounded.
-    """
+    """Return a copy of a fitted estimator, fitted to rows drawn with replacement."""
+    # weight : (n,): as many rows are drawn as the sum, rounded. With `warm_start`
+    # training starts from the existing fit.
     n_rows = np.shape(X)[0]
     if weight is None:
         drawn = rng.integers(n_rows, size=n_rows)

@@ -9,10 +9,9 @@ MAX_VARIANCE, MAX_DEVIATION, ROWS_PER_COLUMN, MAX_ERROR = 1e-4, 0.1, 2, 0.05
 
 
 class LinearRelations:
-    """Linear relations of columns of numbers that hold in all rows.
+    """Linear relations of columns of numbers that hold in all rows."""
 
-    numbers : rows, NaN where missing, (n, d). is_number : bool, (d,).
-    """
+    # numbers : rows, NaN where missing, (n, d). is_number : bool, (d,).
 
     def __init__(self, numbers, is_number):
         self.columns = np.flatnonzero(is_number)

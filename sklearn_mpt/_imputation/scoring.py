@@ -6,14 +6,10 @@ from sklearn_mpt._measure.rows import Rows, copy_of
 
 
 def hidden_score(model, X, columns=None, weight=None, n_parts=4, seed=0):
-    """Return the mean log-probability of all present entries, hidden fold by fold.
-
-    The columns of each row are divided at random into `n_parts`, of which one is hidden
-    at a time; always in the same way, by `seed`, so that scores of models compare.
-
-    columns : indices of the columns whose entries are hidden; None is all.
-    weight : what each row counts, (n,); None is 1.
-    """
+    """Return the mean log-probability of all present entries, hidden fold by fold."""
+    # The columns of each row are divided at random into `n_parts`, of which one is
+    # hidden at a time; always in the same way, by `seed`, so that scores of models
+    # compare.
     rows = Rows.from_table(X)
     n_rows, n_features = rows.shape
     keys = np.random.default_rng(seed).random((n_rows, n_features))

@@ -99,11 +99,9 @@ class Ended(Exception):
 
 
 def hide(rows, rng):
-    """Draw entries to hide, at most half of each column and of each row.
-
-    At least one is hidden if a column has two. Entries of a row with a single one can
-    be hidden if there are no others.
-    """
+    """Draw entries to hide, at most half of each column and of each row."""
+    # At least one if a column has two. Entries of a row with a single one can be hidden
+    # if there are no others.
     known = ~np.isnan(rows)
     keys = np.where(known, rng.random(rows.shape), 2.0)
     for axes in (0, 1), (0,):
@@ -117,10 +115,7 @@ def hide(rows, rng):
 
 
 class Search:
-    """The search for members of a table.
-
-    numbers, weight : rows, NaN where missing, (n, d), and what they count.
-    """
+    """The search for members of a table."""
 
     def __init__(self, coding: Coding, numbers, weight, limits, rng):
         self.limits, self.rng, self.coding = limits, rng, coding

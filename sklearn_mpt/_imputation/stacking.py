@@ -49,42 +49,14 @@ MAX_FIT_ROWS = 20_000
 
 
 class StackedModels(VersionedPickleMixin, BaseEstimator):
-    r"""Mixture of several models of a table, chosen by predictions of hidden entries.
+    """Mixture of several models of a table, chosen by predictions of hidden entries."""
 
-    Conditionals are mixed [1]_ with weights for each column,
-    :math:`p(x_j \mid x_R) = \sum_k w_{kj} \, p_k(x_j \mid x_R)`, which maximise the
-    log-probability of entries that are hidden for this purpose. Expectations of numbers
-    have weights of their own, which minimise the squared error; see `weights`.
-
-    Parameters
-    ----------
-    reader : TableReader
-        Kinds and categories of the columns. Columns without a kind are not modelled.
-    max_seconds : "auto", float or None, default="auto"
-        Limit for the choice of models; see `MPTImputer`.
-    max_models : int, default=None
-        Largest number of models that are tried.
-    warm_start : bool, default=False
-        Whether `fit` trains the chosen models on, without a new choice.
-    random_state : int, RandomState instance or None, default=None
-        Determines the hidden entries and the fits.
-
-    Attributes
-    ----------
-    estimators_ : list of estimators
-        The chosen models, fitted to coded rows with standardised numbers.
-    weights_ : ndarray of shape (n_models, n_columns)
-        Weights of the models in the conditionals and draws of each modelled column.
-    mean_weights_ : ndarray of shape (n_models, n_columns)
-        Weights of the models in the expectations of columns of numbers.
-    selection_ : dict of ndarrays
-        Results of all models that were tried.
-
-    References
-    ----------
-    .. [1] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average
-       Bayesian predictive distributions", Bayesian Analysis 13, 2018.
-    """
+    # p(x_j | x_R) = sum_k w_kj p_k(x_j | x_R) with weights for each column that
+    # maximise the log-probability of hidden entries (Yao et al., Bayesian Analysis 13,
+    # 2018). Expectations of numbers have weights of their own; see `weights`.
+    # estimators_ : fitted to coded rows with standardised numbers. weights_,
+    # mean_weights_ : (n_models, n_columns). selection_ : results of all models that
+    # were tried.
 
     estimators_: list[BaseEstimator]
     selection_: dict[str, np.ndarray]
@@ -142,10 +114,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return self
 
     def _training_rows(self, X, weight):
-        """Return the modelled columns as numbers, (n, m), and the weights of rows.
-
-        The order of rows and of columns is of no effect.
-        """
+        """Return the modelled columns as numbers, (n, m), and the weights of rows."""
+        # The order of rows and of columns is of no effect.
         X, weight = rows_that_count(X, weight)
         self._names = labels_of(X, 1)
         self._columns = _in_order(self.reader.modelled, column_names(X))
@@ -208,20 +178,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self._frequent_values = frequent
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
-        """Compute the log-probability of hidden entries given the others of their row.
-
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n_samples, n_features)
-            Rows; NaN or None marks missing entries.
-        mask : array-like of bool, of shape (n_features,) or (n_samples, n_features)
-            True where an entry is hidden.
-
-        Returns
-        -------
-        log_prob : ndarray of shape (n_samples, n_features)
-            In nats; 0.0 where not hidden, or missing, and in columns without a kind.
-        """
+        """Compute log-probabilities of hidden entries given the others of a row."""
         check_is_fitted(self)
         shape, columns = np.shape(X), self._columns
         mask = check_mask(mask, shape[0], column_names(X))
@@ -266,28 +223,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         random_state: RandomState = None,
         bounds: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> Any:
-        """Fill in the gaps of rows.
-
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n_samples, n_features)
-            Rows; NaN or None marks missing entries.
-        method : {"mean", "sample"}, default="mean"
-            "mean" is the expected number, the median of ordered and the most probable
-            of other categories; "sample" one draw, each entry of a row from one of the
-            models other than independent columns, given what is drawn already.
-        random_state : int, RandomState instance or None, default=None
-            Determines the draws. None takes the estimator's own.
-        bounds : tuple of ndarray, default=None
-            Least and largest numbers to fill in, in each column, (n_features,); NaN for
-            the limits of what was seen.
-
-        Returns
-        -------
-        X : ndarray or DataFrame of shape (n_samples, n_features)
-            A copy without gaps, except in columns without a kind that were not constant
-            in `fit`.
-        """
+        """Fill in gaps by "mean" or "sample"; `bounds` of columns may be NaN."""
         check_choice(method, "method", ["mean", "sample"])
         check_is_fitted(self)
         codes, columns = self._encoded(X), self._columns
@@ -312,10 +248,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
 
     def _expected(self, numbers, limits, is_bound):
-        """Fill rows in by expectations within limits.
-
-        is_bound : columns whose limits a user set, bool, (m,).
-        """
+        """Fill rows in by expectations within limits."""
+        # is_bound : columns whose limits a user set, bool, (m,).
         filled, coding = numbers.copy(), self._coding
         for chunk in _chunks(len(numbers)):
             rows = numbers[chunk]
@@ -433,11 +367,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return limits.nearest_existing_of(j, drawn)
 
     def _draw_weights(self):
-        """Return weights of the models in draws, (n_models, m).
-
-        Independent columns, the first, are left out: rows drawn from them would weaken
-        the dependence of columns, and bias slopes of regressions towards zero.
-        """
+        """Return weights of the models in draws, (n_models, m)."""
+        # Independent columns, the first, are left out: rows drawn from them would
+        # weaken the dependence of columns, and bias slopes of regressions towards zero.
         weights = self.weights_.copy()
         others = weights[1:].sum(axis=0) > 0
         weights[0, others] = 0.0

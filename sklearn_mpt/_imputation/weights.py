@@ -1,17 +1,8 @@
-r"""Weights of members for each column, from their predictions of hidden entries.
-
-The weights of log-probabilities maximise the log-probability of the hidden entries of a
-column under the mixture of the members [1]_, [2]_; those of means minimise the squared
-error of the mixture of their expectations [3]_. In both, the hidden entries of a column
-count beside some that are like those of all columns of its kind.
-
-.. [1] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average Bayesian
-   predictive distributions", Bayesian Analysis 13, 2018.
-.. [2] Y. Yao, G. Pirš, A. Vehtari and A. Gelman, "Bayesian hierarchical stacking: some
-   models are (somewhere) useful", Bayesian Analysis 17, 2022.
-.. [3] J. M. Bates and C. W. J. Granger, "The combination of forecasts", Operational
-   Research Quarterly 20, 1969.
-"""
+"""Weights of members for each column, from their predictions of hidden entries."""
+# Those of log-probabilities maximise the log-probability of the mixture (Yao et al.,
+# Bayesian Analysis 13, 2018, and 17, 2022); those of means minimise its squared error
+# (Bates and Granger, Operational Research Quarterly 20, 1969). The hidden entries of a
+# column count beside some that are like those of all columns of its kind.
 
 from typing import NamedTuple
 
@@ -32,23 +23,20 @@ WORST = 1e6  # in place of what is not finite, in nats or standard deviations
 
 
 class ModelWeights(NamedTuple):
-    """Weights of members for each column; each (n_models, d), columns add up to 1.
+    """Weights of members for each column; each (n_models, d), columns add up to 1."""
 
-    log_prob : of conditionals. mean : of expectations, for columns of numbers.
-    """
+    # log_prob : of conditionals. mean : of expectations, for columns of numbers.
 
     log_prob: np.ndarray
     mean: np.ndarray
 
 
 class HiddenEntries(NamedTuple):
-    """The hidden entries, and what members predict of them.
+    """The hidden entries, and what members predict of them."""
 
-    columns : the column of each entry, (n_entries,). is_number : whether each column
-    holds numbers, (d,). log_prob : (n_models, n_entries), NaN in columns that a member
-    does not predict. error : errors of expectations, in standard deviations of the
-    column, 0 for entries that are not numbers. weight : what each entry counts.
-    """
+    # columns : (n_entries,). is_number : (d,). log_prob : (n_models, n_entries), NaN
+    # where a member predicts none. error : in deviations of the column, 0 for no
+    # numbers.
 
     columns: np.ndarray
     is_number: np.ndarray
@@ -94,10 +82,9 @@ class HiddenEntries(NamedTuple):
         return (weights.mean[:, self.columns] * self.error).sum(axis=0)
 
     def gains(self):
-        """Return what the second of two members gains on the first, and noise.
-
-        Both are pairs: of log-probabilities, and of squared errors in nats, per entry.
-        """
+        """Return what the second of two members gains on the first, and noise."""
+        # Both are pairs: of log-probabilities, and of squared errors in nats, per
+        # entry.
         first, second = self.error
         n = len(self.is_number)
         count = np.bincount(self.columns, self.weight, n)
@@ -133,13 +120,10 @@ def log_prob_weights(hidden):
 
 
 def mean_weights(hidden):
-    """Return weights of expectations for each column of numbers; (n_models, d).
-
-    A member whose squared error in a column is larger than that of the first one,
-    independent columns, has no weight there. Entries like those of other columns have
-    the size of the least error in the column, so that a column that one member fills
-    exactly has its weights.
-    """
+    """Return weights of expectations for each column of numbers; (n_models, d)."""
+    # A member worse in a column than the first one, independent columns, has no weight.
+    # Entries like those of other columns have the size of the least error in the
+    # column, so that a column that one member fills exactly has its weights.
     n_models, d = len(hidden.error), len(hidden.is_number)
     count = np.bincount(hidden.columns, hidden.weight, d)
     products = (hidden.error[:, None] * hidden.error).reshape(n_models**2, -1)
