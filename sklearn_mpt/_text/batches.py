@@ -65,10 +65,8 @@ def _followed(tasks):
 
 
 def _blocks(windows, draw, batch_tokens):
-    """Yield blocks of indices of windows, longest first, of a few batches each.
-
-    Blocks do not depend on n_jobs.
-    """
+    """Yield blocks of indices of windows, longest first, of a few batches each."""
+    # Blocks do not depend on n_jobs.
     block, n_tokens = [], 0
     for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
         if len(windows[i].positions):
@@ -110,11 +108,8 @@ def _score_block(language_model, windows, draw):
 
 
 def predict(language_model, windows, rows, pick=None):
-    """Return the log-probabilities of the targets of rows.
-
-    rows : longest first. pick : as in `MaskedLM.log_prob`. Also returns the positions
-    of the targets of each row, and the index of the window of each row.
-    """
+    """Return log-probabilities of targets, their positions, and windows of rows."""
+    # rows : longest first. pick : as in `MaskedLM.log_prob`.
     can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
     log_prob, targets, owners = [], [], []
     for batch in pack(rows, language_model.batch_tokens, can_pad):
@@ -128,10 +123,7 @@ def predict(language_model, windows, rows, pick=None):
 
 
 def predict_by_row(language_model, windows, rows, pick=None):
-    """Return an array of log-probabilities, of its targets, for each row.
-
-    rows : list, in any order. Other parameters are those of `predict`.
-    """
+    """Return an array of log-probabilities, of its targets, for each row."""
     if not rows:
         return []
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i].hidden))
@@ -157,11 +149,9 @@ def _check_numbers(log_prob, targets, owners, windows):
 
 
 def pack(rows, batch_tokens, can_pad):
-    """Pack rows, longest first, into batches of at most `batch_tokens` tokens.
-
-    Padding counts as tokens. A longer row has a batch of its own. Rows are padded only
-    to fill a batch that is almost empty.
-    """
+    """Pack rows, longest first, into batches of at most `batch_tokens` tokens."""
+    # Padding counts as tokens. A longer row has a batch of its own. Rows are padded
+    # only to fill a batch that is almost empty.
     least = ALMOST_EMPTY * batch_tokens if can_pad else 0
     batch, length = [], 0
     for row in rows:

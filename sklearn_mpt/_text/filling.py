@@ -249,10 +249,8 @@ class FillingMixin(OpenedModelMixin):
         ]
 
     def _blanks(self, windows, n_samples, order, random_state, given=None):
-        """Return the `MaskedPositions` of copies of windows.
-
-        given : windows with the tokens that are put in the place of mask tokens.
-        """
+        """Return the `MaskedPositions` of copies of windows."""
+        # given : windows with the tokens that are put in the place of mask tokens.
         check_choice(order, "order", FILL_ORDERS)
         seed = draw_seed(self.random_state if random_state is None else random_state)
         known = [None] * len(windows)
@@ -323,12 +321,11 @@ def _positions_of_target(window, masked, tokenizer, name):
 
 
 class TextWriter:
-    """Puts tokens in the place of the mask tokens of a text, and keeps the rest.
+    """Puts tokens in the place of the mask tokens of a text, and keeps the rest."""
 
-    A token that goes on with the word before it follows without a space. A token that
-    begins a word has a space before it, if the tokens of the tokenizer own their
-    spaces, or if the letters of two words would touch.
-    """
+    # A token that goes on with the word before it follows without a space. One that
+    # begins a word has a space before it, if tokens own their spaces, or letters would
+    # touch.
 
     def __init__(self, tokenizer):
         vocabulary = tokenizer.get_vocab()
@@ -337,11 +334,8 @@ class TextWriter:
         self.goes_on = rule_of_words(tokenizer)
 
     def write(self, text, window, positions):
-        """Return a text, or a (context, text) pair, with the tokens of its window.
-
-        positions : those of the tokens that were filled in. Where the offsets of tokens
-        are unknown, the result is as the tokenizer decodes it.
-        """
+        """Return a text, or a (context, text) pair, with the tokens of its window."""
+        # Where the offsets of tokens are unknown, it is as the tokenizer decodes it.
         ids = window.inputs["input_ids"]
         if (window.offsets < 0).any():
             return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
@@ -376,10 +370,8 @@ class TextWriter:
         return written + text[position:]
 
     def _groups(self, tokens, is_filled):
-        """Return first, stop and whether it goes on, of each run of filled tokens.
-
-        Tokens of one word are in one run.
-        """
+        """Return first, stop and whether it goes on, of each run of filled tokens."""
+        # Tokens of one word are in one run.
         groups = []
         for i in np.flatnonzero(is_filled).tolist():
             goes_on = bool(
@@ -485,10 +477,8 @@ class Unmasker:
         )
 
     def log_prob(self, blanks):
-        """Return arrays (n_positions, n_tokens) of log-probabilities of all tokens.
-
-        blanks : list of `MaskedPositions`, here and below.
-        """
+        """Return arrays (n_positions, n_tokens) of log-probabilities of all tokens."""
+        # blanks : list of `MaskedPositions`, here and below.
         rows = [
             MaskedWindow(i, blank.is_open, blank.is_open)
             for i, blank in enumerate(blanks)

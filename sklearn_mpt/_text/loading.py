@@ -1,7 +1,4 @@
-"""Load a masked language model and its tokenizer, and check that they fit.
-
-They are found by a folder or a name on the hub; files that changed are refused.
-"""
+"""Load a masked language model and its tokenizer, and check that they fit."""
 
 import copy
 import hashlib
@@ -49,16 +46,13 @@ UNKNOWN = "files that had changed before they were hashed"
 
 @dataclass(frozen=True)
 class Source:
-    """A folder or a name on the hub, from which a model or a tokenizer is read.
+    """A folder or a name on the hub, from which a model or a tokenizer is read."""
 
-    A pickle holds the source, not the model. To make sure that the same model is loaded
-    later, the pickle of a folder holds a hash of its files, which `check` compares. For
-    a name on the hub, `revision` is set to the commit, if it is known.
-
-    Hashing takes about half as long as loading, so it is done only when something is
-    pickled. `stamp`, which the file system changes at every write, shows whether the
-    files are then still those that were read.
-    """
+    # A pickle holds the source, not the model: that of a folder a hash of its files,
+    # which `check` compares; that of a name on the hub the commit, if it is known.
+    # Hashing takes half as long as loading, so it is done only when something is
+    # pickled; `stamp`, which the file system changes at every write, shows whether
+    # files are still those that were read.
 
     name: str
     revision: str | None
@@ -121,10 +115,8 @@ class Source:
 
     @cached_property
     def is_local(self):
-        """Whether only a folder or the cache is read: by choice, or without network.
-
-        transformers would ask a hub that does not answer again for about a minute.
-        """
+        """Whether only a folder or the cache is read: by choice, or without network."""
+        # transformers would ask a hub that does not answer again for about a minute.
         return self.local_files_only or os.path.isdir(self.name) or not _hub_answers()
 
     def _reason(self, error):
@@ -150,10 +142,8 @@ class Source:
         return "vocab.txt" in names and not names & set(CONFIGS)
 
     def check_adapter(self):
-        """Refuse an adapter that transformers would leave out without a message.
-
-        With peft, transformers loads the model below and puts the adapter on it.
-        """
+        """Refuse an adapter that transformers would leave out without a message."""
+        # With peft, transformers loads the model below and puts the adapter on it.
         from transformers.utils import find_adapter_config_file, is_peft_available
 
         if is_peft_available():
@@ -218,11 +208,9 @@ def files_of(name, unread):
 
 
 def stamp_of(name, unread):
-    """Return sizes and times of the files of a folder; () for a name on the hub.
-
-    The time of the last change of status (ctime) is included, because the time of the
-    last write can be set to any value, and copies keep it.
-    """
+    """Return sizes and times of the files of a folder; () for a name on the hub."""
+    # With the last change of status (ctime), because the time of the last write can be
+    # set to any value, and copies keep it.
     stats = [(entry.name, entry.stat()) for entry in files_of(name, unread)]
     return tuple(
         (name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
@@ -279,10 +267,8 @@ class Checkpoint:
         return model.to(self.device)
 
     def _check_keys(self, name, info):
-        """Refuse a checkpoint that lacks weights of the model, or has others.
-
-        Missing weights would be random.
-        """
+        """Refuse a checkpoint that lacks weights of the model, or has others."""
+        # Missing weights would be random.
         missing = {
             kind: sorted(key for key in info[f"{kind}_keys"] if not UNUSED.search(key))
             for kind in ("missing", "unexpected")
@@ -300,10 +286,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, eq=False)
 class OpeningParams:
-    """The parameters from which `fit` opened the model and the tokenizer.
+    """The parameters from which `fit` opened the model and the tokenizer."""
 
-    It is pickled with the scorer, so that later changes of parameters have no effect.
-    """
+    # Pickled with the scorer, so that later changes of parameters have no effect.
 
     model: object  # a Source, or a loaded model
     tokenizer: object  # a Source, or a loaded tokenizer
@@ -332,10 +317,7 @@ class OpeningParams:
         return cls(model, tokenizer, *settings)
 
     def open(self, gathered=True, can_pad=True):
-        """Return the `MaskedLM`, the tokenizer, and a recipe that opens the same again.
-
-        gathered, can_pad : as in `MaskedLM`.
-        """
+        """Return the `MaskedLM`, the tokenizer, and a recipe that opens both again."""
         sources = [s for s in (self.model, self.tokenizer) if isinstance(s, Source)]
         for source in dict.fromkeys(sources):
             source.check()
@@ -377,11 +359,8 @@ def _is_name(value):
 
 
 def _prepare(model, tokenizer, device, dtype):
-    """Return a loaded model on the device in the dtype, without changing it.
-
-    The result shares the tensors if they are on that device in that dtype already;
-    otherwise the model is copied.
-    """
+    """Return a loaded model on the device in the dtype, without changing it."""
+    # Tensors are shared if they are on that device in that dtype already.
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not isinstance(model, torch.nn.Module):
         raise TypeError(
@@ -489,10 +468,9 @@ def check_words(method, tokenizer, mask_blocks=None):
 
 
 class OpenedModelMixin:
-    """Open the model that the parameters name, and leave it out of pickles.
+    """Open the model that the parameters name, and leave it out of pickles."""
 
-    A loaded model that was given as a parameter is pickled as that parameter.
-    """
+    # A loaded model that was given as a parameter is pickled as that parameter.
 
     mask_token_id_: int
     max_length_: float

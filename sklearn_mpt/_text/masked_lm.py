@@ -40,15 +40,13 @@ class TokenBatch:
 
 @dataclass(eq=False)
 class MaskedLM:
-    """A masked language model that predicts hidden tokens.
+    """A masked language model that predicts hidden tokens."""
 
-    `checkpoint`, if any, can load the model again. It is pickled in place of the model;
-    after unpickling, `loaded` is None until the model is needed. So an error of loading
-    is raised by the call that needs the model, not while a worker process unpickles its
-    task, which would break the whole pool of workers.
-    `gathered` is whether the head may run on the hidden states of the targets only,
-    `can_pad` whether rows may be padded to one length.
-    """
+    # `checkpoint`, if any, is pickled in place of the model; after unpickling, `loaded`
+    # is None until the model is needed. So an error of loading is raised by the call
+    # that needs the model, and does not break a pool of workers that unpickle their
+    # tasks. gathered : whether the head may run on the hidden states of the targets
+    # only. can_pad : whether rows may be padded to one length.
 
     loaded: torch.nn.Module | None
     mask_token_id: int
@@ -90,12 +88,10 @@ class MaskedLM:
         return frozenset(signature(self.model.forward).parameters)
 
     def log_prob(self, batch, pick=None):
-        """Return log p(target | visible tokens) of every target, row by row.
-
-        pick : None, or a function of logits, (n_targets, n_vocabulary), and true
-        tokens, (n_targets,), whose result is returned instead. If memory runs out, this
-        batch and all later ones are halved.
-        """
+        """Return log p(target | visible tokens) of every target, row by row."""
+        # pick : None, or a function of logits, (n_targets, n_vocabulary), and true
+        # tokens, (n_targets,), whose result is returned. If memory runs out, this batch
+        # and all later ones are halved.
         limit = max(1, self._max_tokens // batch.hidden.shape[1])
         if len(batch) > limit:
             parts = batch.split(limit)
@@ -147,10 +143,8 @@ def _load(checkpoint):
 
 
 def view_of(model):
-    """Copy the modules of a model in evaluation mode, sharing its tensors.
-
-    So the user's model is never changed, and views of it can run in threads.
-    """
+    """Copy the modules of a model in evaluation mode, sharing its tensors."""
+    # So the user's model is never changed, and views of it can run in threads.
     tensors = chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
 
@@ -161,11 +155,8 @@ def base_of(model):
 
 
 def head(model, states):
-    """Return the logits for last hidden states of shape (n, width).
-
-    The forward method of the model runs on a shallow copy, whose base returns the given
-    states.
-    """
+    """Return the logits for last hidden states of shape (n, width)."""
+    # The forward method runs on a shallow copy, whose base returns the given states.
     base = copy.copy(base_of(model))
     base.forward = partial(_output, states[None])
     shell = copy.copy(model)
@@ -200,10 +191,7 @@ def _is_out_of_memory(error):
 
 
 def check_masked_lm(name, config):
-    """Refuse models that do not predict a token from all visible tokens.
-
-    name : that of the class of the model.
-    """
+    """Refuse models that do not predict a token from all visible tokens."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -258,11 +246,8 @@ def check_finite_weights(model):
 
 
 def probe(language_model, tokenizer):
-    """Test two ways to save work; return whether each gives the results of a full pass.
-
-    They are running the head on the states of the targets only, and padding, which some
-    models do not ignore.
-    """
+    """Return whether the head may run on targets only, and rows may be padded."""
+    # They save work if results are those of a full pass; some models see padding.
     hidden = np.zeros((2, 8), dtype=bool)
     hidden[[0, 0, 1], [2, 5, 3]] = True
     ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)

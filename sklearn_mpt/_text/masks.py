@@ -1,8 +1,6 @@
-"""Which tokens of a text are hidden, and how its score is made of their predictions.
-
-A row is one input of the model: the tokens of a window, some of them hidden. The
-targets are the hidden tokens that are scored.
-"""
+"""Which tokens of a text are hidden, and how its score is made of their predictions."""
+# A row is one input of the model: the tokens of a window, some of them hidden. The
+# targets are the hidden tokens that are scored.
 
 import hashlib
 from collections.abc import Callable
@@ -21,10 +19,9 @@ PERCENT = np.arange(1, 100)  # mask rates of curves of texts, in percent
 
 
 class WindowScores(NamedTuple):
-    """The score of a window: a sum of independent terms, and the same by tokens.
+    """The score of a window: a sum of independent terms, and the same by tokens."""
 
-    The sum of squares of the contrasts of a term estimates its variance over masks.
-    """
+    # The sum of squares of the contrasts of a term estimates its variance over masks.
 
     terms: np.ndarray  # of "mpt", one for each mask size; shape (n_terms,)
     contrasts: np.ndarray  # shape (n_terms, n_draws)
@@ -37,12 +34,10 @@ NO_SCORES = WindowScores(np.zeros(0), np.zeros((0, 0)), np.zeros(0), np.zeros((0
 
 @dataclass(frozen=True, eq=False)
 class MaskDraw:
-    """Settings of a draw of masks.
+    """Settings of a draw of masks."""
 
-    method : a name in `METHODS`; None hides all tokens of a window at once. `rates` and
-    `mask_blocks` apply to "mpt" only. None as `rates` means all sizes. Sizes count
-    units, which are hidden together: tokens, or words if `mask_blocks` is "word".
-    """
+    # method : in `METHODS`; None hides all tokens of a window at once. rates : None is
+    # all sizes, which count tokens, or words if `mask_blocks` is "word".
 
     method: str | None
     seed: int
@@ -79,12 +74,9 @@ class MaskDraw:
         return self._method.plan(window, self)
 
     def estimate(self, window, log_prob, targets):
-        """Return the `WindowScores` of a window.
-
-        log_prob : those of the targets of all rows, row by row. targets : positions of
-        the targets of each row. Rows are ordered by terms, then by draws; each draw of
-        an order has a row for each step.
-        """
+        """Return the `WindowScores` of a window."""
+        # log_prob, targets : of all rows, ordered by terms, then by draws; each draw of
+        # an order has a row for each step.
         tokens, positions = np.concatenate(targets), window.positions
         if not self._method.is_random:
             values = np.zeros(len(window))
@@ -125,11 +117,9 @@ class MaskDraw:
         return WindowScores(terms, contrasts, of_tokens[positions], noise)
 
     def generator(self, window, stream):
-        """Return a random generator that depends on the seed and the tokens.
-
-        So masks do not depend on batches, on the order of texts or on processes, and
-        are the same for all models with the same tokenisation.
-        """
+        """Return a random generator that depends on the seed and the tokens."""
+        # So masks do not depend on batches, order of texts or processes, and are the
+        # same for all models with the same tokenisation.
         key = hashlib.blake2b(digest_size=16)
         tokens = window.inputs["input_ids"] if window.key is None else window.key
         for part in ([self.seed], tokens, window.positions):
@@ -148,10 +138,9 @@ class MaskDraw:
 
 @dataclass(frozen=True)
 class ScoringMethod:
-    """The rows of a method, and what its scores are.
+    """The rows of a method, and what its scores are."""
 
-    is_centred : whether tokens of long texts need context on both sides.
-    """
+    # is_centred : whether tokens of long texts need context on both sides.
 
     plan: Callable
     is_random: bool = False

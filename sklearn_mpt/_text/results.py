@@ -74,10 +74,8 @@ class TextCurve(MPTCurve):
 
 
 def text_curve(scores):
-    """Average `TextScores` over the texts.
-
-    Repeated texts have the same masks, and so the same errors.
-    """
+    """Average `TextScores` over the texts."""
+    # Repeated texts have the same masks, and so the same errors.
     rates = PERCENT / 100
     n_positions, at_rates = scores.at_rates(rates)
     counts = np.bincount(scores.first, minlength=len(n_positions))
@@ -120,11 +118,8 @@ class TextScores:
         return totals[self.first]
 
     def std_errors(self):
-        """Return standard errors of the totals over masks, (n_texts,).
-
-        They are enlarged, by Student's t, so that plus or minus 1.96 of them is a 95%
-        interval.
-        """
+        """Return standard errors of the totals over masks, (n_texts,)."""
+        # Enlarged by Student's t, so that plus or minus 1.96 of them is a 95% interval.
         errors = np.zeros(len(self.first))
         for text, pieces in self._pairs_by_text().items():
             errors[text] = std_error([score for _, score in pieces])
@@ -143,10 +138,7 @@ class TextScores:
         return counts[self.first]
 
     def at_rates(self, rates):
-        """Add up n_units * S(rate) over the windows of each text, for method "mpt".
-
-        Returns numbers of tokens, (n_texts,), and the sums, (n_texts, n_rates).
-        """
+        """Return numbers of tokens, (n_texts,), and sums of n_units * S(rate)."""
         sums = np.zeros((len(self.first), len(rates)))
         for window, score in self._pairs():
             n = self.draw.n_units(window)
@@ -331,10 +323,8 @@ def difference(score, other):
 
 
 def std_error(scores, counts=None):
-    """Return the standard error of a sum of `WindowScores`, each a number of times.
-
-    Variances over masks of the terms add up; 1.96 errors are to cover 95%.
-    """
+    """Return the standard error of a sum of `WindowScores`, each a number of times."""
+    # Variances over masks of the terms add up; 1.96 errors are to cover 95%.
     counts = np.ones(len(scores)) if counts is None else counts
     variances, degrees = [np.zeros(0)], [np.zeros(0)]
     for score, count in zip(scores, counts, strict=True):

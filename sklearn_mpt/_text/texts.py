@@ -1,8 +1,6 @@
-"""Checks of texts, and short representations of values for error messages.
-
-A text is a str, a (context, text) pair of str, or a part of a text: a (text, start,
-stop) tuple, of which the characters from start to stop are scored.
-"""
+"""Checks of texts, and short representations of values for error messages."""
+# A text is a str, a (context, text) pair of str, or a part of a text: a (text, start,
+# stop) tuple, of which the characters from start to stop are scored.
 
 from __future__ import annotations
 
@@ -48,11 +46,9 @@ def check_texts(texts):
 
 
 def rows_of(texts):
-    """Return the texts of a column, or the rows of two or three columns as tuples.
-
-    Reads DataFrames, arrays of NumPy and pyarrow, and a `Dataset` of datasets; other
-    iterables are returned as they are.
-    """
+    """Return the texts of a column, or the rows of two or three columns as tuples."""
+    # Reads DataFrames, arrays of NumPy and pyarrow, and a `Dataset` of datasets; other
+    # iterables are returned as they are.
     n_dimensions = len(getattr(texts, "shape", (0,)))
     if is_into_dataframe(texts):
         columns = [column.to_list() for column in frame_of(texts).iter_columns()]
@@ -97,10 +93,7 @@ def _has_named_columns(texts):
 
 
 def distinct_texts(texts):
-    """Return a dict from texts to the index of the first that equals them.
-
-    Also returns these indices for all texts, as an array.
-    """
+    """Return the first text that equals each, as a dict and an array of indices."""
     first = {}
     for index, text in enumerate(texts):
         first.setdefault(text, index)

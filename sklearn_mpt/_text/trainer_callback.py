@@ -170,13 +170,9 @@ class LMLTrainerCallback(TrainerCallback):
 
 
 def warn_if_model_has_the_loss(model):
-    """Warn if the next call of a model gets labels of `DataCollatorForMPT`.
-
-    Returns the handle of the hook that does this and then removes itself.
-
-    Trainer passes labels to the model only if it has no loss function of its own. The
-    loss of the model is the mean over hidden tokens, not an estimate of the LML.
-    """
+    """Warn if the next call of a model gets labels of `DataCollatorForMPT`."""
+    # Trainer passes labels to a model only if it has no loss function of its own: the
+    # mean over hidden tokens is no estimate of the LML. The hook removes itself.
 
     def look(module, args, inputs):
         hook.remove()

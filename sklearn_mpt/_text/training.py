@@ -263,10 +263,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         return np.take_along_axis(is_chosen, units, axis=1) & (units >= 0)
 
     def _generator(self):
-        """Return the random generator of this worker and process.
-
-        A data loader forks new workers in every epoch.
-        """
+        """Return the random generator of this worker and process."""
+        # A data loader forks new workers in every epoch.
         worker, rank = torch.utils.data.get_worker_info(), _rank()
         stream = (rank,) if rank else ()
         stream += () if worker is None else (worker.seed,)
@@ -287,10 +285,7 @@ def _select(feature, names):
 
 
 def _unlabelled(feature, index):
-    """Return the positions of a tokenized text whose label is -100, if it has labels.
-
-    A single label is the class of a text, not a label of tokens.
-    """
+    """Return positions of a tokenized text whose label is -100, if it has labels."""
     labels = feature.get("labels")
     if labels is None or np.ndim(labels) == 0:
         return np.zeros(0, dtype=int)
@@ -310,10 +305,8 @@ def _count(units):
 
 
 def words_of(feature, index, tokenizer):
-    """Return numbers of the words of the tokens of a tokenized text, (n_tokens,).
-
-    Tokens of one word follow each other and have one number.
-    """
+    """Return numbers of the words of the tokens of a tokenized text, (n_tokens,)."""
+    # Tokens of one word follow each other and have one number.
     n_tokens, ids = len(feature["input_ids"]), feature.get("word_ids")
     if ids is None and getattr(feature, "is_fast", False):
         ids = feature.word_ids()
@@ -490,11 +483,10 @@ def _check_rate(mask_rate):
 
 
 class TextLabels(torch.Tensor):
-    """Labels that carry the weight of a hidden token of each text, `weights`.
+    """Labels that carry the weight of a hidden token of each text, `weights`."""
 
-    They keep these weights when they are moved, joined or split by texts, as loaders of
-    iterable datasets do. `Trainer` gives a loss function only the labels of a batch.
-    """
+    # They keep them when moved, joined or split by texts, as loaders of iterable
+    # datasets do. `Trainer` gives a loss function only the labels of a batch.
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -518,11 +510,10 @@ class TextLabels(torch.Tensor):
 
 
 class HiddenTokens(torch.Tensor):
-    """Which tokens of some texts are hidden, or how many, with the number of texts.
+    """Which tokens of some texts are hidden, or how many, with the number of texts."""
 
-    `Trainer` counts the items of one step by ``sum(labels.ne(-100).sum() for ...)``,
-    and gives a loss function the sum. `n_texts` adds up with it.
-    """
+    # `Trainer` counts the items of one step by `sum(labels.ne(-100).sum() for ...)`,
+    # and gives a loss function the sum. `n_texts` adds up with it.
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):

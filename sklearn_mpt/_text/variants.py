@@ -40,11 +40,10 @@ class Variant(NamedTuple):
 
 
 class Protein(NamedTuple):
-    """The tokens of a wild type, and how many of its residues a model takes at a time.
+    """The tokens of a wild type, and how many residues a model takes at a time."""
 
-    If it takes fewer than there are, sites are scored in groups that fit into a window.
-    The windows of groups go from left to right, and hold no site of a later group.
-    """
+    # If it takes fewer than there are, sites are scored in groups that fit into a
+    # window. The windows go from left to right, and hold no site of a later group.
 
     window: Window
     body: np.ndarray  # positions of the residues among the tokens
@@ -294,10 +293,8 @@ class VariantsMixin(TextScoresMixin):
         return ratios
 
     def _marginal_ratios(self, protein, variants, hides):
-        """Return sums over sites of log-ratios at the other residues of the wild type.
-
-        hides : whether a site is hidden where it is predicted.
-        """
+        """Return sums over sites of log-ratios at other residues of the wild type."""
+        # hides : whether a site is hidden where it is predicted.
         wild = protein.wild()[protein.body]
         sites = np.unique(np.concatenate([variant.sites for variant in variants]))
         if hides:

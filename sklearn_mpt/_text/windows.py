@@ -56,10 +56,8 @@ def longest_input(model, tokenizer, max_length):
 
 
 def _n_positions(model):
-    """Return the number of positions of a model that tokens can use.
-
-    If padding has a position, as in RoBERTa, positions up to it are not used.
-    """
+    """Return the number of positions of a model that tokens can use."""
+    # If padding has a position, as in RoBERTa, positions up to it are not used.
     limit = getattr(model.config, "max_position_embeddings", math.inf)
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and hasattr(module, "weight"):
@@ -70,11 +68,8 @@ def _n_positions(model):
 
 
 def windows_of(tokenizer, texts, input_names):
-    """Return one window of any length for each distinct text, pair or part.
-
-    In the window of a part, all tokens outside of it are visible context. Also returns,
-    for each text, the index of the first that equals it.
-    """
+    """Return one window of any length for each distinct text, pair or part."""
+    # All tokens outside a part are visible context. Also the first equal text of each.
     wholes = [whole_text(text) for text in texts]
     windows, first_whole = tokenize(tokenizer, wholes, input_names)
     if wholes == texts:
@@ -89,12 +84,9 @@ def windows_of(tokenizer, texts, input_names):
 
 
 def _part(window, part, index, tokenizer):
-    """Return the window in which the tokens of a part are scored.
-
-    A token belongs to the part that holds its first character that is no white space,
-    or its first character if there is no such one. So it belongs to one of several
-    parts that make up a text.
-    """
+    """Return the window in which the tokens of a part are scored."""
+    # A token belongs to the part that holds its first character that is no white space,
+    # or its first one, so to one of several parts that make up a text.
     text, start, stop = part
     offsets = window.offsets
     if (offsets < 0).any():
@@ -140,13 +132,9 @@ def warn_of_cut_tokens(windows, texts):
 
 
 def tokenize(tokenizer, texts, input_names):
-    """Return one window of any length for each distinct text.
-
-    All tokens are maskable except special tokens, whether the tokenizer adds them or
-    they are part of the text, and tokens of the context of a (context, text) pair.
-    Unknown tokens are maskable. Also returns, for each text, the index of the first
-    text that equals it.
-    """
+    """Return one window of any length for each distinct text."""
+    # Maskable are all tokens but special ones and the context of a pair; unknown tokens
+    # are too. Also the first equal text of each.
     distinct, first = distinct_texts(texts)
     is_pair = not isinstance(texts[0], str)
     columns = list(zip(*distinct, strict=True)) if is_pair else [distinct]
@@ -174,11 +162,7 @@ def tokenize(tokenizer, texts, input_names):
 
 
 def _encode(tokenizer, columns):
-    """Encode texts, or contexts and texts.
-
-    Returns the inputs, and lists for the texts of what `Window` calls `is_fixed`,
-    `words` and `offsets`.
-    """
+    """Encode texts; return is_fixed, words and offsets of `Window`, too."""
     encoded = tokenizer(
         *columns,
         return_special_tokens_mask=True,
@@ -197,10 +181,8 @@ def _encode(tokenizer, columns):
 
 
 def _encode_slowly(tokenizer, columns):
-    """Do the same by a tokenizer written in Python, which knows no offsets, or words.
-
-    Each of its tokens is a word.
-    """
+    """Do the same by a tokenizer written in Python: no offsets, or words."""
+    # Each of its tokens is a word.
     encoded = tokenizer(*columns, verbose=False)
     is_fixed, words, offsets = [], [], []
     for row, parts in enumerate(zip(*columns, strict=True)):
@@ -232,11 +214,9 @@ def all_special_ids(tokenizer):
 
 
 def warn_of_unknown(tokenizer, texts):
-    """Warn if a tokenizer does not know most of the first texts.
-
-    It does not know a text if most of its tokens are unknown tokens, or if the text has
-    no tokens. Often it is then a tokenizer of another language or another model.
-    """
+    """Warn if a tokenizer does not know most of the first texts."""
+    # That is if most tokens of a text are unknown ones, or it has no tokens: often the
+    # tokenizer is that of another language or another model.
     texts = [text for text in texts[:MAX_CHECKED] if scored_text(text).strip()]
     if not texts:
         return
@@ -349,12 +329,9 @@ def _split(window, max_length, overflow, centred):
 
 
 def _stride_over_context(window, room, centred):
-    """Split a window whose context leaves no room for the text.
-
-    If the text fits into one with `room` tokens beside those that the tokenizer added,
-    it stands in the middle of it; otherwise windows overlap by half, from half a window
-    before the text to half a window after it.
-    """
+    """Split a window whose context leaves no room for the text."""
+    # A text that fits into `room` tokens stands in the middle of a window; else windows
+    # overlap by half, from half a window before the text to half a one after it.
     is_added = _is_added(window)
     added, inner = np.flatnonzero(is_added), np.flatnonzero(~is_added)
     is_text = ~window.is_fixed[inner]
@@ -372,11 +349,9 @@ def _stride_over_context(window, room, centred):
 
 
 def centred_start(first, n_scored, room, n_tokens):
-    """Return the start of a window of `room` tokens with scored ones in its middle.
-
-    first, n_scored : position of the first scored token among `n_tokens`, and their
-    number, to the last one.
-    """
+    """Return the start of a window of `room` tokens with scored ones in its middle."""
+    # first, n_scored : position of the first scored token, and number up to the last
+    # one.
     return int(np.clip(first - (room - n_scored) // 2, 0, n_tokens - room))
 
 
@@ -386,13 +361,10 @@ def _is_added(window):
 
 
 def _spans(n_tokens, room, centred):
-    """Cover 0..n_tokens by spans of `room` tokens that overlap by half.
-
-    Returns the start of each span, and the range of positions scored in it. Each
-    position is scored in one span. If `centred`, it is the span in which the position
-    is farther from the edges; otherwise the first span that contains it, which for
-    all spans but the first has at least half a span before it.
-    """
+    """Cover 0..n_tokens by spans of `room` tokens that overlap by half."""
+    # Returns starts, and the range of positions scored in each span. Each position is
+    # scored in one: if `centred`, that in which it is farther from the edges, else the
+    # first, which but for the first span has at least half a span before it.
     starts = [*range(0, n_tokens - room, max(1, room // 2)), n_tokens - room]
     cuts = [
         (right + left + room) // 2 if centred else left + room
@@ -417,10 +389,8 @@ def take(window, kept, scored):
 
 
 def rule_of_words(tokenizer):
-    """Return a function: whether a token goes on with the word of the one before.
-
-    None if the vocabulary has no marks of words.
-    """
+    """Return a function: whether a token goes on with the word of the one before."""
+    # None if the vocabulary has no marks of words.
     vocabulary = tokenizer.get_vocab()
     for begin in BEGINS:
         if any(token.startswith(begin) for token in vocabulary):
