@@ -171,8 +171,9 @@ class LMLTrainerCallback(TrainerCallback):
 
 def warn_if_model_has_the_loss(model):
     """Warn if the next call of a model gets labels of `DataCollatorForMPT`."""
-    # Trainer passes labels to a model only if it has no loss function of its own: the
-    # mean over hidden tokens is no estimate of the LML. The hook removes itself.
+    # Trainer passes labels to a model only where no loss function is given. The model's
+    # loss is the mean over hidden tokens, no estimate of the LML. Returns the handle of
+    # the hook, which removes itself.
 
     def look(module, args, inputs):
         hook.remove()
