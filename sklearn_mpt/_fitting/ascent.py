@@ -1,7 +1,4 @@
-"""Natural gradient ascent of an objective without noise.
-
-`objective` says what is maximised, and `noisy_ascent` has the ascent with noise.
-"""
+"""Natural gradient ascent of an objective without noise."""
 
 import numpy as np
 
@@ -23,28 +20,13 @@ def best_of_points(objective, points, n_epochs):
 
 
 class Ascent(ExactSteps):
-    """Maximise an objective by natural steps, corrected by those before.
+    """Maximise an objective by natural steps, corrected by those before."""
 
-    Parameters
-    ----------
-    objective : Objective
-        Without noise.
-    point : Point
-        Parameters at the start.
-    learning_rate : float
-        Size of steps; 1 is a full one.
-    tol : float
-        Training ends when later epochs would gain less, in nats per row.
-    escapes : bool
-        Whether to go on from a better point where the end is a saddle.
-
-    Attributes
-    ----------
-    remaining_gain_fraction : float
-        Steps end when all later ones gain a smaller fraction of `tol`.
-    corrected_step_factor : float
-        Bound on corrected steps, as a multiple of that on full steps.
-    """
+    # Ends when later epochs would gain less than `tol`, in nats per row. learning_rate
+    # : 1 is a full step. escapes : whether to go on from a better point where the end
+    # is a saddle. remaining_gain_fraction : of `tol`, below which all later steps may
+    # gain. corrected_step_factor : times the bound on full steps is that on corrected
+    # ones.
 
     remaining_gain_fraction = 0.005
     corrected_step_factor = 5.0
@@ -61,11 +43,9 @@ class Ascent(ExactSteps):
         self._rng = np.random.default_rng(0)  # of the order of rows
 
     def following(self):
-        """Return the ascent of the finer objective, from the result; None if none is.
-
-        It goes on with the memory of this one, because both objectives have about the
-        same curvature.
-        """
+        """Return the ascent of the finer objective, from the result, or None."""
+        # It goes on with the memory of this one: both objectives have about the same
+        # curvature.
         objective = self.objective.exact_objective()
         if objective is None:
             return None

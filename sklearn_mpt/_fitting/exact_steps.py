@@ -15,10 +15,9 @@ EPS = float(np.finfo(float).eps)
 
 
 class Move(NamedTuple):
-    """Value and gradient at a point, in nats per row, and the full step from there.
+    """Value and gradient at a point, in nats per row, and the full step from there."""
 
-    step : what a model needs to take the step.
-    """
+    # step : what a model needs to take the step.
 
     value: float
     gradient: torch.Tensor  # shape: (p,)
@@ -27,30 +26,13 @@ class Move(NamedTuple):
 
 
 class ExactSteps(Solver):
-    """Take full steps, corrected by those before, until little is left to gain.
+    """Take full steps, corrected by those before, until little is left to gain."""
 
-    A full step divides the gradient by the information of complete data, as the M-step
-    of EM does. If a corrected step loses, the steps before are forgotten, and the full
-    step is halved until it gains. Half of the product of gradient and next step is the
-    gain to expect of all later ones. A model says what its steps are.
-
-    Parameters
-    ----------
-    point : object
-        Parameters at the start.
-    learning_rate : float
-        Size of steps; 1 is a full one.
-    min_gain : float
-        Steps end when later ones are expected to gain less, in nats per row.
-
-    Attributes
-    ----------
-    loss_curve : list of float
-        Minus the value after each epoch.
-    log_scale : float
-        Added to the losses: as in `Objective`.
-    converged : bool
-    """
+    # A full step divides the gradient by the information of complete data, as the
+    # M-step of EM does. If a corrected step loses, the steps before are forgotten, and
+    # the full step is halved until it gains. Half of the product of gradient and next
+    # step is the gain to expect of all later ones; steps end when it is below
+    # `min_gain`, in nats per row. log_scale : added to losses, as in `Objective`.
 
     log_scale = 0.0
 

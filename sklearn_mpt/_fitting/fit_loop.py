@@ -1,8 +1,4 @@
-"""The fit loop, which asks a solver for one epoch after another.
-
-It counts epochs, calls callbacks, and handles interruption and divergence. It knows no
-model and no estimator.
-"""
+"""The fit loop: epochs of a solver, callbacks, interruption and divergence."""
 
 from abc import ABC, abstractmethod
 
@@ -15,17 +11,12 @@ DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 
 
 class Solver(ABC):
-    """One way to maximise an objective.
+    """One way to maximise an objective."""
 
-    `fit` calls ``init``, then ``step`` and ``terminate`` in turn, and ``close`` at the
-    end, after an exception too. Each call of `partial_fit` has a solver of its own, and
-    calls ``load``, ``step_on_part`` and ``state``.
-
-    Attributes
-    ----------
-    loss_curve : list of float
-        Minus the mean objective of each epoch, in nats per row.
-    """
+    # `fit` calls `init`, then `step` and `terminate` in turn, and `close` at the end,
+    # after an exception too. Each call of `partial_fit` has a solver of its own, and
+    # calls `load`, `step_on_part` and `state`. loss_curve : minus the mean objective of
+    # each epoch, in nats per row.
 
     loss_curve: list[float]
 
@@ -45,10 +36,7 @@ class Solver(ABC):
         """Return whether training is over; called after each epoch."""
 
     def following(self):
-        """Return the solver that goes on after this one terminated, or None.
-
-        `Phases` calls it.
-        """
+        """Return the solver that goes on after this one terminated, or None."""
         return None
 
     @property
@@ -77,24 +65,10 @@ class Solver(ABC):
 
 
 def fit_loop(solver, max_iter, epochs, n_required=1):
-    """Take steps of a solver until it terminates, or `max_iter` are taken.
-
-    Parameters
-    ----------
-    solver : Solver
-    max_iter : int
-    epochs : object
-        Its method ``begin`` is called before each epoch, and ``end`` after each, which
-        returns True to end training.
-    n_required : int
-        Number of epochs from which on an interruption ends training, and does not
-        raise.
-
-    Warns
-    -----
-    ConvergenceWarning
-        If `max_iter` epochs were too few, or training diverged.
-    """
+    """Take steps of a solver until it terminates, or `max_iter` are taken."""
+    # epochs : its `begin` is called before each epoch, and `end` after each, which
+    # returns True to end training. n_required : number of epochs from which on an
+    # interruption ends training, and does not raise.
     try:
         solver.init(max_iter)
         for _ in range(max_iter):
@@ -122,10 +96,7 @@ def fit_loop(solver, max_iter, epochs, n_required=1):
 
 
 def run(solver, max_iter):
-    """Take steps until a solver terminates, at most `max_iter`; return its result.
-
-    There are no callbacks and no warnings, as in fits within another one.
-    """
+    """Take steps until a solver terminates, at most `max_iter`; return its result."""
     solver.init(max_iter)
     for _ in range(max_iter):
         solver.step()

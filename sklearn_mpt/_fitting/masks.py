@@ -1,14 +1,8 @@
-"""Masks of training, by the parameter `mask_rate` of an estimator.
-
-With a uniform rate all sizes are equally likely, and spread evenly over the masks of a
-step. Designs differ in the cost of masks, and in how these depend on each other:
-
-- `shared_masks`: few masks, each for many rows, where the cost of a step grows with the
-  number of masks.
-- `RowMasks`: a mask for each row, on the device of the rows, where a model takes any
-  mask at the same cost. With a uniform rate only present entries are hidden.
-- `training_sets`: observed sets whose bounds, or differences of bounds, are trained.
-"""
+"""Masks of training, by the parameter `mask_rate` of an estimator."""
+# With a uniform rate all sizes are equally likely, and spread evenly over the masks of
+# a step. `shared_masks` are few masks, each for many rows, where the cost of a step
+# grows with their number; `RowMasks` one for each row; `training_sets` observed sets
+# whose bounds, or differences of bounds, are trained.
 
 import math
 
@@ -31,24 +25,17 @@ def number_of_masks(n_masks):
 
 
 def shared_masks(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
-    """Draw the masks of one step, each for many rows; (n_masks, n_features).
-
-    smallest, is_systematic : as in `draw_sizes`.
-    """
+    """Draw the masks of one step, each for many rows; (n_masks, n_features)."""
     sizes = draw_sizes(mask_rate, n_masks, n_features, rng, smallest, is_systematic)
     return draw_masks(sizes, n_features, rng)
 
 
 def draw_sizes(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
-    """Draw the mask sizes of one step of training, of shape (n_masks,).
-
-    With a uniform rate, one size is drawn from each of `n_masks` equal slices of
-    smallest..n_features, so every step has small and large masks. The sizes are
-    returned in random order, so any part of them is unbiased too.
-
-    is_systematic : whether all slices share one random position, and sizes increase.
-    Only all sizes together are unbiased.
-    """
+    """Draw the mask sizes of one step of training, of shape (n_masks,)."""
+    # With a uniform rate, one size is drawn from each of `n_masks` equal slices of
+    # smallest..n_features, in random order, so that any part of them is unbiased too.
+    # is_systematic : all slices share one random position, and sizes increase; only all
+    # sizes together are unbiased.
     if mask_rate != "uniform":
         return np.full(n_masks, fixed_size(mask_rate, n_features))
     position = rng.random() if is_systematic else rng.random(n_masks)
@@ -60,18 +47,11 @@ def draw_sizes(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=Fa
 
 
 class RowMasks:
-    """Draw a mask for each row, with the sizes that the parameter `mask_rate` defines.
+    """Draw a mask for each row, with the sizes that `mask_rate` defines."""
 
-    For a uniform rate, sizes are drawn from 1 to the number of present entries of each
-    row, and only present entries are hidden: missing entries contribute 0.
-
-    Parameters
-    ----------
-    mask_rate : "uniform", float or int
-    n_features : int
-    blocks : MaskBlocks, default=None
-        Features that are hidden together.
-    """
+    # For a uniform rate, sizes are drawn from 1 to the number of present entries of
+    # each row, and only these are hidden: missing entries contribute 0. blocks :
+    # features that are hidden together.
 
     def __init__(self, mask_rate, n_features, blocks=None):
         self.size, self.blocks = None, blocks
@@ -79,24 +59,10 @@ class RowMasks:
             self.size = fixed_size(mask_rate, n_features)
 
     def draw(self, present, generator, n_batches=1):
-        """Draw a mask for each row; return the masks and the weights of hidden entries.
-
-        Sizes are stratified over the rows of a batch. The mean over masks of minus the
-        weighted sum of hidden log-probabilities is minus the log-density, with a
-        uniform rate.
-
-        Parameters
-        ----------
-        present : bool Tensor of shape (n, d)
-        generator : torch.Generator
-        n_batches : int, default=1
-            Number of batches, each of as many neighbouring rows.
-
-        Returns
-        -------
-        hidden : bool Tensor of shape (n, d)
-        weight : Tensor of shape (n,)
-        """
+        """Draw a mask for each row; return masks and weights of hidden entries."""
+        # present : bool (n, d). n_batches : each of as many neighbouring rows, over
+        # which sizes are stratified. With a uniform rate, the mean over masks of minus
+        # the weighted sum of hidden log-probabilities is minus the log-density.
         n, d = present.shape
         where = {
             "generator": generator,
@@ -139,18 +105,13 @@ def _sorted(keys):
 
 
 def training_sets(mask_rate, n_masks, n_features, rng):
-    """Draw sets of observed features, and the weights of their bounds in the objective.
-
-    The score of feature j given the features R is the difference L(R and j) - L(R) of
-    two bounds. With a uniform rate, these differences add up to L(all features), up to
-    a constant, along any order of the features. So the objective is L(all); a random
-    set R is returned too, with weight 0, to train the posteriors on rows with gaps.
-    With a fixed size m, the objective is the score of features revealed after R. If
-    there are many features a run of them is revealed, with scores of the sizes
-    m - h..m + h, which lowers the variance.
-
-    Returns bool (n_sets, n_masks, d), and the weight of each set.
-    """
+    """Draw observed sets, bool (n_sets, n_masks, d), and weights of their bounds."""
+    # The score of feature j given R is the difference L(R and j) - L(R) of two bounds.
+    # With a uniform rate they add up to L(all), up to a constant, along any order; a
+    # random set with weight 0 trains the posteriors on rows with gaps. With a fixed
+    # size m, the objective is the score of features revealed after R: of a run of them
+    # if there are many, with scores of the sizes m - h..m + h, which lowers the
+    # variance.
     keys = rng.random((n_masks, n_features), dtype=np.float32)
     if mask_rate != "uniform":
         # argsort of random keys is a random permutation, as good as ranks

@@ -41,21 +41,10 @@ class TrainingRows(NamedTuple):
 
 
 class MinibatchLoss(ABC):
-    """Base of the losses of nets, as `NetSolver` takes them.
+    """Base of the losses of nets, as `NetSolver` takes them."""
 
-    Parameters
-    ----------
-    rows : TrainingRows
-    batch_size : int
-        Number of rows in a full step.
-    min_steps : int, default=1
-        An epoch passes over few rows several times, to have about so many steps.
-
-    Attributes
-    ----------
-    step_weight : float
-        Part of a full step that a minibatch is worth.
-    """
+    # min_steps : an epoch passes over few rows several times, to have about so many
+    # steps. step_weight : part of a full step that a minibatch is worth.
 
     def __init__(self, rows, batch_size, min_steps=1):
         self.rows = rows
@@ -63,11 +52,9 @@ class MinibatchLoss(ABC):
         self.step_weight = 1.0
 
     def as_part(self):
-        """Take the rows as a part of a stream; return self.
-
-        Fewer rows than a minibatch has are worth so much less than a full step: they
-        would otherwise outweigh all that the model has learned.
-        """
+        """Take the rows as a part of a stream; return self."""
+        # Fewer rows than a minibatch has are worth so much less than a full step: they
+        # would otherwise outweigh all that the model has learned.
         self.step_weight = min(1.0, len(self.rows.X) / self.batch_size)
         return self
 
@@ -76,10 +63,8 @@ class MinibatchLoss(ABC):
         self.rows = self.rows.joined(validation.rows)
 
     def count_passes(self, n_batches):
-        """Return how often an epoch passes over the rows, in `n_batches` steps each.
-
-        It is at most half as often as there are rows, so that very few cost little.
-        """
+        """Return how often an epoch passes over the rows, in `n_batches` steps each."""
+        # It is at most half as often as there are rows, so that very few cost little.
         n_passes = min(round(self.min_steps / n_batches), len(self.rows.X) // 2)
         return max(1, n_passes)
 

@@ -6,18 +6,11 @@ import numpy as np
 def stacking_weights(
     log_probs, entry_weight=1.0, end_shares=None, prior_entries=1.0, *, tol=1e-4
 ):
-    """Return the weights whose mixture has the largest mean log-probability.
-
-    log_probs : of entries under each model, (n_models, n_entries). entry_weight : what
-    each entry counts. end_shares : if weights differ between entries, those of an entry
-    are sums of weights at several ends times these shares, (n_ends, n_entries).
-    prior_entries : number of entries that only this model explains, which are added to
-    each model, so that none has the weight 0. tol : the last step of EM changes no
-    weight by more.
-
-    Returns (n_models,), or (n_ends, n_models) if there are ends. Weights of each end
-    add up to 1.
-    """
+    """Return the weights whose mixture has the largest mean log-probability."""
+    # log_probs : (n_models, n_entries). end_shares : weights of an entry are sums of
+    # those at several ends times these shares, (n_ends, n_entries); the result is
+    # (n_models,), or (n_ends, n_models). prior_entries : number of entries that only
+    # this model explains, so that none has the weight 0.
     log_probs = np.stack(log_probs)
     n_models, n_entries = log_probs.shape
     likelihood = np.exp(log_probs - log_probs.max(axis=0))
@@ -35,22 +28,10 @@ def stacking_weights(
 def weights_by_em(
     weights, expected_counts, prior_counts, axis, *, max_iter=300, tol=1e-4
 ):
-    """Return the weights of several mixtures after EM.
-
-    Parameters
-    ----------
-    weights : ndarray of two dimensions
-        Weights at the start. They add up to 1 along `axis`, that of the models.
-    expected_counts : callable
-        The E-step: from weights to expected numbers of entries from each model.
-    prior_counts : float or ndarray
-        Numbers of entries that are added to them.
-    axis : int
-    max_iter : int
-        Largest number of steps.
-    tol : float
-        The last step changes no weight by more.
-    """
+    """Return the weights of several mixtures after EM."""
+    # weights : at the start, 1 in all along `axis`, that of the models. expected_counts
+    # : the E-step, from weights to expected numbers of entries from each model.
+    # prior_counts : added to them. tol : the last step changes no weight by more.
     for _ in range(max_iter):
         before = weights
         count = expected_counts(weights) + prior_counts

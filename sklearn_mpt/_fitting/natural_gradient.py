@@ -1,19 +1,9 @@
-r"""Natural gradient steps of models whose locations are linear in z.
-
-A point is the parameters of a model: the coefficients B, of shape (d, k + 1), with the
-weights and the intercept of each feature, and the shape parameters of the likelihood.
-The locations are (z, 1) B'. A step divides the gradient of each feature by the
-information that the M-step of EM inverts. Like parameter expansion [1]_, it also
-changes the distribution of z (its mean and covariance), by a linear map of the
-coefficients:
-
-.. math:: B \leftarrow (B + \eta I^{-1} g) \exp(\eta G).
-
-References
-----------
-.. [1] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
-   PX-EM algorithm", Biometrika 85, 1998.
-"""
+"""Natural gradient steps of models whose locations are linear in z."""
+# A point has the coefficients B, (d, k + 1), weights and intercepts, and the shape
+# parameters of the likelihood. The locations are (z, 1) B'. A step divides the gradient
+# of each feature by the information that the M-step of EM inverts, and like parameter
+# expansion (Liu, Rubin and Wu, Biometrika 85, 1998) also changes mean and covariance of
+# z, by a linear map of the coefficients: B <- (B + eta inv(I) g) exp(eta G).
 
 import math
 from typing import NamedTuple
@@ -35,11 +25,10 @@ MAX_RESCALING = 0.5
 
 
 class Point(NamedTuple):
-    """The parameters of a model; gradients and steps have the same two parts.
+    """The parameters of a model; gradients and steps have the same two parts."""
 
-    shape_params : the likelihood's shape parameters, such as the logarithms of noise
-    variances; (g,), or () if all features share one.
-    """
+    # shape_params : such as logarithms of noise variances; (g,), or () if all features
+    # share one.
 
     coefs: torch.Tensor  # shape: (d, k + 1)
     shape_params: torch.Tensor
@@ -67,13 +56,11 @@ class Point(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """The information of coefficients and of shape parameters.
+    """The information of coefficients and of shape parameters."""
 
-    shape_params : the information of each shape parameter, of the shape of
-    `Point.shape_params`; a matrix (g, g); or if shape parameters have blocks, as
-    `Likelihood.shape_sums` returns it. sizes : None, or factors of one matrix, which
-    complete rows share: the information of feature j is ``sizes[j] * coefs[0]``.
-    """
+    # shape_params : of the shape of `Point.shape_params`, a matrix (g, g), or as
+    # `Likelihood.shape_sums` returns it. sizes : None, or factors of one matrix, which
+    # complete rows share: the information of feature j is sizes[j] * coefs[0].
 
     coefs: torch.Tensor  # shape: (d, k + 1, k + 1), or (1, k + 1, k + 1) with sizes
     shape_params: torch.Tensor
@@ -104,11 +91,10 @@ class Curvature(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over rows: of values, gradients and information.
+    """Sums over rows: of values, gradients and information."""
 
-    by_mask : sums of the values and of the weights of the rows that share each mask,
-    (2, m); None where each row has a mask of its own, or none.
-    """
+    # by_mask : sums of the values and of the weights of the rows that share each mask,
+    # (2, m); None where each row has a mask of its own, or none.
 
     value: torch.Tensor  # sum of the objective
     square: torch.Tensor  # sum of its squares
@@ -138,10 +124,8 @@ class Sums(NamedTuple):
 
     @property
     def error(self):
-        """Standard error of the mean value; infinite where it is not known.
-
-        Rows that share a mask depend on each other, so the masks are what is drawn.
-        """
+        """Standard error of the mean value; infinite where it is not known."""
+        # Rows that share a mask depend on each other, so the masks are what is drawn.
         if self.by_mask is not None:
             return error_of_groups(*self.by_mask)
         n, value = float(self.n_rows), float(self.value / self.n_rows)
@@ -185,10 +169,8 @@ class NaturalStep(NamedTuple):
 
 
 def error_of_groups(values, weights):
-    """Return the standard error of a mean over groups of rows; infinite for one group.
-
-    values, weights : sums of weighted values and of weights of each group, (m,).
-    """
+    """Return the standard error of a mean over groups; infinite for one."""
+    # values, weights : sums of weighted values and of weights of each group, (m,).
     n, total = int((weights > 0).sum()), weights.sum()
     if n < 2:
         return math.inf
@@ -205,11 +187,9 @@ def mix(a, b, weight):
 
 
 def full_step(objective, point, batch, information, weight):
-    """Return the step from a point for a batch.
-
-    information : per row, of the steps before; None if there are none. weight : that
-    of the batch in the average of the information.
-    """
+    """Return the step from a point for a batch."""
+    # information : per row, of the steps before, or None. weight : of the batch in its
+    # average.
     sums = objective.sums(point, batch)
     # a gradient must not take shape parameters below their floor
     gradient, at_floor = sums.gradient, point.shape_params <= objective.floor + ROUNDING
@@ -225,10 +205,7 @@ def full_step(objective, point, batch, information, weight):
 
 
 def natural_step(sums, point, information, *, max_step=math.inf):
-    """Return the step for sums over rows, given the information per row.
-
-    max_step : bound on a feature's step.
-    """
+    """Return the step for sums over rows, given the information per row."""
     n, value = float(sums.n_rows), float(sums.value / sums.n_rows)
     gradient = sums.gradient.times(1 / n)
     step = divide(gradient, information)
@@ -265,11 +242,8 @@ def _rescaling_of(gradient, point):
 
 
 def divide(gradient, information):
-    """Solve for the step of each feature, and of the shape parameters.
-
-    Parameters of which no entry tells anything have neither gradient nor information,
-    and stay where they are.
-    """
+    """Solve for the step of each feature, and of the shape parameters."""
+    # Parameters of which no entry tells anything stay where they are.
     matrices = information.coefs.clone()
     diagonal = matrices.diagonal(dim1=1, dim2=2)
     diagonal += (RIDGE * diagonal.sum(1, keepdim=True)).clamp(min=TINY)
@@ -292,10 +266,8 @@ def divide(gradient, information):
 
 
 def _divide_blocks(gradient, information, solved):
-    """Solve for shape parameters together with the coefficients of their location.
-
-    solved : steps of the coefficients of all locations, without shape parameters.
-    """
+    """Solve for shape parameters together with the coefficients of their location."""
+    # solved : steps of the coefficients of all locations, without shape parameters.
     slots, locations, *_ = information.blocks
     n_slots, width = slots.shape[1], gradient.coefs.shape[1]
     is_used = slots >= 0
@@ -321,10 +293,8 @@ def _divide_blocks(gradient, information, solved):
 
 
 def _with_bounded_step(step, max_step, blocks):
-    """Bound the step of each feature, because long steps leave the quadratic region.
-
-    Shape parameters that are solved for with its coefficients go as far as these.
-    """
+    """Bound the step of each feature, because long steps leave the quadratic region."""
+    # Shape parameters that are solved for with its coefficients go as far as these.
     length = step.coefs.abs().amax(1, keepdim=True)
     factor = max_step / length.clamp(min=max_step)
     shape_params = step.shape_params
@@ -336,23 +306,19 @@ def _with_bounded_step(step, max_step, blocks):
 
 
 def latent_rescaling(scale, shift):
-    """Return the gradient in a linear map of z as one matrix, (k + 1, k + 1).
-
-    scale : half the symmetrised gradient in L, for z <- (I + L) z; (k, k). shift : the
-    gradient in the mean of z, (k,).
-    """
+    """Return the gradient in a linear map of z as one matrix, (k + 1, k + 1)."""
+    # scale : half the symmetrised gradient in L, for z <- (I + L) z; (k, k). shift :
+    # the gradient in the mean of z, (k,).
     rescaling = torch.nn.functional.pad(scale, (0, 1, 0, 1))
     rescaling[:-1, -1] = shift
     return rescaling
 
 
 def apply(point, move, size, floor=-math.inf):
-    """Take a step of a given size; shape parameters stay above their floor.
-
-    Noise variances, and other positive numbers whose logarithms are shape parameters,
-    change in proportion to their value. The rescaling of z is not larger than
-    in a full step, because it is exponential in the size.
-    """
+    """Take a step of a given size; shape parameters stay above their floor."""
+    # Numbers whose logarithms are shape parameters change in proportion to their value.
+    # The rescaling of z is not larger than in a full step: it is exponential in the
+    # size.
     change = torch.linalg.matrix_exp(min(size, 1.0) * move.rescaling)
     coefs = (point.coefs + size * move.step.coefs) @ change
     change, blocks = size * move.step.shape_params, move.information.blocks

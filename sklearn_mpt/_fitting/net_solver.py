@@ -23,48 +23,21 @@ class Trial(NamedTuple):
 
 
 class NetSolver(Solver):
-    """Minimise a loss by schedule-free Adam, from the best of several starts.
+    """Minimise a loss by schedule-free Adam, from the best of several starts."""
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Trained in place, the parameters that require gradients.
-    objective : object
-        ``batches()`` yields the minibatches of an epoch, ``losses(module, batch)``
-        returns losses to be averaged, ``step_weight`` is the part of a full step that
-        a minibatch is worth, and ``join(validation)`` adds validation rows.
-    learning_rate : float
-    validation : object, default=None
-        ``losses(module)`` returns the loss of each validation row, and so does
-        ``after_epoch(module)``, which may set parameters that are not trained, as may
-        ``after_training(module)``. Mean losses decide which start is best, when to
-        stop, and the parameters of which epoch are kept. None: the training loss
-        decides.
-    other_starts : sequence of dict
-        States of the module, to start from instead of its own.
-    log_scale : float
-        Added to losses of standardised rows, for the units of the rows as given.
-    tol : float
-        By how much losses must fall, in nats per row, for training to go on.
-    n_iter_no_change : int
-        Number of epochs of a window, from one to the next of which they must fall.
-    joins : bool
-        Whether training ends with some epochs on validation rows, too.
-    joined_fraction : float
-        Number of these epochs, as a fraction of those before.
-    trial_steps : int
-        Largest number of steps from each start, of which the best goes on.
-    trial_fraction : float
-        Largest number of epochs from each start, as a fraction of the largest number
-        of epochs.
-
-    Attributes
-    ----------
-    plateau : bool
-        Whether the loss stopped improving.
-    validation_curve : list of float
-        Mean loss of the validation rows after each epoch, of standardised rows.
-    """
+    # objective : batches() yields the minibatches of an epoch, losses(module, batch)
+    # returns losses to be averaged, `step_weight` is the part of a full step that a
+    # minibatch is worth, and join(validation) adds validation rows.
+    # validation : losses(module) and after_epoch(module) return the loss of each
+    # validation row; the latter may set parameters that are not trained, as may
+    # after_training(module). Mean losses decide which start is best, when to stop, and
+    # which epoch is kept; without validation the training loss decides.
+    # other_starts : states of the module. log_scale : added to losses of standardised
+    # rows. tol : nats per row by which losses must fall from one window of
+    # `n_iter_no_change` epochs to the next. joins : whether training ends with some
+    # epochs on validation rows too, `joined_fraction` of those before. trial_steps,
+    # trial_fraction : largest number of steps, and part of all epochs, from each start,
+    # of which the best goes on. plateau : whether the loss stopped improving.
 
     def __init__(
         self,
@@ -178,10 +151,9 @@ class NetSolver(Solver):
         return loss.detach()
 
     def _validate(self):
-        """Keep the last parameters that are no worse than the best by a standard error.
-
-        The lowest of noisy losses comes too early: averages over more steps are better.
-        """
+        """Keep the last parameters no worse than the best by a standard error."""
+        # The lowest of noisy losses comes too early: averages over more steps are
+        # better.
         losses = self.validation.after_epoch(self.module)
         if not np.isfinite(losses).all():
             raise FloatingPointError
@@ -192,10 +164,8 @@ class NetSolver(Solver):
             self.best = self._state()
 
     def terminate(self):
-        """Return whether losses stopped falling.
-
-        Then training goes on for some epochs on validation rows, too, if they join.
-        """
+        """Return whether losses stopped falling."""
+        # Then training goes on for some epochs on validation rows, too, if they join.
         if self.plateau:
             self._n_joined -= 1
             return self._n_joined == 0
@@ -253,11 +223,9 @@ class NetSolver(Solver):
             self.module.load_state_dict(self.best)
 
     def close(self):
-        """Leave the module at its best parameters, and the optimizer at the module.
-
-        The optimizer keeps its averages of squared gradients and its number of steps,
-        so that later steps on more rows are small.
-        """
+        """Leave the module at its best parameters, and the optimizer at the module."""
+        # It keeps its averages of squared gradients and its number of steps, so that
+        # later steps on more rows are small.
         if self.validation is not None:
             self._load_best()
         self.optimizer.move_to_module()
@@ -277,16 +245,8 @@ def _flat_gradient(loss, parameters):
 
 
 def _mean_of_epoch(losses, point):
-    """Return the mean of the losses of steps, a float.
-
-    losses : tensors, which are read back together, because a GPU waits for each
-    read-back. point : the parameters after the steps.
-
-    Raises
-    ------
-    FloatingPointError
-        If the mean or a parameter is not finite.
-    """
+    """Return the mean of losses; FloatingPointError if it is not finite."""
+    # They are read back together, because a GPU waits for each read-back.
     loss = float(np.mean(torch.stack(losses).tolist()))
     if not (math.isfinite(loss) and point.isfinite().all()):
         raise FloatingPointError
@@ -294,20 +254,15 @@ def _mean_of_epoch(losses, point):
 
 
 def training_is_flat(losses, window, tol):
-    """Return whether mean losses of a window of epochs fell by no more than noise.
-
-    They are compared with the window before.
-    """
+    """Return whether mean losses of a window of epochs fell by no more than noise."""
     return len(losses) >= 2 * window and trend(losses, window).is_flat(tol, 1.5)
 
 
 def validation_is_flat(losses, longest, tol):
-    """Return whether the lowest mean loss has not fallen for long enough.
-
-    That is two thirds of the epochs, and `longest` at most: losses may rise for twice
-    as long as they fell, before they fall again. The noise of validation losses is
-    the same in all epochs, so that the lowest can be compared.
-    """
+    """Return whether the lowest mean loss has not fallen for long enough."""
+    # That is two thirds of the epochs, and `longest` at most: losses may rise for twice
+    # as long as they fell, before they fall again. The noise of validation losses is
+    # the same in all epochs, so that the lowest can be compared.
     if len(losses) < 0.75 * longest:
         return False
     n_last = min(2 * len(losses) // 3, longest)

@@ -22,22 +22,10 @@ def ascent_of(objective, point, *, rng, n_iter_no_change, **params):
 
 
 class NoisyAscent(NoisySteps):
-    """Maximise an objective whose batches differ.
+    """Maximise an objective whose batches differ."""
 
-    Parameters
-    ----------
-    objective : Objective
-    point : Point
-    exact : Objective, default=None
-        Maximised after that, from the last point.
-    params : dict
-        Of `NoisySteps`.
-
-    Attributes
-    ----------
-    min_weight : float
-        Least weight of a batch in the average of the information.
-    """
+    # exact : objective that is maximised after that, from the last point. params : of
+    # `NoisySteps`. min_weight : of a batch in the average of the information.
 
     min_weight = 0.05
 

@@ -12,49 +12,18 @@ from sklearn_mpt._fitting.stopping import Trend
 
 
 class NoisySteps(Solver):
-    """Take steps on noisy gradients until an epoch gains no more than its noise.
+    """Take steps on noisy gradients until an epoch gains no more than its noise."""
 
-    Then steps that have less noise follow, if there are such, from the last point.
-    Otherwise step sizes fall and points are averaged [1]_, until `n_iter_no_change`
-    more epochs would lower the noise of the average by less than `tol`. If the mean
-    gradient promises more than noise costs, as along a ridge, full steps start again. A
-    model says what its steps are.
-
-    Parameters
-    ----------
-    point : object
-        Parameters at the start.
-    learning_rate : float
-        Size of the first steps; 1 is a full one.
-    rng : numpy.random.Generator
-        Source of masks.
-    tol : float
-        In nats per row.
-    n_iter_no_change : int
-    is_followed : bool
-        Whether steps that have less noise follow.
-
-    Attributes
-    ----------
-    loss_curve : list of float
-    log_scale : float
-        Added to the losses: as in `Objective`.
-    average_power : int
-        Points are averaged with this power of the number of their step as weight, so
-        that the first ones count little.
-    max_fall : float
-        A step is halved if the value after it is so many standard errors lower.
-    max_first : int
-        Largest number of epochs that are followed by steps with less noise.
-    min_size : float
-        A step that is shorter, as a fraction of those around it, is not halved, so that
-        training ends where no value is finite.
-
-    References
-    ----------
-    .. [1] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation
-       by averaging", SIAM Journal on Control and Optimization 30, 1992.
-    """
+    # Then steps that have less noise follow, if `is_followed`. Otherwise step sizes
+    # fall and points are averaged (Polyak and Juditsky, SIAM Journal on Control and
+    # Optimization 30, 1992), until `n_iter_no_change` more epochs would lower the noise
+    # of the average by less than `tol`. If the mean gradient promises more than noise
+    # costs, as along a ridge, full steps start again.
+    # average_power : points count as this power of their number, so that the first ones
+    # count little. max_fall : standard errors by which a step may lower the value, or
+    # it is halved. max_first : epochs that are followed by steps with less noise.
+    # min_size : a step that is shorter, as a fraction of those around it, is not
+    # halved, so that training ends where no value is finite.
 
     log_scale = 0.0
     average_power = 3
@@ -91,10 +60,8 @@ class NoisySteps(Solver):
 
     @abstractmethod
     def move(self, point, batch):
-        """Return a full step: its `value`, `error`, `gain`, and whether `is_finite`.
-
-        In nats per row; `error` is the standard error of the value.
-        """
+        """Return a full step: its `value`, `error`, `gain`, and whether `is_finite`."""
+        # In nats per row; `error` is the standard error of the value.
 
     @abstractmethod
     def moved(self, point, move, size):

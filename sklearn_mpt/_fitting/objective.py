@@ -7,48 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class AscentRules:
-    """What an objective needs of the ascent that maximises it.
+    """What an objective needs of the ascent that maximises it."""
 
-    Fractions are of the tolerance `tol`, in nats per row.
-
-    Attributes
-    ----------
-    max_step : float
-        Bound on the step of the coefficients of a feature; see `natural_step`.
-    stop_gain : float
-        Steps end when they gain a smaller fraction: errors of sampled nodes may be as
-        large.
-    """
+    # max_step : bound on the step of the coefficients of a feature. stop_gain :
+    # fraction of `tol` that the last step gains: errors of sampled nodes may be as
+    # large.
 
     max_step: float = math.inf
     stop_gain: float = 0.0
 
 
 class Objective(ABC):
-    """A function of a `Point`, summed over rows, which `Ascent` maximises.
+    """A function of a `Point`, summed over rows, which `Ascent` maximises."""
 
-    Its members are of three ideas: the rows of an epoch (`n_rows`, `n_batches`,
-    `batches` and `is_noisy`), the function (`sums` and `floor`), and how it
-    is maximised (`rules`, and `exact_objective` for a second phase).
-
-    Attributes
-    ----------
-    n_rows : int or float
-        Number of rows.
-    n_batches : int
-        Number of batches in an epoch.
-    is_noisy : bool
-        Whether batches differ, by their masks or rows.
-    floor : Tensor or float
-        Smallest values of the shape parameters, such as the log noise variance.
-    rules : AscentRules
-        What it needs of the ascent.
-    log_scale : float
-        What the units of the rows add to the loss, which is that of rows before they
-        are standardised.
-    has_all_masks : bool
-        Whether each row gets all masks of a step, or they are divided among the rows.
-    """
+    # is_noisy : whether batches differ, by their masks or rows. floor : smallest values
+    # of the shape parameters, such as the log noise variance. log_scale : what the
+    # units of the rows add to the loss of standardised ones. has_all_masks : whether
+    # each row gets all masks of a step, or they are divided among the rows.
 
     n_rows: float
     n_batches: int
@@ -79,8 +54,6 @@ class Objective(ABC):
         return ()
 
     def exact_objective(self):
-        """Return the same objective with smaller errors, or None.
-
-        It has no noise of masks, or more nodes.
-        """
+        """Return the same objective with smaller errors, or None."""
+        # It has no noise of masks, or more nodes.
         return None

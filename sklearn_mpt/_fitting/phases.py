@@ -1,29 +1,23 @@
-"""Training in phases: short runs, masks, and steps without masks.
-
-There are local maxima, so several starts are tried, and the best goes on. With a
-uniform mask rate, the masked scores of all sizes add up to the log marginal likelihood
-of a row. So a few steps with masks, which cost less or escape from a poor start, may be
-followed by steps on that sum, which has no noise of masks.
-"""
+"""Training in phases: short runs, masks, and steps without masks."""
+# There are local maxima, so several starts are tried. With a uniform mask rate, masked
+# scores of all sizes add up to the log marginal likelihood of a row: a few steps with
+# masks, which cost less or escape from a poor start, may precede steps without their
+# noise.
 
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver, run
 
 
 def ends_without_masks(mask_rate, n_masks):
-    """Return whether the last epochs draw no masks, given parameters of an estimator.
-
-    They do with a number of masks, because the user asks for it, and with a fixed rate,
-    because the sum over all sizes is another objective.
-    """
+    """Return whether the last epochs draw no masks, given an estimator's parameters."""
+    # Not with a number of masks, because the user asks for it, nor with a fixed rate,
+    # because the sum over all sizes is another objective.
     return n_masks == "auto" and mask_rate == "uniform"
 
 
 def best_of_runs(solvers, max_iter):
-    """Run each of several solvers, and return the one with the least loss.
-
-    The losses are those of the last epochs. They have no noise, or all the same. Runs
-    that diverge are left out; if all do, that of the last one is raised.
-    """
+    """Run each of several solvers, and return the one with the least loss."""
+    # Losses are those of the last epochs, with no noise, or all the same. Runs that
+    # diverge are left out; if all do, that of the last one is raised.
     finished, divergence = [], None
     for solver in solvers:
         try:
@@ -38,13 +32,9 @@ def best_of_runs(solvers, max_iter):
 
 
 class Phases(Solver):
-    """Solvers in turn: where one terminates, the next one goes on.
+    """Solvers in turn: where one terminates, the next one goes on."""
 
-    Parameters
-    ----------
-    first : Solver
-        Its method `following` returns the next one, and so on, until one returns None.
-    """
+    # `following` of a solver returns the next one, or None.
 
     def __init__(self, first):
         self._solver = first

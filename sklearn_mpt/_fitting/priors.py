@@ -13,12 +13,9 @@ UNSEEN_COUNT = 0.5
 
 
 def slope_penalty(slopes, deviation):
-    """Return gradient, curvature and value of minus the log prior of slopes (j, k).
-
-    deviation : standard deviation of the prior; None is none, but for long slopes.
-
-    Returns tensors of shapes (j, k) and (j, 1), and a float, in nats.
-    """
+    """Return gradient, curvature and value of minus the log prior of slopes (j, k)."""
+    # deviation : of the prior; None is none, but for long slopes. Shapes (j, k) and (j,
+    # 1), and a float, in nats.
     free = 0.0
     if deviation is None:
         deviation, free = LONG_SLOPE_DEVIATION, LONG_SLOPE

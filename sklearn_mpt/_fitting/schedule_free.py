@@ -9,26 +9,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 @dataclass(frozen=True)
 class AdamSteps:
-    """Sizes of the steps of `ScheduleFreeAdam`, and their weights in the average.
+    """Sizes of the steps of `ScheduleFreeAdam`, and their weights in the average."""
 
-    Moves are in learning rates.
-
-    Attributes
-    ----------
-    towards_average : float
-        Gradients are taken at points that are so far from the iterate to the average.
-    squares_decay : float
-        Decay of the mean squares of gradients in a step.
-    epsilon : float
-        Added to the roots of the mean squares, so that parameters whose gradients are 0
-        do not move.
-    average_power : int
-        A step counts as its number to this power in the average.
-    warm_up : int
-        Number of steps in which the step size grows.
-    max_move : float
-        Largest move of a parameter in a step. Without a bound, Adam's can be ten.
-    """
+    # Moves are in learning rates. towards_average : distance from the iterate to the
+    # average at which gradients are taken. squares_decay : of mean squares of
+    # gradients, in a step. epsilon : added to their roots, so that parameters without
+    # gradients do not move. average_power : a step counts as its number to this power.
+    # warm_up : steps in which the step size grows. max_move : without a bound, Adam's
+    # can be ten.
 
     towards_average: float = 0.95
     squares_decay: float = 0.99
@@ -43,23 +31,11 @@ CARRIED = ("iterate", "squares")  # vectors from one call of `partial_fit` to th
 
 
 class ScheduleFreeAdam:
-    """Adam whose iterates are averaged during training, without a schedule [1]_.
+    """Adam whose iterates are averaged during training, without a schedule."""
 
-    Moves are bounded: a posterior that is far off has large gradients, and one step
-    along them would undo hundreds of others.
-
-    Parameters
-    ----------
-    parameters : dict of str to torch.nn.Parameter
-        They become views of one vector.
-    learning_rate : float
-    steps : AdamSteps
-
-    References
-    ----------
-    .. [1] A. Defazio, X. Yang, H. Mehta, K. Mishchenko, A. Khaled and A. Cutkosky,
-       "The road less scheduled", NeurIPS 2024.
-    """
+    # Defazio et al., "The road less scheduled", NeurIPS 2024. Moves are bounded: a
+    # posterior that is far off has large gradients, and one step along them would undo
+    # hundreds of others. Parameters become views of one vector.
 
     def __init__(self, parameters, learning_rate, steps=STEPS):
         self.names, self.parameters = list(parameters), list(parameters.values())
@@ -94,11 +70,9 @@ class ScheduleFreeAdam:
 
     @torch.no_grad()
     def step(self, gradient, step_weight=1.0):
-        """Take a step against a gradient, given as a vector; then `resume`.
-
-        step_weight : part of a full step, by which the move and the weight of the step
-        in the average are multiplied.
-        """
+        """Take a step against a gradient, given as a vector; then `resume`."""
+        # step_weight : part of a full step, by which move and weight in the average are
+        # multiplied.
         self.n_steps += 1
         steps = self.steps
         torch.square(gradient, out=self.scale)

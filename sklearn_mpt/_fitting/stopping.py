@@ -1,7 +1,4 @@
-"""Whether a loss still falls: trends amid noise, and gains that are still to come.
-
-Solvers compare these numbers with their tolerance `tol`, in the units of the loss.
-"""
+"""Whether a loss still falls: trends amid noise, and gains that are still to come."""
 
 import math
 from typing import NamedTuple
@@ -16,19 +13,15 @@ class Trend(NamedTuple):
     noise: float
 
     def is_flat(self, tol=0.0, n_errors=1.0):
-        """Return whether the fall is no more than noise, or than `tol`.
-
-        n_errors : standard errors of the fall that count as noise.
-        """
+        """Return whether the fall is no more than noise, or than `tol`."""
+        # n_errors : standard errors of the fall that count as noise.
         return self.fall <= max(tol, n_errors * self.noise)
 
 
 def trend(losses, window):
-    """Return the trend of the last `window` losses, against as many before.
-
-    If fewer came before, these are taken; the variance of a single one is that of the
-    last window. With windows of one loss, its noise is taken as 0.
-    """
+    """Return the trend of the last `window` losses, against as many before."""
+    # If fewer came before, these are taken; the variance of a single one is that of the
+    # last window. With windows of one loss, its noise is taken as 0.
     losses = np.asarray(losses)
     before, last = losses[-2 * window : -window], losses[-window:]
     variance = last.var(ddof=1) if window > 1 else 0.0
@@ -38,10 +31,8 @@ def trend(losses, window):
 
 
 def fall_of_lowest(losses, window):
-    """Return how far the last `window` losses fell below the lowest one before.
-
-    The losses must have the same noise, such as those of validation rows.
-    """
+    """Return how far the last `window` losses fell below the lowest one before."""
+    # The losses must have the same noise, such as those of validation rows.
     return min(losses[:-window]) - min(losses[-window:])
 
 
@@ -57,10 +48,8 @@ def standard_error(values):
 
 
 def gain_to_come(before, now, min_fall=0.0):
-    """Return the gain of all later steps, given those of the last two.
-
-    Near a maximum gains fall by the same factor from step to step. The result is
-    infinite unless they fall by more than `min_fall`.
-    """
+    """Return the gain of all later steps, given those of the last two."""
+    # Near a maximum gains fall by the same factor from step to step. Infinite unless
+    # they fall by more than `min_fall`.
     fall = before - now
     return now**2 / fall if fall > min_fall else math.inf

@@ -11,11 +11,8 @@ N_SAMPLED, MAX_DISTINCT_FRACTION = 4096, 0.8
 
 
 def distinct_rows(X, weight=None):
-    """Return the indices of distinct rows, and the weights of each and its equals.
-
-    X : array (n, d); missing entries are equal. weight : (n,); None is 1 for each. Of
-    many rows that mostly differ all are returned, equal ones too.
-    """
+    """Return the indices of distinct rows, and the weights of each and its equals."""
+    # Of many rows that mostly differ all are returned. Missing entries are equal.
     weight = np.ones(len(X)) if weight is None else weight
     X = np.ascontiguousarray(X)
     keys = X.view(np.dtype((np.void, X.itemsize * X.shape[1])))[:, 0]
@@ -45,10 +42,8 @@ class SampleWeights(NamedTuple):
 
     @classmethod
     def from_array(cls, weight, X, n_rows=None):
-        """Return the weights of the rows X; None is 1 for each.
-
-        n_rows : number of rows before equal ones were merged; None is that of X.
-        """
+        """Return the weights of the rows X; None is 1 for each."""
+        # n_rows : number of rows before equal ones were merged; None is that of X.
         total = float(len(X) if weight is None else weight.sum())
         relative = torch.from_numpy(relative_weights(weight, n_rows or len(X)))
         return cls(relative.to(X.device), total)
