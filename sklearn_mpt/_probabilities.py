@@ -24,7 +24,3 @@ def hermite_nodes(n_nodes):
     """
     nodes, weights = roots_hermitenorm(n_nodes)
     return nodes, weights / weights.sum()
-
-
-# Of averages of smooth functions, such as powers, over a normal distribution.
-NODES, WEIGHTS = hermite_nodes(16)
