@@ -26,7 +26,7 @@ TABLES += [
     "mixture, kinds",
     "mixture, own",
 ]
-TABLES += ["items", "module", "imputer", "imputer, chosen", "errors", "errors, binary"]
+TABLES += ["items", "module", "imputer", "errors", "errors, binary"]
 NETS = ["deep, kinds", "deep, own", "masked", "masked, own"]
 TEXTS = [
     "texts, mpt",

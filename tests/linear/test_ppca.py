@@ -164,7 +164,8 @@ def test_loss_curve_estimates_the_objective():
     fixed = MPTProbabilisticPCA(mask_rate=0.2, random_state=0).fit(X)
     curve = mpt_curve(fixed, X, n_masks=1000, random_state=0)
     assert_allclose(-uniform.loss_curve_[-1], uniform.score(X), atol=1e-6)
-    assert abs(-np.mean(fixed.loss_curve_[-3:]) - curve.fixed_rate(0.2)) < 0.1
+    # three standard errors of the mean of five epochs, each by its own masks
+    assert abs(-np.mean(fixed.loss_curve_[-5:]) - curve.fixed_rate(0.2)) < 0.35
     assert abs(curve.bias(0.2)) > 0.3
 
 

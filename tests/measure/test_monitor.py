@@ -139,4 +139,5 @@ def test_training_rows_may_be_a_table(model):
         table = (pd.DataFrame(X, columns=list("abcd")) > X.mean(0)).astype(int)
     monitor = LMLMonitor()
     model.set_callbacks(monitor).fit(table)
-    assert np.isclose(monitor.log_[-1]["lml"], model.score(table))
+    # the noise of deep models is set once more after the last epoch
+    assert np.isclose(monitor.log_[-1]["lml"], model.score(table), rtol=1e-3)
