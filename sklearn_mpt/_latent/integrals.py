@@ -4,8 +4,6 @@ They are sums over the nodes that a rule of `quadrature` places for each row, wi
 rule's estimate of the error. The joint distribution, `model`, has
 
 - ``propose(rows)``: approximate posteriors of z, as the rule's ``place`` takes them;
-- ``propose_fewer(rows, posteriors)``: approximate posteriors of rows with fewer
-  observed entries than those of `posteriors`, which takes less time;
 - ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), at the nodes of
   each row, of shape (n, s, k); of shape (n, s, d);
 - ``pair_log_prob(X, observed, z)``: log p(observed | z) of each row at each node
