@@ -21,7 +21,8 @@ KINDS_WITHOUT_NUMBERS = {None, "bernoulli", *CATEGORIES}
 
 def read_bounds(min_value, max_value, reader: TableReader, names):
     """Return lower and upper bounds of columns, (d,) each, NaN where none is set."""
-    problems, bounds = [], []
+    problems: list[str] = []
+    bounds = []
     for parameter, value in (("min_value", min_value), ("max_value", max_value)):
         bounds.append(_bounds(parameter, value, reader, names, problems))
     low, high = bounds

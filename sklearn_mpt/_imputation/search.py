@@ -149,7 +149,8 @@ class Search:
         margin = np.where(coding.is_number, self.spreads, 0.0)
         self.low = np.nanmin(numbers, axis=0) - margin
         self.high = np.nanmax(numbers, axis=0) + margin
-        self.trials, self.value, self.is_larger = [], 0.0, False
+        self.trials: list[Trial] = []
+        self.value, self.is_larger = 0.0, False
         self._correlations = None
 
     def run(self):

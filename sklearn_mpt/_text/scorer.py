@@ -273,7 +273,7 @@ class MPTScorer(
         """
         self._check_is_fitted()
         is_auto = self.n_masks == "auto"
-        n_masks = AUTO_MASKS_OF_RATES if is_auto else self.n_masks
+        n_masks = AUTO_MASKS_OF_RATES if is_auto else int(self.n_masks)
         draw = MaskDraw("mpt", self._seed, n_masks, self._rates)
         n_positions, sums = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
