@@ -8,7 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._base import density as densities
+from sklearn_mpt._latent import density as densities
 
 N_FEATURES = 5
 
