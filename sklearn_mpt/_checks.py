@@ -11,6 +11,7 @@ from numbers import Integral, Real
 
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe, is_into_series
+from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_scalar
@@ -253,8 +254,11 @@ def check_sample_weight(sample_weight, X):
 
 def warn_of_row_labels(X, argument, name):
     """Warn of an argument of rows whose index has that of X in another order."""
-    rows, labels = labels_of(X), labels_of(argument)
-    if rows is None or labels is None or rows == labels:
+    labels = labels_of(argument)
+    if labels is None or issparse(X):  # some sparse arrays of old versions are dicts
+        return
+    rows = labels_of(X)
+    if rows is None or rows == labels:
         return
     if len(rows) == len(labels) and set(rows) == set(labels):
         warn_caller(
