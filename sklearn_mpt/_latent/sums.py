@@ -21,8 +21,6 @@ from sklearn_mpt._latent.linear_map import (
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
-MIN_LOG_PROB = -30.0  # of an entry at a shared node, so that 1 / p is finite
-
 
 class RowContext(NamedTuple):
     """Facts about the training rows.
