@@ -1,6 +1,9 @@
-"""Matrices as tensors: identities, sums of products, inverses by factors."""
+"""Matrices as tensors, codes of categories given probabilities, nodes of averages."""
 
 import torch
+from scipy.special import roots_hermitenorm
+
+from sklearn_mpt._numbers import ROUNDING
 
 
 def identity(n, like):
@@ -33,3 +36,24 @@ def explained_fractions(lengths):
 def inverse_product(axes, lengths, V):
     """Return (I + U U')^-1 V."""
     return V - axes @ (explained_fractions(lengths)[:, None] * (axes.T @ V))
+
+
+def drawn_codes(weights, uniform):
+    """Return codes 0..C-1, drawn in proportion to weights; (...)."""
+    level = weights.cumsum(-1)
+    return (level[..., :-1] <= uniform * level[..., -1:]).sum(-1)
+
+
+def median_codes(weights):
+    """Return the medians of codes 0..C-1 that are distributed as the weights; (...)."""
+    level = weights.cumsum(-1)
+    return (level[..., :-1] < (0.5 - ROUNDING) * level[..., -1:]).sum(-1)
+
+
+def hermite_nodes(n_nodes):
+    """Return nodes and weights of averages over the standard normal; (n_nodes,) each.
+
+    They are exact for polynomials of degree 2 n_nodes - 1.
+    """
+    nodes, weights = roots_hermitenorm(n_nodes)
+    return nodes, weights / weights.sum()

@@ -12,6 +12,13 @@ def how_to_install(*extras):
     return f"pip install {names}, in a copy of the repository."
 
 
+def plain(value):
+    """Return NumPy scalars as Python numbers: 3 for ``np.int64(3)``."""
+    if isinstance(value, tuple):
+        return tuple(plain(part) for part in value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def joined(values):
     """Return values as text, without brackets; see `listed`."""
     first = values[:MAX_LISTED]

@@ -36,7 +36,7 @@ follow_imports = silent
 follow_imports = skip
 [mypy-sklearn_mpt._autoregressive.*,sklearn_mpt._deep.*,sklearn_mpt._fitting.*]
 follow_imports = skip
-[mypy-sklearn_mpt._frames.*,sklearn_mpt._imputation.*,sklearn_mpt._latent.*]
+[mypy-sklearn_mpt._imputation.*,sklearn_mpt._latent.*]
 follow_imports = skip
 [mypy-sklearn_mpt._items.*,sklearn_mpt._likelihoods.*]
 follow_imports = skip

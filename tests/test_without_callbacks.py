@@ -7,14 +7,15 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.datasets import load_iris
 
-from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA, _callbacks
+from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
+from sklearn_mpt._base import callbacks
 
 
 @pytest.fixture
 def estimator(monkeypatch):
     """An estimator of a scikit-learn that lacks the module of callbacks."""
     monkeypatch.setitem(sys.modules, "sklearn.callback", None)
-    module = runpy.run_path(_callbacks.__file__)
+    module = runpy.run_path(callbacks.__file__)
 
     class Estimator(module["CallbackMixin"], BaseEstimator):
         @module["in_callback_context"]

@@ -32,12 +32,14 @@ from sklearn_mpt._base.user_modules import UserModule, arrays_of, load_arrays
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
+    N_TORCH_SEEDS,
     POSITIVE,
+    RandomState,
     StrictInterval,
     check_fitted_widths,
     check_widths,
+    seed_from,
     warn_caller,
-    warn_constant,
 )
 from sklearn_mpt._fitting.masks import RowMasks
 from sklearn_mpt._fitting.priors import UNSEEN_COUNT
@@ -45,7 +47,7 @@ from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
-from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
+from sklearn_mpt._tables.weights import warn_constant
 
 # Fraction of the entries of a column with the least width that causes a warning.
 MIN_FLOOR_FRACTION = 0.1

@@ -28,7 +28,7 @@ from sklearn_mpt._autoregressive.predictors import (
     with_std,
 )
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
-from sklearn_mpt._probabilities import drawn_codes, median_codes
+from sklearn_mpt._matrices import drawn_codes, median_codes
 
 
 class ColumnConditional(ABC):

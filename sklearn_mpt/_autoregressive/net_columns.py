@@ -18,8 +18,8 @@ from sklearn_mpt._autoregressive.net_start import (
 from sklearn_mpt._likelihoods import likelihood_of
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import MIN_WIDTH
-from sklearn_mpt._probabilities import drawn_codes
 
 # Largest size of a logarithm that the net returns: of a shape parameter, and of a width
 # in standard deviations. Its exponential is far from overflow in single precision.

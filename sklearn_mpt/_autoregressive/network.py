@@ -18,10 +18,10 @@ from sklearn_mpt._autoregressive.order_mixture import draw_orders
 from sklearn_mpt._autoregressive.relevance import most_related
 from sklearn_mpt._base.density import Units, unit_attributes
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, warn_constant
+from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, RandomState
 from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._likelihoods.base import column_moments
-from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._tables.weights import warn_constant
 
 
 class MPTDependencyNetwork(TableMPT):

@@ -12,8 +12,8 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
-from sklearn_mpt._frames import plain
-from sklearn_mpt._seeds import seed_from
+from sklearn_mpt._checks import seed_from
+from sklearn_mpt._messages import plain
 
 N_TREES, LEAF_ROWS = 60, 3  # of a forest; the documented defaults of the estimator
 # criteria for which the impurity of a leaf is the variance of its rows

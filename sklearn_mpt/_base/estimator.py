@@ -21,24 +21,26 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import _check_feature_names_in, validate_data
 
+from sklearn_mpt._base.callbacks import CallbackMixin, in_callback_context
 from sklearn_mpt._base.density import Density, torch_modes
 from sklearn_mpt._base.fitted_density import FittedDensityMixin
-from sklearn_mpt._callbacks import CallbackMixin, in_callback_context
+from sklearn_mpt._base.state import (
+    VersionedPickleMixin,
+    all_or_nothing,
+    bound_parameters,
+    forget,
+)
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     N_JOBS,
-    bound_parameters,
-    check_columns_present,
+    RandomState,
     check_device,
     check_mask_rate,
-    rows_that_count,
-    rows_with_entries,
-    sums_of_rows,
-    warn_of_few_rows,
+    spawn_seeds,
     warn_of_mask_rate,
 )
-from sklearn_mpt._frames import (
+from sklearn_mpt._tables.frames import (
     ADVICE,
     column_names,
     joined_frame,
@@ -46,8 +48,13 @@ from sklearn_mpt._frames import (
     output_library,
     readable_numbers,
 )
-from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
-from sklearn_mpt._seeds import RandomState, spawn_seeds
+from sklearn_mpt._tables.weights import (
+    check_columns_present,
+    rows_that_count,
+    rows_with_entries,
+    sums_of_rows,
+    warn_of_few_rows,
+)
 
 
 class TrainingData(NamedTuple):

@@ -15,22 +15,25 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
+from sklearn_mpt._base.state import check_bound_parameters
 from sklearn_mpt._checks import (
+    RandomState,
     check_bool,
-    check_bound_parameters,
     check_choice,
     check_device,
     check_int,
+    spawn_seeds,
+    warn_caller,
+)
+from sklearn_mpt._measure.contract import feature_names, given_or_parameter
+from sklearn_mpt._numbers import CHUNK_BYTES
+from sklearn_mpt._tables.labels import check_columns
+from sklearn_mpt._tables.weights import (
     check_mask,
     check_orders,
     check_sample_weight,
     sums_of_rows,
-    warn_caller,
 )
-from sklearn_mpt._labels import check_columns
-from sklearn_mpt._measure.contract import feature_names, given_or_parameter
-from sklearn_mpt._numbers import CHUNK_BYTES
-from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 MAX_STD_ERROR = 0.5  # standard error, in nats, from which on scores come with a warning
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._base.fitted_density import FittedDensityMixin
-from sklearn_mpt._checks import check_sample_weight
+from sklearn_mpt._tables.weights import check_sample_weight
 
 
 def akaike(log_likelihood, n_parameters):

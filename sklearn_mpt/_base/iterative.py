@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.estimator import BaseMPT, TrainingData
+from sklearn_mpt._base.state import all_or_nothing
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
@@ -19,11 +20,9 @@ from sklearn_mpt._checks import (
     POSITIVE_OR_0,
     VERBOSE,
     check_device,
-    rows_that_count,
-    rows_with_entries,
 )
 from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
-from sklearn_mpt._persistence import all_or_nothing
+from sklearn_mpt._tables.weights import rows_that_count, rows_with_entries
 
 
 class EpochCallbacks:

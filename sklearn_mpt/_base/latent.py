@@ -13,7 +13,7 @@ from sklearn.utils import check_array
 from sklearn.utils.metadata_routing import UNUSED
 
 from sklearn_mpt._checks import check_fitted_components
-from sklearn_mpt._frames import readable_numbers
+from sklearn_mpt._tables.frames import readable_numbers
 
 
 class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
 from sklearn_mpt._base.density import as_tensor, torch_modes
-from sklearn_mpt._checks import check_device, warn_of_row_labels
+from sklearn_mpt._checks import check_device
 from sklearn_mpt._information.linear import Information
+from sklearn_mpt._tables.weights import warn_of_row_labels
 
 
 class StandardErrorsMixin:

@@ -15,13 +15,6 @@ from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._frames import (
-    column_names,
-    message_of_others,
-    names_of_others,
-    with_distinct_names,
-    with_strings,
-)
 from sklearn_mpt._likelihoods import (
     KINDS_OF_VALUES,
     LIKELIHOODS,
@@ -29,6 +22,13 @@ from sklearn_mpt._likelihoods import (
     Likelihood,
 )
 from sklearn_mpt._measure.rows import missing_entries
+from sklearn_mpt._tables.frames import (
+    column_names,
+    message_of_others,
+    names_of_others,
+    with_distinct_names,
+    with_strings,
+)
 from sklearn_mpt._tables.kinds import (
     FROM_DTYPE,
     ColumnErrors,

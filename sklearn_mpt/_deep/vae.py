@@ -17,10 +17,12 @@ from sklearn_mpt._base.user_modules import UserModule, arrays_of
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
+    N_TORCH_SEEDS,
+    RandomState,
     check_fitted_widths,
     check_widths,
+    seed_from,
     warn_caller,
-    warn_constant,
 )
 from sklearn_mpt._deep.comparators import (
     BoundLoss,
@@ -41,7 +43,7 @@ from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
-from sklearn_mpt._seeds import N_TORCH_SEEDS, RandomState, seed_from
+from sklearn_mpt._tables.weights import warn_constant
 
 # How features are predicted from others: the density, the loss that trains it if
 # n_masks is "auto", and the loss if n_masks is a number.

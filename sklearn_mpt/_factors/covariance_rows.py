@@ -12,9 +12,9 @@ from scipy.linalg import eigh
 from sklearn.utils import check_array
 
 from sklearn_mpt._checks import check_floats
-from sklearn_mpt._frames import column_names, joined_frame, library_of
-from sklearn_mpt._labels import aligned, indices_of, labels_of
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
+from sklearn_mpt._tables.frames import column_names, joined_frame, library_of
+from sklearn_mpt._tables.labels import aligned, indices_of, labels_of
 
 WHOSE = "columns of covariance"
 

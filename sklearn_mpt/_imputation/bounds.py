@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sklearn_mpt._frames import by_column, plain
+from sklearn_mpt._checks import seed_from, spawn_seeds
 from sklearn_mpt._imputation.draws import CellLaw, drawn_in_turn, log_prob_at
 from sklearn_mpt._imputation.limits import Limits
-from sklearn_mpt._labels import labels_of
 from sklearn_mpt._measure.contract import given_or_parameter, measures_of_columns
 from sklearn_mpt._measure.rows import missing_entries, take
-from sklearn_mpt._messages import listed
-from sklearn_mpt._seeds import seed_from, spawn_seeds
+from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._tables.filling import INTEGERS
+from sklearn_mpt._tables.frames import by_column
 from sklearn_mpt._tables.kinds import CATEGORIES
+from sklearn_mpt._tables.labels import labels_of
 from sklearn_mpt._tables.reader import TableReader
 
 KINDS_WITHOUT_NUMBERS = {None, "bernoulli", *CATEGORIES}

@@ -3,8 +3,8 @@
 import numpy as np
 from scipy.special import softmax
 
+from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._probabilities import drawn_codes
 
 N_CELLS, N_ZOOMS = 48, 2  # the last cells are 1 / 48^2 of the interval, or wider
 MIN_MASS = 1e-4  # of a cell, relative to the largest, where the next cells are

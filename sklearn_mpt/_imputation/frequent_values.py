@@ -12,8 +12,8 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
+from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING, TINY, chunk_slices
-from sklearn_mpt._probabilities import drawn_codes
 
 # Share of the rows that have the value, at least: intervals that hold nine tenths of
 # the draws hardly depend on a rarer one.

@@ -7,20 +7,19 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
 
-from sklearn_mpt._frames import (
+from sklearn_mpt._messages import joined, plain
+from sklearn_mpt._tables.filling import ColumnStorage
+from sklearn_mpt._tables.frames import (
     array_of_objects,
     columns_at,
     columns_of,
     is_missing,
     missing_in_array,
     no_numbers,
-    plain,
     readable_numbers,
     with_columns,
     with_strings,
 )
-from sklearn_mpt._messages import joined
-from sklearn_mpt._tables.filling import ColumnStorage
 from sklearn_mpt._tables.reader import TableReader
 
 

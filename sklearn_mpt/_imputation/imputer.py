@@ -17,18 +17,23 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from sklearn_mpt._base.state import (
+    VersionedPickleMixin,
+    all_or_nothing,
+    bound_parameters,
+    check_bound_parameters,
+    forget,
+)
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     POSITIVE,
-    bound_parameters,
-    check_bound_parameters,
-    check_sample_weight,
-    rows_that_count,
+    RandomState,
+    check_seed,
+    seed_from,
+    spawn_seeds,
     warn_caller,
-    warn_of_row_labels,
 )
-from sklearn_mpt._frames import column_names, with_distinct_names
 from sklearn_mpt._imputation.bounds import filled_within, read_bounds, unlimited
 from sklearn_mpt._imputation.gaps import (
     as_table,
@@ -46,11 +51,15 @@ from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.rows import digest_of, missing_entries, take
 from sklearn_mpt._messages import joined, listed
-from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
-from sklearn_mpt._seeds import RandomState, check_seed, seed_from, spawn_seeds
+from sklearn_mpt._tables.frames import column_names, with_distinct_names
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE
 from sklearn_mpt._tables.looks import looks_of_strings
 from sklearn_mpt._tables.reader import TableReader
+from sklearn_mpt._tables.weights import (
+    check_sample_weight,
+    rows_that_count,
+    warn_of_row_labels,
+)
 
 if TYPE_CHECKING:
     from sklearn.impute import MissingIndicator

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
 
 from sklearn_mpt._imputation.coding import Scale
-from sklearn_mpt._probabilities import drawn_codes
+from sklearn_mpt._matrices import drawn_codes
 
 # Nodes of the quantile function, by which means of transformed numbers are computed.
 NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)

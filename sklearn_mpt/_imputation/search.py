@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._checks import seed_from, warn_caller
 from sklearn_mpt._imputation.coding import Coding
 from sklearn_mpt._imputation.frequent_values import FrequentValue, frequent_value
 from sklearn_mpt._imputation.gaussians import Factors, Gaussians
@@ -17,8 +17,7 @@ from sklearn_mpt._imputation.weights import (
     HiddenEntries,
     kept_models,
 )
-from sklearn_mpt._probabilities import median_codes
-from sklearn_mpt._seeds import seed_from
+from sklearn_mpt._matrices import median_codes
 
 HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
 # Entries are hidden again until so many were hidden, or so often, because few entries

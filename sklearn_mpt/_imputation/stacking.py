@@ -11,14 +11,9 @@ from scipy.special import logsumexp, softmax
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import (
-    check_choice,
-    check_mask,
-    rows_that_count,
-    rows_with_entries,
-)
+from sklearn_mpt._base.state import VersionedPickleMixin
+from sklearn_mpt._checks import RandomState, check_choice, spawn_seeds
 from sklearn_mpt._fitting.weights import relative_weights
-from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.coding import Coding
 from sklearn_mpt._imputation.draws import drawn_in_turn
 from sklearn_mpt._imputation.frequent_values import FrequentValue
@@ -32,12 +27,12 @@ from sklearn_mpt._imputation.search import (
     number_log_prob,
 )
 from sklearn_mpt._imputation.weights import mixed
-from sklearn_mpt._labels import check_columns, labels_of
-from sklearn_mpt._persistence import VersionedPickleMixin
-from sklearn_mpt._probabilities import drawn_codes
-from sklearn_mpt._seeds import RandomState, spawn_seeds
+from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._tables.days import DATES
+from sklearn_mpt._tables.frames import column_names
+from sklearn_mpt._tables.labels import check_columns, labels_of
 from sklearn_mpt._tables.reader import TableReader
+from sklearn_mpt._tables.weights import check_mask, rows_that_count, rows_with_entries
 
 # Steps of EM on all entries, from the fit without the hidden ones; and of fits to rows
 # drawn with replacement, which stay too close to the first fit with fewer.

@@ -11,8 +11,8 @@ from sklearn_mpt._base.density import LatentDensity, torch_modes
 from sklearn_mpt._latent.answers import MISSING, Answers, log_joint
 from sklearn_mpt._latent.grids import WIDE_RADIUS, PriorGrid
 from sklearn_mpt._latent.quadrature import mean_and_covariance, moments
+from sklearn_mpt._matrices import drawn_codes, median_codes
 from sklearn_mpt._numbers import FLOAT_BYTES, TINY
-from sklearn_mpt._probabilities import drawn_codes, median_codes
 
 # Smaller errors of integration, in nats, are reported as 0, as for linear models.
 TOLERANCE = 1e-4

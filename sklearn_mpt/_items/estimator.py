@@ -16,27 +16,25 @@ from sklearn.utils import Bunch, check_array
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_mpt._base.callbacks import in_callback_context
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.information_criteria import akaike, bayesian
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.tables import TableMPT
-from sklearn_mpt._callbacks import in_callback_context
 from sklearn_mpt._checks import (
     POSITIVE,
+    RandomState,
     check_bool,
     check_choice,
     check_device,
     check_floats,
     check_int,
     check_real,
-    check_sample_weight,
-    counted_rows,
     warn_caller,
 )
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.priors import LONG_SLOPE
-from sklearn_mpt._frames import column_names, columns_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import (
     METHODS,
@@ -95,14 +93,15 @@ from sklearn_mpt._items.model_fit import (
 )
 from sklearn_mpt._items.objective import Priors
 from sklearn_mpt._items.start import first_slopes
-from sklearn_mpt._labels import aligned, labels_of
 from sklearn_mpt._latent.answers import MAX_CATEGORIES, merged_answers
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._tables.frames import column_names, columns_of
+from sklearn_mpt._tables.labels import aligned, labels_of
 from sklearn_mpt._tables.reader import TableReader
+from sklearn_mpt._tables.weights import check_sample_weight, counted_rows
 
 
 class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):

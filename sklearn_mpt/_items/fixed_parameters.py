@@ -7,9 +7,9 @@ import numpy as np
 
 from sklearn_mpt._checks import check_finite, check_floats
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items, length_of
-from sklearn_mpt._labels import aligned, first_labels
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._messages import listed
+from sklearn_mpt._tables.labels import aligned, first_labels
 
 NAMES = ("discrimination", "intercept", "difficulty", "guessing", "category_scores")
 

@@ -6,15 +6,19 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
-from sklearn_mpt._checks import check_sample_weight, counted_rows, warn_of_row_labels
 from sklearn_mpt._fitting.fit_loop import run
-from sklearn_mpt._frames import missing_in_array
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
 from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._latent.answers import merged_answers
 from sklearn_mpt._messages import listed
+from sklearn_mpt._tables.frames import missing_in_array
+from sklearn_mpt._tables.weights import (
+    check_sample_weight,
+    counted_rows,
+    warn_of_row_labels,
+)
 
 # Codes are integers of 8 bits; more labels are likely to be those of rows.
 MAX_GROUPS = 100

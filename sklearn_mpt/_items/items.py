@@ -18,9 +18,9 @@ from sklearn_mpt._items.information import (
     with_bounds,
 )
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
-from sklearn_mpt._labels import aligned
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
+from sklearn_mpt._tables.labels import aligned
 
 PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
 MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores: 1 GB

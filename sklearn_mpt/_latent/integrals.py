@@ -26,8 +26,8 @@ from sklearn_mpt._latent.quadrature import (
     logsumexp_and_softmax,
     mixtures,
 )
+from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import CACHE_ENTRIES
-from sklearn_mpt._probabilities import drawn_codes
 
 # Error at which importance sampling ends, in nats, or in units of z or of standardised
 # features.

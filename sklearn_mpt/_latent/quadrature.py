@@ -15,9 +15,8 @@ import torch
 from scipy.stats import norm, qmc
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._matrices import inverse_of_lower, log_determinant
+from sklearn_mpt._matrices import hermite_nodes, inverse_of_lower, log_determinant
 from sklearn_mpt._measure.standard_errors import student_factor
-from sklearn_mpt._probabilities import hermite_nodes
 
 MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
 # Points around the mode and from the prior in training: at first, and at the end. As in

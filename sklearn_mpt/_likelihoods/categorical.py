@@ -14,7 +14,7 @@ from sklearn_mpt._likelihoods.base import (
     softmax,
 )
 from sklearn_mpt._likelihoods.levels import check_codes, smoothed_fractions
-from sklearn_mpt._probabilities import drawn_codes
+from sklearn_mpt._matrices import drawn_codes
 
 
 class Categorical(Likelihood):

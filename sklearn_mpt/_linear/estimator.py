@@ -12,11 +12,12 @@ from sklearn_mpt._base.density import as_tensor, torch_modes
 from sklearn_mpt._base.information_criteria import InformationCriteriaMixin
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
-from sklearn_mpt._checks import check_device, warn_of_row_labels
+from sklearn_mpt._checks import check_device
 from sklearn_mpt._factors import loadings
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._messages import listed
+from sklearn_mpt._tables.weights import warn_of_row_labels
 
 
 class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):

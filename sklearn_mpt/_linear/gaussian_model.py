@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
-from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
 from sklearn_mpt._factors.rotation import count_free, simple_axes
@@ -28,6 +28,7 @@ from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
+from sklearn_mpt._tables.weights import warn_constant
 
 # Smallest noise variance, relative to the mean variance of the features. Differences of
 # sums of squares then keep 7 of the 16 digits of double precision.

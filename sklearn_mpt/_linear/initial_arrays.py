@@ -3,7 +3,7 @@
 import numpy as np
 
 from sklearn_mpt._checks import check_finite, check_floats
-from sklearn_mpt._labels import aligned, labels_of
+from sklearn_mpt._tables.labels import aligned, labels_of
 
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
 

@@ -14,7 +14,7 @@ from sklearn_mpt._base.density import (
     unit_attributes,
     units_of_locations,
 )
-from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._factors.rotation import count_free, simple_axes
 from sklearn_mpt._factors.starts import closed_form, gradients_at
 from sklearn_mpt._factors.sums import moments_of
@@ -54,6 +54,7 @@ from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
+from sklearn_mpt._tables.weights import warn_constant
 
 # Spacings of shared grids over the prior, in standard deviations of the narrowest
 # posterior, of which there is a bound. With 1.25, pairs that agree have errors of at

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import StrOptions
 
+from sklearn_mpt._checks import RandomState
 from sklearn_mpt._linear.estimator import LinearMPT
 from sklearn_mpt._linear.gaussian_model import GaussianModel
 from sklearn_mpt._linear.linear_model import LinearParams
-from sklearn_mpt._seeds import RandomState
 
 
 class MPTProbabilisticPCA(LinearMPT):

@@ -10,13 +10,12 @@ from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.standard_errors import StandardErrorsMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._checks import POSITIVE
+from sklearn_mpt._checks import POSITIVE, RandomState
 from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian
 from sklearn_mpt._linear.estimator import LinearMPT
 from sklearn_mpt._linear.gaussian_model import GaussianModel
 from sklearn_mpt._linear.integrated_model import IntegratedModel
 from sklearn_mpt._linear.linear_model import LinearParams
-from sklearn_mpt._seeds import RandomState
 
 
 class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import check_int
+from sklearn_mpt._checks import RandomState, check_int, spawn_seeds
 from sklearn_mpt._measure.consistency import (
     check_reading,
     check_same,
@@ -28,7 +28,6 @@ from sklearn_mpt._measure.normalisation import (
     discrete_columns,
 )
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats

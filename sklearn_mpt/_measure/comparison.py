@@ -10,8 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import get_tags
 
-from sklearn_mpt._checks import check_int, check_n_jobs, warn_caller
-from sklearn_mpt._frames import plain
+from sklearn_mpt._checks import (
+    RandomState,
+    check_int,
+    check_n_jobs,
+    draw_seed,
+    warn_caller,
+)
 from sklearn_mpt._measure.contract import (
     check_rows,
     kind_of_scores,
@@ -23,8 +28,7 @@ from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.plotting import axes_or_new
 from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
-from sklearn_mpt._messages import listed, text_table
-from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._messages import listed, plain, text_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -48,11 +48,11 @@ It has these methods instead, with the arguments of the public functions:
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._frames import column_names, fill_masked, plain
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
+from sklearn_mpt._tables.frames import column_names, fill_masked
 
 LOG_PROBABILITY = "log-probability"
 # Differences of log-probabilities, relative or in nats:

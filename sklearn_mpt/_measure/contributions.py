@@ -9,7 +9,13 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
+from sklearn_mpt._checks import (
+    RandomState,
+    check_bool,
+    check_int,
+    check_n_jobs,
+    spawn_seeds,
+)
 from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
@@ -24,7 +30,6 @@ from sklearn_mpt._measure.orders import GivenOrder, terms_along
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects
 from sklearn_mpt._measure.workers import map_workers
-from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 
 @overload

@@ -12,12 +12,17 @@ from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
-from sklearn_mpt._checks import check_int, check_n_jobs, check_verbose
+from sklearn_mpt._checks import (
+    RandomState,
+    check_int,
+    check_n_jobs,
+    check_verbose,
+    draw_seed,
+)
 from sklearn_mpt._measure.plotting import axes_or_new, draw_band
 from sklearn_mpt._measure.predictive_scores import log_proba, predictive_score
 from sklearn_mpt._measure.standard_errors import std_error_of_mean, student_quantile
 from sklearn_mpt._messages import listed, text_table
-from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

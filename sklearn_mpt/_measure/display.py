@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sklearn_mpt._checks import RandomState
 from sklearn_mpt._measure.curve import MPTCurve
 from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._measure.plotting import Display, draw_band
-from sklearn_mpt._seeds import RandomState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._labels import aligned
 from sklearn_mpt._numbers import MAX_EXACT_INTEGER
+from sklearn_mpt._tables.labels import aligned
 
 MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
 MAX_ORDERED_FEATURES = 6  # of which all orders, 720, are listed; others are drawn

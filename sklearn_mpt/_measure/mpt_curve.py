@@ -8,7 +8,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import check_choice, check_int, check_n_jobs
+from sklearn_mpt._checks import (
+    RandomState,
+    check_choice,
+    check_int,
+    check_n_jobs,
+    spawn_seeds,
+)
 from sklearn_mpt._measure import designs
 from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
@@ -22,7 +28,6 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.curve import MPTCurve
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 DESIGNS = ["auto", "all", "balanced", "independent"]
 # With so many features, `draw_distinct` lists at most 924 masks of a size.

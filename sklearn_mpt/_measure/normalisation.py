@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.contract import describe_mask
 from sklearn_mpt._measure.rows import Rows, as_objects, with_entries
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import listed, plain
 
 MAX_VALUES = 20  # largest number of values of a discrete column
 # Largest range of integers whose probabilities are added up, and number of those beyond

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
+from sklearn_mpt._checks import (
+    RandomState,
+    check_bool,
+    check_int,
+    check_n_jobs,
+    spawn_seeds,
+)
 from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
@@ -29,7 +35,6 @@ from sklearn_mpt._measure.standard_errors import std_error_of_mean
 from sklearn_mpt._measure.workers import map_tasks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 
 @overload

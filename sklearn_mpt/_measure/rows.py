@@ -12,7 +12,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from scipy.sparse import issparse
 
-from sklearn_mpt._frames import (
+from sklearn_mpt._tables.frames import (
     columns_at,
     columns_of,
     frame_of,

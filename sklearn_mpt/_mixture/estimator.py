@@ -19,13 +19,12 @@ from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
     COUNT,
     POSITIVE_OR_0,
+    RandomState,
     check_choice,
     check_device,
     check_fitted_components,
     check_int,
-    check_sample_weight,
     warn_caller,
-    warn_of_row_labels,
 )
 from sklearn_mpt._fitting.masked import MaskSource
 from sklearn_mpt._fitting.phases import Phases, ends_without_masks
@@ -55,8 +54,8 @@ from sklearn_mpt._mixture.three_step import (
 )
 from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
 from sklearn_mpt._numbers import ROUNDING
-from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.intervals import INTERVAL
+from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 
 # `fit` warns if a component stands for fewer: it describes single rows.
 MIN_COMPONENT_ROWS = 1.5

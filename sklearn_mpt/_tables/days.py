@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from sklearn_mpt._frames import array_of_objects, words_for
+from sklearn_mpt._tables.frames import array_of_objects, words_for
 
 DATES, DURATIONS = "dates", "durations"
 DTYPES = {DATES: "M8[us]", DURATIONS: "m8[us]"}

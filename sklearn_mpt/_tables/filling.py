@@ -10,8 +10,8 @@ from typing import NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from sklearn_mpt._frames import Column, array_of_objects, one_of_each_type
 from sklearn_mpt._tables.days import DayCoding, kind_of_days
+from sklearn_mpt._tables.frames import Column, array_of_objects, one_of_each_type
 
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
 STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"

@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._frames import is_interval, one_of_each_type
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE
 from sklearn_mpt._likelihoods.interval_codes import codes_of
 from sklearn_mpt._messages import examples_of
+from sklearn_mpt._tables.frames import is_interval, one_of_each_type
 
 INTERVAL = "interval"  # the kind of such columns
 

@@ -10,7 +10,12 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._frames import (
+from sklearn_mpt._likelihoods import KINDS_OF_VALUES
+from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
+from sklearn_mpt._messages import examples_of, plain
+from sklearn_mpt._numbers import MAX_EXACT_INTEGER
+from sklearn_mpt._tables.days import kind_of_days, zones_of
+from sklearn_mpt._tables.frames import (
     ADVICE,
     ADVICE_ON_INTERVALS,
     VALUE_WORDS,
@@ -20,14 +25,8 @@ from sklearn_mpt._frames import (
     columns_of,
     no_numbers,
     one_of_each_type,
-    plain,
     words_for,
 )
-from sklearn_mpt._likelihoods import KINDS_OF_VALUES
-from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
-from sklearn_mpt._messages import examples_of
-from sklearn_mpt._numbers import MAX_EXACT_INTEGER
-from sklearn_mpt._tables.days import kind_of_days, zones_of
 from sklearn_mpt._tables.intervals import INTERVAL, holds_intervals
 from sklearn_mpt._tables.looks import look_of
 

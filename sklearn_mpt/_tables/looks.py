@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._frames import columns_at
+from sklearn_mpt._tables.frames import columns_at
 
 CURRENCIES = "$€£¥"
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")

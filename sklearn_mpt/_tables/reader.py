@@ -9,7 +9,15 @@ from typing import NamedTuple, Self
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._frames import (
+from sklearn_mpt._likelihoods import KINDS_OF_VALUES, LIKELIHOODS
+from sklearn_mpt._messages import listed, plain
+from sklearn_mpt._tables.filling import (
+    ColumnStorage,
+    drawn_series,
+    filled_array,
+    filled_series,
+)
+from sklearn_mpt._tables.frames import (
     array_of_objects,
     column_names,
     columns_at,
@@ -17,16 +25,7 @@ from sklearn_mpt._frames import (
     frame_of,
     joined_frame,
     numbers_of,
-    plain,
     with_columns,
-)
-from sklearn_mpt._likelihoods import KINDS_OF_VALUES, LIKELIHOODS
-from sklearn_mpt._messages import listed
-from sklearn_mpt._tables.filling import (
-    ColumnStorage,
-    drawn_series,
-    filled_array,
-    filled_series,
 )
 from sklearn_mpt._tables.intervals import INTERVAL, codes_of_column
 from sklearn_mpt._tables.kinds import (

@@ -11,9 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
-from sklearn_mpt._probabilities import drawn_codes
-from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._checks import (
+    RandomState,
+    check_choice,
+    check_int,
+    check_real,
+    draw_seed,
+    warn_caller,
+)
+from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._text.batches import MaskedWindow, predict_by_row
 from sklearn_mpt._text.loading import OpenedModelMixin
 from sklearn_mpt._text.texts import Texts, check_texts, show, strings_of, whole_text

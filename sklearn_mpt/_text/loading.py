@@ -12,7 +12,8 @@ from inspect import signature
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import check_bound_parameters, check_device
+from sklearn_mpt._base.state import check_bound_parameters
+from sklearn_mpt._checks import check_device
 from sklearn_mpt._messages import joined
 from sklearn_mpt._text.diffusion import adapt_module
 from sklearn_mpt._text.masked_lm import (

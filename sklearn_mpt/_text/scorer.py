@@ -10,9 +10,12 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE, bound_parameters
-from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
-from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._base.state import (
+    VersionedPickleMixin,
+    all_or_nothing,
+    bound_parameters,
+)
+from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE, RandomState, draw_seed
 from sklearn_mpt._text.filling import FillingMixin
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masked_lm import probe

@@ -14,9 +14,9 @@ from sklearn_mpt._checks import (
     check_choice,
     check_int_or_auto,
     check_n_jobs,
+    draw_seed,
 )
 from sklearn_mpt._measure.contributions import Contributions
-from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masks import METHODS, MaskDraw

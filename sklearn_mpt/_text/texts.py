@@ -11,7 +11,7 @@ from reprlib import Repr
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._frames import frame_of
+from sklearn_mpt._tables.frames import frame_of
 
 SHORT = Repr()
 SHORT.maxstring = SHORT.maxother = 80  # characters of a value in a message

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
-from sklearn_mpt._checks import check_int, warn_caller
+from sklearn_mpt._checks import RandomState, check_int, draw_seed, warn_caller
 from sklearn_mpt._measure.mpt_curve import mpt_curve
-from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
 from sklearn_mpt._text.texts import check_texts

@@ -15,9 +15,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
+from sklearn_mpt._checks import (
+    RandomState,
+    check_choice,
+    check_int,
+    check_real,
+    draw_seed,
+    warn_caller,
+)
 from sklearn_mpt._measure.masks import hide_smallest, mask_size
-from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_tokenizer
 from sklearn_mpt._text.texts import show
 from sklearn_mpt._text.windows import rule_of_words, special_ids

@@ -14,7 +14,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn import get_config
 
-from sklearn_mpt._messages import joined, listed
+from sklearn_mpt._messages import joined, listed, plain
 
 # Types that are refused although float() or a cast of NumPy may convert them.
 NO_NUMBERS = (
@@ -40,13 +40,6 @@ KINDS_OF_ARRAYS = {
     "S": "bytes",
     "V": "records",
 }
-
-
-def plain(value):
-    """Return NumPy scalars as Python numbers: 3 for ``np.int64(3)``."""
-    if isinstance(value, tuple):
-        return tuple(plain(part) for part in value)
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def column_names(X):

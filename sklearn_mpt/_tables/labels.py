@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._frames import column_names, plain
-from sklearn_mpt._messages import listed
+from sklearn_mpt._messages import listed, plain
+from sklearn_mpt._tables.frames import column_names
 
 COLUMNS = "columns of X"
 
