@@ -22,8 +22,6 @@ from sklearn_mpt import (
     pool_estimates,
     rows_from_covariance,
 )
-from sklearn_mpt._imputation.bounds import read_bounds
-from sklearn_mpt._tables.reader import TableReader
 
 
 def table_with_gaps(n_rows=40):
@@ -86,41 +84,32 @@ SHIFTED = pd.Series({"c": 3.0, "b": 5.0, "a": 4.0})
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("value", "same"),
     [
-        (SHIFTED, [4, 5, 3]),
-        (SHIFTED[["b"]], [np.nan, 5, np.nan]),
-        (SHIFTED.set_axis([2, 1, 0]), [4, 5, 3]),
-        (SHIFTED.reset_index(drop=True), [3, 5, 4]),
-        (pl.Series([3.0, 5.0, 4.0]), [3, 5, 4]),
+        (SHIFTED, {"a": 4.0, "b": 5.0, "c": 3.0}),
+        (SHIFTED[["b"]], {"b": 5.0}),
+        (SHIFTED.set_axis([2, 1, 0]), {"a": 4.0, "b": 5.0, "c": 3.0}),
+        (SHIFTED.reset_index(drop=True), {"a": 3.0, "b": 5.0, "c": 4.0}),
+        (pl.Series([3.0, 5.0, 4.0]), {"a": 3.0, "b": 5.0, "c": 4.0}),
     ],
 )
 @pytest.mark.parametrize("parameter", ["min_value", "max_value"])
-def test_a_series_of_columns_is_read_like_a_dict(parameter, value, expected):
+def test_a_series_of_columns_is_read_like_a_dict(parameter, value, same):
     frame = table_with_gaps()
-    reader, _ = TableReader.learn(frame, "from_dtype")
-    names = list(frame.columns)
+    frame = frame.mask(np.arange(40)[:, None] % 5 == np.arange(3))
 
-    def read(value):
-        given = dict.fromkeys(["min_value", "max_value"]) | {parameter: value}
-        low, high = read_bounds(**given, reader=reader, names=names)
-        return low if parameter == "min_value" else high
+    def filled(bounds, frame=frame):
+        model = MPTProbabilisticPCA(1, init="pca", max_iter=0)
+        return MPTImputer(model, **{parameter: bounds}).fit_transform(frame)
 
-    assert_array_equal(read(value), expected)
-    others = SHIFTED.rename({"c": "other"})
+    assert_array_equal(filled(value), filled(same))
+    by_number = frame.set_axis([2, 0, 1], axis=1)  # their names, not their places
+    bounds = pd.Series([3.0, 4.0, 5.0])
+    assert_array_equal(filled(bounds, by_number), filled({"a": 5, "b": 3, "c": 4}))
     with pytest.raises(ValueError, match=f"{parameter} names a column 'other'"):
-        read(others)
-    twice = pd.Series([1.0, 2.0], ["a", "a"])
+        filled(SHIFTED.rename({"c": "other"}))
     with pytest.raises(ValueError, match=f"{parameter} names column 'a' twice"):
-        read(twice)
-
-
-def test_columns_that_are_named_by_numbers_are_found_by_these():
-    frame = table_with_gaps().set_axis([2, 0, 1], axis=1)
-    reader, _ = TableReader.learn(frame, "from_dtype")
-    bounds = pd.Series([7.0, 8.0, 9.0])
-    low, _ = read_bounds(bounds, None, reader, list(frame.columns))
-    assert_array_equal(low, [9, 7, 8])
+        filled(pd.Series([1.0, 2.0], ["a", "a"]))
 
 
 @pytest.mark.parametrize("form", [pd.Series, lambda s: pl.Series(s.tolist())])

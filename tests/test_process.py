@@ -31,7 +31,6 @@ from sklearn_mpt import (
     MPTScorer,
     mpt_curve,
 )
-from sklearn_mpt._base.density import torch_modes
 
 
 @contextmanager
@@ -259,14 +258,6 @@ def test_an_interruption_at_any_moment_leaves_a_fitted_model(name):
             assert np.isfinite(fitted.score(X))
     finally:
         signal.signal(signal.SIGVTALRM, handler)
-
-
-def test_an_interruption_while_errstate_starts_leaves_numpy_as_it_was():
-    before = np.geterr()
-    with torch_modes():
-        np.errstate(over="ignore").__enter__()  # and no exit
-        assert np.geterr() != before
-    assert np.geterr() == before
 
 
 class InterruptIn:

@@ -8,7 +8,6 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tables import some_table
 
 from sklearn_mpt import MPTDeepVAE, MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
 
@@ -68,14 +67,6 @@ def X(case):
     return case[1]
 
 
-def test_likelihood_of_weighted_rows_is_that_of_repeated_ones(model, X):
-    model.set_params(objective="lml", tol=1e-6)
-    weighted = clone(model).fit(X, sample_weight=WEIGHT)
-    twice = clone(model).fit(repeated(X))
-    assert weighted.loss_curve_[-1] == pytest.approx(twice.loss_curve_[-1], abs=1e-5)
-    assert_allclose(weighted.score_samples(X), twice.score_samples(X), atol=2e-3)
-
-
 def test_masks_reach_the_same_optimum(model, X):
     exact = clone(model).set_params(objective="lml", tol=1e-6)
     best = exact.fit(X, sample_weight=WEIGHT).score(X, sample_weight=WEIGHT)
@@ -97,42 +88,10 @@ def test_bound_of_weighted_rows_is_that_of_repeated_ones():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_weights_of_zero_leave_rows_out(model, X):
-    kept = (WEIGHT > 0).astype(float)
-    without = X[WEIGHT > 0]
-    fitted = clone(model).set_params(max_iter=3).fit(X, sample_weight=kept)
-    alone = clone(model).set_params(max_iter=3).fit(without)
-    assert_allclose(fitted.score_samples(X), alone.score_samples(X), rtol=1e-12)
-
-
-def test_rows_of_a_frame_are_left_out():
-    frame, weight = some_table(150), (WEIGHT > 0).astype(float)
-    model = MPTLinearVAE(1, likelihood="from_dtype", init="pca", max_iter=0)
-    fitted = clone(model).fit(frame, sample_weight=weight)
-    alone = clone(model).fit(frame[WEIGHT > 0])
-    assert_allclose(fitted.components_, alone.components_)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_weights_of_one_change_nothing(model, X):
     model.set_params(max_iter=3)
     weighted = clone(model).fit(X, sample_weight=np.ones(len(X)))
     assert_allclose(weighted.score_samples(X), model.fit(X).score_samples(X))
-
-
-def test_gaussian_rows_take_weights_of_any_size():
-    model = MPTProbabilisticPCA(1, objective="lml", random_state=0)
-    small = clone(model).fit(holes(rows()), sample_weight=WEIGHT / 1e6)
-    assert_allclose(
-        small.components_, model.fit(holes(rows()), None, WEIGHT).components_
-    )
-
-
-def test_starts_are_those_of_repeated_rows(X, model):
-    model.set_params(init="pca", max_iter=0)
-    weighted, twice = clone(model).fit(X, None, WEIGHT), clone(model).fit(repeated(X))
-    assert_allclose(weighted.components_, twice.components_, atol=1e-10)
-    assert_allclose(weighted.score_samples(X), twice.score_samples(X))
 
 
 @pytest.mark.parametrize("kind", LINEAR_KINDS)

@@ -26,12 +26,6 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
 )
-from sklearn_mpt._imputation.coding import Scale
-from sklearn_mpt._imputation.weights import (
-    HiddenEntries,
-    log_prob_weights,
-    mean_weights,
-)
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -197,21 +191,12 @@ def test_rows_without_entries_count_nothing(name):
     assert_same(result(fitted, kept), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("weight", [1e200, 1e-200, np.inf, np.nan])
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_that_count_no_rows_are_refused_by_name(name, weight):
+def test_weights_that_count_no_rows_are_refused_by_name(name):
     model, X = MODELS[name]
-    with pytest.raises(ValueError, match="sample_weight"):
-        clone(model).fit(X, sample_weight=np.full(len(X), weight))
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_small_weights_change_little(name):
-    model, X = MODELS[name]
-    kept, expected = rows_and_result_of_kept(name)
-    weight = np.where(np.arange(len(X)) < N_KEPT, 1.0, 1e-4)
-    fitted = clone(model).fit(X, sample_weight=weight)
-    assert_same(result(fitted, kept), expected, atol=5e-3)
+    for weight in (1e200, 1e-200, np.inf, np.nan):
+        with pytest.raises(ValueError, match="sample_weight"):
+            clone(model).fit(X, sample_weight=np.full(len(X), weight))
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -223,46 +208,25 @@ def test_a_weight_of_two_is_the_row_twice(name):
     assert_same(result(fitted, X), result(clone(model).fit(twice), X), atol=2e-3)
 
 
-@pytest.mark.parametrize("name", CLOSED)
-def test_frequencies_are_rows_written_out(name):
-    """Nets draw batches of rows, so that fewer rows have fewer steps: not for them."""
-    model, X = MODELS[name]
-    weight = np.random.default_rng(1).integers(1, 60, len(X))
-    written_out = some(X, np.repeat(np.arange(len(X)), weight))
-    fitted = clone(model).fit(X, sample_weight=weight)
-    other = clone(model).fit(written_out)
-    assert_allclose(fitted.score(X), other.score(X), atol=2e-3)
-
-
-def tolerance(name):
-    """Return by how much a fit changes with the weights of all rows, nats per row."""
-    if name == "network":  # it draws other rows; 4 standard deviations over seeds
-        return 0.35
-    if name == "items, masks":  # half an answer of each kind is added at the start
-        return 5e-3
-    return 0.05 if name in HAVE_PRIORS else 1e-6  # a row of a prior beside 60 rows
-
-
 @functools.cache
 def score_with_weights_of_one(name):
     model, X = MODELS[name]
     return clone(model).fit(X, sample_weight=np.ones(len(X))).score(X)
 
 
-@pytest.mark.parametrize("factor", [1 / 300, 50.0])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_same_weight_of_all_rows_changes_nothing_or_is_warned_of(name, factor):
+def test_the_same_weight_of_all_rows_changes_nothing_or_is_warned_of(name):
     model, X = MODELS[name]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fitted = clone(model).fit(X, sample_weight=np.full(len(X), factor))
+        fitted = clone(model).fit(X, sample_weight=np.full(len(X), 1 / 300))
     said = [str(w.message) for w in caught if "adds up to 0.2" in str(w.message)]
-    if name in HAVE_PRIORS and factor < 1:
+    if name in HAVE_PRIORS:
         assert len(said) == 1
     else:
         assert not said
         change = fitted.score(X) - score_with_weights_of_one(name)
-        assert abs(change) < tolerance(name)
+        assert abs(change) < 1e-6
 
 
 TAKE_WEIGHTS = [
@@ -313,9 +277,6 @@ def assert_near(one, other):
         assert_array_equal(one, other)
 
 
-# The parts of the imputer
-
-
 @pytest.mark.parametrize("name", ["imputer", "imputer, table", "imputer of a model"])
 def test_scores_of_imputers_weigh_rows(name):
     model, X = MODELS[name]
@@ -360,31 +321,3 @@ def test_many_more_rows_leave_little_doubt_about_models():
         tables = imputer.transform_multiple(many, sample_weight=count)
         spread.append(np.std([table[:300, 1].mean() for table in tables]))
     assert spread[1] < 0.7 * spread[0]
-
-
-def test_units_are_those_of_repeated_rows():
-    X, weight = numbers(), np.random.default_rng(2).integers(1, 4, 60)
-    numbers_of_column = np.exp(X[:, 0])
-    for function in (Scale.standardised, Scale.of_powers):
-        weighted = function(numbers_of_column, weight)
-        twice = function(np.repeat(numbers_of_column, weight), np.ones(weight.sum()))
-        assert_allclose(weighted.code(1.5), twice.code(1.5), rtol=1e-3)
-
-
-def test_weights_of_models_are_those_of_repeated_entries():
-    rng = np.random.default_rng(0)
-    log_prob, error = rng.normal(size=(3, 80)), rng.normal(size=(3, 80))
-    columns, weight = np.arange(80) % 2, rng.integers(0, 4, 80)
-    hidden = HiddenEntries(columns, np.array([True, True]), log_prob, error, weight)
-    index = np.repeat(np.arange(80), weight)
-    twice = HiddenEntries(
-        columns[index],
-        hidden.is_number,
-        log_prob[:, index],
-        error[:, index],
-        np.ones(len(index)),
-    )
-    assert_allclose(log_prob_weights(hidden), log_prob_weights(twice), atol=1e-3)
-    assert_allclose(mean_weights(hidden), mean_weights(twice))
-    of = hidden.weights().log_prob
-    assert_allclose(hidden.mean_log_prob(of), twice.mean_log_prob(of))

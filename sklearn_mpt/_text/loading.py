@@ -122,7 +122,7 @@ class Source:
 
     def _reason(self, error):
         """Say what an error of transformers means, if that is known."""
-        if os.path.isfile(self.name) or self._is_vocab_file_alone():
+        if os.path.isfile(self.name):
             return OF_VOCAB_FILE
         if not (self.local_files_only or os.path.isdir(self.name)) and self.is_local:
             return (
@@ -137,10 +137,6 @@ class Source:
                 "model.save_pretrained(folder). "
             )
         return ""
-
-    def _is_vocab_file_alone(self):
-        names = {entry.name for entry in files_of(self.name, ())}
-        return "vocab.txt" in names and not names & set(CONFIGS)
 
     def check_adapter(self):
         """Refuse an adapter that transformers would leave out without a message."""

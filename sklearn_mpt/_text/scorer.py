@@ -22,8 +22,9 @@ from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import METHODS, MaskDraw, check_rates
 from sklearn_mpt._text.texts import Texts, check_texts, whole_text
 from sklearn_mpt._text.variants import VariantsMixin
-from sklearn_mpt._text.windows import longest_input, warn_of_unknown
+from sklearn_mpt._text.windows import longest_input, tokenize, warn_of_no_words
 
+N_LOOKED_AT = 100  # texts of `fit`
 AUTO_MASKS_OF_RATES = 2  # masks of each size in `transform`, if n_masks is "auto"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride", "split")
@@ -217,8 +218,8 @@ class MPTScorer(
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples, default=None
-            Texts like those that will be scored. A warning is given if most of the
-            words of most of the first 100 are unknown to the tokenizer.
+            Texts like those that will be scored. A warning is given if the first 100
+            hold words that the tokenizer does not know.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -251,7 +252,8 @@ class MPTScorer(
         language_model, tokenizer = self._open()
         check_words(self.method, tokenizer)
         if texts is not None:
-            warn_of_unknown(tokenizer, [whole_text(text) for text in texts])
+            wholes = [whole_text(text) for text in texts[:N_LOOKED_AT]]
+            warn_of_no_words(tokenizer, tokenize(tokenizer, wholes, ("input_ids",))[0])
         model = language_model.model
         self.max_length_ = longest_input(model, tokenizer, self.max_length)
         self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())

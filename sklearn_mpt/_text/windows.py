@@ -9,7 +9,6 @@ import numpy as np
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._text.texts import distinct_texts, scored_text, whole_text
 
-MAX_CHECKED = 100  # texts of `fit` in which unknown words are counted
 # Marks of tokens: where they begin, go on with or end a word.
 BEGINS = ("\u2581", "\u0120")  # of SentencePiece and of byte-level BPE
 GOES_ON = "##"
@@ -32,6 +31,11 @@ class Window:
 
     def __len__(self):
         return len(self.is_maskable)
+
+    @property
+    def own_ids(self):
+        """Tokens of the text, without those of its context and added ones."""
+        return self.inputs["input_ids"][~self.is_fixed]
 
     def at(self, positions):
         """Return a mask, (n_tokens,), that is True at some positions."""
@@ -213,26 +217,6 @@ def all_special_ids(tokenizer):
     return sorted(special.union(tokenizer.all_special_ids))
 
 
-def warn_of_unknown(tokenizer, texts):
-    """Warn if a tokenizer does not know most of the first texts."""
-    # That is if most tokens of a text are unknown ones, or it has no tokens: often the
-    # tokenizer is that of another language or another model.
-    texts = [text for text in texts[:MAX_CHECKED] if scored_text(text).strip()]
-    if not texts:
-        return
-    n_strange, windows = 0, tokenize(tokenizer, texts, ("input_ids",))[0]
-    for window in windows:
-        ids = window.inputs["input_ids"][~window.is_fixed]
-        n_unknown = (ids == tokenizer.unk_token_id).sum()
-        n_strange += 2 * n_unknown > len(ids) or not len(ids)
-    if 2 * n_strange > len(windows):
-        warn_caller(
-            f"The tokenizer does not know most of the words in {n_strange} of "
-            f"{len(windows)} texts: it may be one for other texts. Scores of unknown "
-            "tokens mean little."
-        )
-
-
 def warn_of_no_words(tokenizer, windows):
     """Warn of mask tokens in texts, which are not scored, and of unknown tokens."""
     for token, description in (
@@ -247,18 +231,15 @@ def warn_of_no_words(tokenizer, windows):
             "of the unknown token.",
         ),
     ):
-        index = None if token is None else tokenizer.convert_tokens_to_ids(token)
-        texts = [w.text for w in windows if _is_in(index, w)]
+        if token is None:
+            continue
+        index = tokenizer.convert_tokens_to_ids(token)
+        texts = [w.text for w in windows if index in w.own_ids]
         if texts:
             warn_caller(
                 f"{len(texts)} of {len(windows)} different texts, texts[{texts[0]}] "
                 f"the first, hold {token}: {description}"
             )
-
-
-def _is_in(token, window):
-    """Return whether a token is in the text of a window; the context is ignored."""
-    return token is not None and token in window.inputs["input_ids"][~window.is_fixed]
 
 
 def check_lengths(windows, max_length):

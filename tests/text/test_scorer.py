@@ -30,7 +30,6 @@ from text_models import (
     make_tokenizer,
     random_joint,
 )
-from tokenizers import models
 
 from sklearn_mpt import (
     MPTCurveDisplay,
@@ -95,26 +94,17 @@ def test_probability_zero_without_random_masks_has_no_error(method):
     assert scorer.perplexity(scored, return_std=True) == (np.inf, 0.0)
 
 
-@pytest.mark.parametrize("n_masks", [1, 3])
-def test_few_masks_estimate_the_log_probability(n_masks):
+def test_few_masks_estimate_the_log_probability():
     log_joint = random_joint(4)
     texts = all_texts(4)[::16]
     estimates = [
-        joint_scorer(log_joint, n_masks=n_masks, random_state=seed)
-        .fit()
-        .score_samples(texts)
-        for seed in range(60)
+        joint_scorer(log_joint, n_masks=2, random_state=seed).fit().score_samples(texts)
+        for seed in range(30)
     ]
     error = np.mean(estimates, axis=0) - log_joint.flatten().numpy()[::16]
-    z = error / (np.std(estimates, axis=0, ddof=1) / np.sqrt(60))
+    z = error / (np.std(estimates, axis=0, ddof=1) / np.sqrt(30))
     assert np.abs(z).max() < 4
     assert np.std(estimates, axis=0).min() > 0
-
-
-def test_one_order_of_exact_conditionals_is_the_log_probability():
-    log_joint = random_joint(4)
-    scorer = joint_scorer(log_joint, method="chain").fit(["a b c a"])
-    assert_allclose(scorer.score_samples(all_texts(4)), log_joint.flatten())
 
 
 def test_pll_is_the_sum_of_full_conditionals():
@@ -134,23 +124,6 @@ def test_strides_are_a_chain_of_windows():
     given_two = log_joint - log_joint.logsumexp(2, keepdim=True)
     expected = log_joint[0, 2, 1] + given_two[2, 1, 1]
     assert_allclose(log_prob, [expected, expected + given_two[1, 1, 0]])
-
-
-@pytest.mark.slow
-def test_standard_errors_cover():
-    log_joint = random_joint(6)
-    rng = np.random.default_rng(0)
-    index = rng.choice(3**6, size=40, p=log_joint.exp().flatten().numpy())
-    texts = np.array(all_texts(6))[np.unique(index)]
-    truth = log_joint.flatten().numpy()[np.unique(index)].mean()
-    hits = 0
-    for seed in range(60):
-        how = {"n_masks": 4, "random_state": seed}
-        scorer = joint_scorer(log_joint, **how).fit(texts)
-        log_prob, std_error = scorer.score_samples(texts, return_std=True)
-        total = np.sqrt(np.sum(std_error**2)) / len(texts)
-        hits += abs(log_prob.mean() - truth) < 1.96 * total
-    assert 0.85 < hits / 60 <= 1.0
 
 
 @pytest.mark.slow
@@ -412,11 +385,6 @@ def test_intervals_of_the_sum_of_texts_cover():
     assert 0.9 <= covered <= 0.99
 
 
-def test_a_number_is_not_subtracted_from_a_curve_of_texts(scorer):
-    with pytest.raises(TypeError, match="unsupported operand"):
-        mpt_curve(scorer, TEXTS) - 1.0
-
-
 def test_curve_refuses_what_has_no_meaning_for_texts(scorer):
     for kwargs in ({"mask_sizes": [1, 2]}, {"allocation": "neyman"}):
         with pytest.raises(ValueError, match=r"For texts, .* mask_sizes must be None"):
@@ -568,158 +536,57 @@ def test_progress_without_rich_names_the_extra(scorer, monkeypatch):
 # Bad input
 
 
-@pytest.mark.parametrize(
-    ("texts", "error", "message"),
-    [
-        ("one text", TypeError, "texts must be a list of str, .* a single str"),
-        (b"one text", TypeError, "a list of str, .* a single bytes"),
-        (None, TypeError, "a list of str, .* a single NoneType"),
-        (
-            [b"bytes"],
-            TypeError,
-            r"texts\[0\] must be a str, or .* got b'bytes' of type bytes",
-        ),
-        (
-            ["a", None],
-            TypeError,
-            r"texts\[1\] must be a str, or .* got None of type NoneType",
-        ),
-        (
-            pd.Series(["a", None]),
-            TypeError,
-            r"texts\[1\] must be a str, or .* got (nan|None)",
-        ),
-        (
-            [["a"], ["b"]],
-            TypeError,
-            r"texts\[0\] must be a str, or .* got \['a'\] of type",
-        ),
-        (
-            ["a", "b\ud800"],
-            ValueError,
-            r"texts\[1\] holds '\\ud800' at 1, half of a surr",
-        ),
-        (["a", ("a", "b")], TypeError, r"texts\[0\] is a str and texts\[1\] a pair"),
-        ([("a", "b"), "a"], TypeError, r"texts\[0\] is a pair and texts\[1\] a str"),
-        (
-            [("a", None)],
-            TypeError,
-            r"texts\[0\] must be a str, or .* got \('a', None\) of type tuple",
-        ),
-        (
-            [("a", "b", "c")],
-            TypeError,
-            r"texts\[0\] must be a str, or .* got \('a', 'b', 'c'",
-        ),
-        (
-            [("a",)],
-            TypeError,
-            r"texts\[0\] must be a str, or .* got \('a',\) of type tuple\.$",
-        ),
-        (
-            pl.Series(["a", None]),
-            TypeError,
-            r"texts\[1\] .* got None of type NoneType\. Texts that are missing must be",
-        ),
-        (
-            pd.Series(["a", pd.NA], dtype="string"),
-            TypeError,
-            r"texts\[1\] .* of type NAType\. Texts that are missing must be dropped",
-        ),
-        (
-            np.ma.array(["a", "b"], mask=[False, True], dtype=object),
-            TypeError,
-            r"texts\[1\] .* of type MaskedConstant\. Texts that are missing must be",
-        ),
-        (
-            np.array([b"bytes"]),
-            TypeError,
-            r"texts\[0\] .* got b'bytes' of type bytes_\. Decode it, by \.decode\(\)",
-        ),
-        (np.array([1.5]), TypeError, r"texts\[0\] .* got 1\.5 of type float64\."),
-        (
-            [(np.str_("a"), np.float64(1.5))],
-            TypeError,
-            r"texts\[0\] .* got \('a', 1\.5\) of type tuple\.",
-        ),
-        ([b"x" * 10**6], TypeError, r"texts\[0\] .{,220}$"),
-        ({"a": "the cat"}, TypeError, "another sequence with an order, got a dict"),
-        ({"a", "b"}, TypeError, "another sequence with an order, got a set"),
-        (np.array([list("abcd")]), ValueError, r"two columns, .* shape \(1, 4\)"),
-        (np.array([[["a"]]]), ValueError, r"two columns, .* shape \(1, 1, 1\)"),
-        ([("the cat", 2, 1)], ValueError, "start <= stop <= 7, .* got 2 and 1"),
-        ([("the cat", 0, 8)], ValueError, "start <= stop <= 7, .* got 0 and 8"),
-        ([("the cat", 0.0, 3)], TypeError, r"two ints, got \('the cat', 0.0, 3\)"),
-        ([("the cat", 0, 3), ("a", "b")], TypeError, "a part and texts.1. a pair"),
-        ([], ValueError, "at least one text, got none"),
-    ],
-)
-def test_bad_texts_are_refused(scorer, texts, error, message):
+MISSING = r"texts\[1\] .* of type {}\. Texts that are missing must be dropped"
+BAD_TEXTS = [
+    ("one text", "texts must be a list of str, .* a single str"),
+    (b"one text", "a list of str, .* a single bytes"),
+    (None, "a list of str, .* a single NoneType"),
+    ({"a": "the cat"}, "another sequence with an order, got a dict"),
+    ({"a", "b"}, "another sequence with an order, got a set"),
+    ([], "at least one text, got none"),
+    ([b"b"], r"texts\[0\] must be a str, or .* got b'b' of type bytes\. Decode it"),
+    (np.array([b"b"]), r"got b'b' of type bytes_\. Decode it, by \.decode\(\)"),
+    (np.array([1.5]), r"texts\[0\] .* got 1\.5 of type float64\."),
+    ([[1]], r"texts\[0\] must be a str, or .* got \[1\] of type"),
+    ([b"x" * 10**6], r"texts\[0\] .{,220}$"),
+    (["a", None], MISSING.format("NoneType")),
+    (pl.Series(["a", None]), MISSING.format("NoneType")),
+    (pd.Series(["a", pd.NA], dtype="string"), MISSING.format("NAType")),
+    (np.ma.array(["a", "b"], mask=[0, 1], dtype=object), MISSING.format("MaskedCo.*")),
+    ([("a", None)], r"texts\[0\] must be a str, or .* got \('a', None\) of type tuple"),
+    ([("a", "b", "c")], r"texts\[0\] must be a str, or .* got \('a', 'b', 'c'"),
+    ([("a",)], r"texts\[0\] must be a str, or .* got \('a',\) of type tuple\.$"),
+    ([(np.str_("a"), np.float64(1.5))], r"got \('a', 1\.5\) of type tuple\."),
+    ([("the cat", 0.0, 3)], r"two ints, got \('the cat', 0.0, 3\)"),
+    (["a", "b\ud800"], r"texts\[1\] holds '\\ud800' at 1, half of a surr"),
+    (["a", ("a", "b")], r"texts\[0\] is a str and texts\[1\] a pair"),
+    ([("a", "b"), "a"], r"texts\[0\] is a pair and texts\[1\] a str"),
+    ([("the cat", 0, 3), ("a", "b")], "a part and texts.1. a pair"),
+    ([("the cat", 2, 1)], "start <= stop <= 7, .* got 2 and 1"),
+    ([("the cat", 0, 8)], "start <= stop <= 7, .* got 0 and 8"),
+    (np.array([list("abcd")]), r"two columns, .* shape \(1, 4\)"),
+    (np.array([[["a"]]]), r"two columns, .* shape \(1, 1, 1\)"),
+]
+
+
+@pytest.mark.parametrize(("texts", "message"), BAD_TEXTS)
+def test_bad_texts_are_refused(scorer, texts, message):
     calls = [scorer.transform, scorer.score_samples, scorer.token_scores, scorer.fit]
     for call in calls if texts is not None else calls[:-1]:
-        with pytest.raises(error, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             call(texts)
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value", "error", "message"),
-    [
-        ("mask_rates", [0.0, 1.5], ValueError, r"mask_rates must be .* \[0.0, 1.5\]"),
-        ("mask_rates", [], ValueError, r"mask_rates must be .* non-empty"),
-        ("mask_rates", 0.5, ValueError, "mask_rates must be None or a non-empty seq"),
-        ("mask_rates", "all", ValueError, "mask_rates must be .* got 'all'"),
-        ("mask_rates", [np.nan], ValueError, r"mask_rates must be .* \[nan\]"),
-        ("mask_rates", [np.float64(2)], ValueError, r"mask_rates .* got \[2\.0\]"),
-        ("mask_rates", np.array([0.5, 2]), ValueError, r"got \[0\.5, 2\.0\]"),
-        ("mask_rates", ["0.5"], ValueError, r"mask_rates must be .* \['0\.5'\]"),
-        ("mask_rates", [True], ValueError, r"mask_rates must be .* \[True\]"),
-        (
-            "revision",
-            np.int64(3),
-            TypeError,
-            r"'revision' .* or None. Got np.int64\(3\)",
-        ),
-        ("n_masks", 0, ValueError, "'n_masks' .* Got 0"),
-        ("n_masks", 1.5, TypeError, "'n_masks' .* an int .* Got 1.5"),
-        ("batch_tokens", 0, ValueError, "'batch_tokens' .* Got 0"),
-        ("max_length", 0, ValueError, "'max_length' .* Got 0"),
-        ("method", "ppl", ValueError, "'method' .* a str among .* Got 'ppl'"),
-        ("overflow", "cut", ValueError, "'overflow' .* a str among .* Got 'cut'"),
-        ("dtype", "int8", ValueError, "'dtype' .* a str among .* Got 'int8'"),
-        ("device", "toaster", ValueError, "device must be 'auto' or .* float32"),
-    ],
-)
-def test_bad_parameters_are_refused_by_name(scorer, parameter, value, error, message):
-    with pytest.raises(error, match=message):
-        clone(scorer).set_params(**{parameter: value}).fit(TEXTS)
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["zebra quark", "the cat"], None),
-        (["the zebra", ""], None),
-        ([""], None),
-        (["zebra quark", "the cat", "quark a cow"], "2 of 3 texts"),
-        ([("the cat", "zebra"), ("zebra", "the")] + [("", "cow")] * 5, "2 of 3 texts"),
-    ],
-)
-def test_fit_warns_of_texts_that_the_tokenizer_does_not_know(scorer, texts, message):
-    scorer = clone(scorer).set_params()
-    if message is None:
-        scorer.fit(texts)
-        return
-    with pytest.warns(UserWarning, match=f"most of the words in {message}") as record:
-        scorer.fit(texts)
-    assert record[0].filename == __file__
-
-
-def test_fit_warns_of_texts_of_which_no_token_comes():
-    # its tokenizer leaves out other letters
-    scorer = joint_scorer(random_joint(3)).fit(["a b", "c"])
-    scorer.tokenizer.backend_tokenizer.model = models.BPE({"[MASK]": 0, "a": 1}, [])
-    with pytest.warns(UserWarning, match="most of the words in 1 of 1 texts"):
-        scorer.fit(["q r"])
+def test_fit_warns_of_texts_that_the_tokenizer_does_not_know(scorer):
+    message = r"1 of 3 different texts, texts\[2\] the first, hold \[UNK\]: the token"
+    for texts in (
+        ["the cat", "", "quark a cow"],
+        [("the", "a"), ("", ""), ("a", "cow")],
+    ):
+        with pytest.warns(UserWarning, match=message) as record:
+            clone(scorer).fit(texts)
+        assert record[0].filename == __file__
+    clone(scorer).fit(["the cat", ""])
 
 
 LATER = {
@@ -780,16 +647,6 @@ def test_long_texts(scorer):
     scorer.set_params(overflow="stride").fit()
     assert np.isfinite(scorer.transform(texts)).all()
     assert scorer.score_samples(texts)[1] < log_prob[1]
-
-
-def test_a_pipeline_of_texts_takes_any_transform(scorer):
-    """Probabilities of texts have no units."""
-    scorer = clone(scorer).set_params(n_masks=2)
-    choose = FunctionTransformer(lambda pairs: [pair[0] for pair in pairs])
-    pairs = [(text, "a dog") for text in TEXTS]
-    pipe = make_pipeline(choose, scorer).fit(pairs)
-    table = compare_lml([pipe, pipe], pairs, random_state=0)
-    assert_allclose(table.row_lml[0], scorer.fit().score_samples(TEXTS), rtol=1e-6)
 
 
 def test_a_pipeline_of_texts_is_measured_as_its_last_step(scorer):

@@ -12,7 +12,6 @@ from text_models import make_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.masked_lm import TokenBatch
 
 BERT = {
     "vocab_size": 24,
@@ -156,18 +155,10 @@ def test_scores_are_those_of_plain_forwards_of_one_row(kind):
     assert_allclose(scorer.score_samples(TEXTS), expected, rtol=1e-4)
     assert_allclose(scorer.score_samples(TEXTS[::-1])[::-1], expected, rtol=1e-4)
     assert_allclose([scorer.score([t]) for t in TEXTS], expected, rtol=1e-4)
-    assert torch.isfinite(score_one_token_of_the_longest(scorer)).all()
-
-
-def score_one_token_of_the_longest(scorer):
-    """Score one token of a text of `max_length_`, or of a thousand."""
-    language_model, tokenizer = scorer._opened
-    n_words = min(scorer.max_length_, 1000) - 2
-    encoded = tokenizer([" ".join(["the"] * n_words)])
-    inputs = {name: np.array(encoded[name]) for name in encoded}
-    inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
-    target = np.arange(n_words + 2)[None] == 1
-    return language_model.log_prob(TokenBatch(inputs, target, target))
+    n_words = int(min(scorer.max_length_, 1000)) - 2  # in the longest text
+    longest = [" ".join(["the"] * n_words)]
+    (found,) = scorer.conditional_log_prob(longest, [np.arange(n_words) == 0])
+    assert np.isfinite(found).all()
 
 
 @pytest.mark.parametrize("kind", REFUSED)

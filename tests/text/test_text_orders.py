@@ -2,12 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from text_models import (  # noqa: E402
+from text_models import (
     TEXTS,
     JointModel,
     all_texts,
@@ -16,9 +13,9 @@ from text_models import (  # noqa: E402
     make_tokenizer,
     random_joint,
 )
-from transformers import EsmTokenizer  # noqa: E402
+from transformers import EsmTokenizer
 
-from sklearn_mpt import MPTScorer, mpt_curve  # noqa: E402
+from sklearn_mpt import MPTScorer, mpt_curve
 
 
 class Inconsistent(JointModel):

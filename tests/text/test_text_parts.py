@@ -3,14 +3,11 @@
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
-
-pytest.importorskip("transformers")
-
-import pandas as pd
-import polars as pl
 from text_models import (
     SPECIAL,
     JointModel,
@@ -23,7 +20,6 @@ from text_models import (
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sklearn_mpt import MPTScorer, compare_lml, mpt_curve
-from sklearn_mpt._text.windows import fit_windows, windows_of
 
 METHODS = ["mpt", "pll", "chain", "ordered"]
 PAIRS = [("the cat", "sat on the mat"), ("a dog", "ran fast ."), ("the mat", "dogs")]
@@ -221,21 +217,6 @@ def test_a_long_context_beside_a_text_is_cut_on_the_left():
     (found,) = scorer.score_samples([("the cat sat on a mat", "the dog")])
     (expected,) = scorer.score_samples([("a mat", "the dog")])
     assert_allclose(found, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("centred", [True, False])
-def test_a_part_that_is_too_long_has_windows_around_it(centred):
-    """Each token is scored once, and the first one has half a window before it."""
-    text = " ".join(["the"] * 6 + ["cat"] * 12 + ["mat"] * 6)
-    (window,), _ = windows_of(make_tokenizer(), [(text, 24, 71)], {"input_ids"})
-    pieces = fit_windows([window], 8, "stride", centred)
-    cat = window.inputs["input_ids"][window.positions[0]]
-    ids = [piece.inputs["input_ids"] for piece in pieces]
-    scored = [ids[i][piece.positions] for i, piece in enumerate(pieces)]
-    assert np.concatenate(scored).tolist() == [cat] * 12
-    assert {len(piece) for piece in pieces} == {8}
-    assert pieces[0].positions[0] == 4
-    assert cat not in ids[0][1:4]
 
 
 def test_a_context_without_room_is_refused_by_name():
