@@ -439,7 +439,9 @@ def losses(X, k):
     import torch
 
     from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
-    from sklearn_mpt._factors.density import LinearGaussian
+    from sklearn_mpt._gaussian.density import (
+        LinearGaussian,
+    )
 
     rows, model = X.astype(np.float32), MPTProbabilisticPCA(k, random_state=0).fit(X)
     fitted = model.components_, model.mean_, np.array(model.noise_variance_)
@@ -466,9 +468,16 @@ def time_maths():
     """Run the maths of PPCA on rows with gaps in both precisions, and compare."""
     import torch
 
-    from sklearn_mpt._factors.density import LinearGaussian
-    from sklearn_mpt._factors.sums import SymmetricMatrices, likelihood_sums
-    from sklearn_mpt._fitting.natural_gradient import Point
+    from sklearn_mpt._gaussian.density import (
+        LinearGaussian,
+    )
+    from sklearn_mpt._gaussian.likelihood import (
+        SymmetricMatrices,
+        likelihood_sums,
+    )
+    from sklearn_mpt._optim.natural import (
+        Point,
+    )
 
     X = torch.from_numpy(block_of(0, 10_000)).double()
 

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from sklearn_mpt._autoregressive.autoencoder import MPTMaskedAutoencoder
     from sklearn_mpt._autoregressive.network import MPTDependencyNetwork
     from sklearn_mpt._deep.vae import MPTDeepVAE
-    from sklearn_mpt._factors.covariance_rows import rows_from_covariance
+    from sklearn_mpt._gaussian.covariance_rows import (
+        rows_from_covariance,
+    )
     from sklearn_mpt._imputation.display import ImputationDisplay
     from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
@@ -69,7 +71,7 @@ _MODULES = {
     "mpt_loss": "_text.training",
     "order_log_prob": "_measure.orders",
     "pool_estimates": "_imputation.pooling",
-    "rows_from_covariance": "_factors.covariance_rows",
+    "rows_from_covariance": "_gaussian.covariance_rows",
 }
 
 __all__ = [

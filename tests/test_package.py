@@ -35,7 +35,7 @@ def test_maths_loads_no_sklearn_and_classes_what_they_need():
     run(f"""
 import sys, torch
 before = set(sys.modules)
-import sklearn_mpt._factors.sums, sklearn_mpt._fitting.natural_gradient
+import sklearn_mpt._optim.natural
 of_maths = set(sys.modules) - before
 found = {{"sklearn", "joblib"}} & set(sys.modules)
 assert not found, found

@@ -127,7 +127,7 @@ def test_rows_come_back_in_single_precision(function, model, single, double):
 
 def test_blocks_are_raised_one_by_one(monkeypatch):
     """Sums over many blocks of rows in single precision are those in double."""
-    monkeypatch.setattr("sklearn_mpt._factors.sums.CACHE_ENTRIES", 6 * 7)
+    monkeypatch.setattr("sklearn_mpt._gaussian.moments.CACHE_ENTRIES", 6 * 7)
     X = rows_for("ppca", gaps=False)
     X /= X.std(axis=0)  # so that little cancels
     model = MPTProbabilisticPCA(2, init="pca", max_iter=0).fit(X)

@@ -34,7 +34,7 @@ ignore_missing_imports = true
 follow_imports = silent
 [mypy-torch.*,scipy.*,sklearn.*,joblib.*,matplotlib.*,narwhals.*,pandas.*]
 follow_imports = skip
-[mypy-sklearn_mpt._autoregressive.*,sklearn_mpt._deep.*,sklearn_mpt._fitting.*]
+[mypy-sklearn_mpt._autoregressive.*,sklearn_mpt._deep.*,sklearn_mpt._optim.*]
 follow_imports = skip
 [mypy-sklearn_mpt._imputation.*,sklearn_mpt._latent.*]
 follow_imports = skip

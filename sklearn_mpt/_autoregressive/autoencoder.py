@@ -41,12 +41,16 @@ from sklearn_mpt._checks import (
     seed_from,
     warn_caller,
 )
-from sklearn_mpt._fitting.masks import RowMasks
-from sklearn_mpt._fitting.priors import UNSEEN_COUNT
-from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
+from sklearn_mpt._optim.masks import (
+    RowMasks,
+)
+from sklearn_mpt._optim.weights import (
+    UNSEEN_COUNT,
+    relative_weights,
+)
 from sklearn_mpt._tables.weights import warn_constant
 
 # Fraction of the entries of a column with the least width that causes a warning.

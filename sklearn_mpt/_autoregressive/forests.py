@@ -23,8 +23,10 @@ import numpy as np
 
 from sklearn_mpt._autoregressive.inputs import MaskedCopies
 from sklearn_mpt._autoregressive.predictors import mean_of_trees, probabilities
-from sklearn_mpt._fitting.mixture_weights import stacking_weights
 from sklearn_mpt._numbers import ROUNDING
+from sklearn_mpt._optim.weights import (
+    stacking_weights,
+)
 
 # Copies of rows that are used: mean log-densities of as many have a standard error of
 # some 0.03.

@@ -7,10 +7,16 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from sklearn_mpt._factors.em import fit_factors
-from sklearn_mpt._factors.sums import conditional_moments, packing_of
-from sklearn_mpt._fitting.natural_gradient import Point, as_arrays
+from sklearn_mpt._gaussian.likelihood import (
+    conditional_moments,
+    fit_factors,
+    packing_of,
+)
 from sklearn_mpt._numbers import TINY
+from sklearn_mpt._optim.natural import (
+    Point,
+    as_arrays,
+)
 
 
 def count_factors(

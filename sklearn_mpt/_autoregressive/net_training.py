@@ -4,8 +4,12 @@ import math
 
 import torch
 
-from sklearn_mpt._fitting.minibatches import MinibatchLoss
-from sklearn_mpt._fitting.net_solver import NetSolver
+from sklearn_mpt._optim.minibatches import (
+    MinibatchLoss,
+)
+from sklearn_mpt._optim.net_solver import (
+    NetSolver,
+)
 
 CHUNK = 1024  # number of pairs of a row and a mask that are computed at a time
 

@@ -7,8 +7,12 @@ from typing import ClassVar
 from sklearn_mpt._base.density import Units, as_tensor, as_view
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._checks import OPEN_UNIT_INTERVAL
-from sklearn_mpt._fitting.minibatches import TrainingRows
-from sklearn_mpt._fitting.net_solver import NetSolver
+from sklearn_mpt._optim.minibatches import (
+    TrainingRows,
+)
+from sklearn_mpt._optim.net_solver import (
+    NetSolver,
+)
 
 
 class NetMPT(IterativeMPT):

@@ -12,7 +12,9 @@ from sklearn.utils import Bunch
 
 from sklearn_mpt._base.density import as_tensor, torch_modes
 from sklearn_mpt._checks import check_device
-from sklearn_mpt._information.linear import Information
+from sklearn_mpt._optim.information import (
+    Information,
+)
 from sklearn_mpt._tables.weights import warn_of_row_labels
 
 

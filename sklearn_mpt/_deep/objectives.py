@@ -29,8 +29,6 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sklearn_mpt._fitting.masks import shared_masks, training_sets
-from sklearn_mpt._fitting.minibatches import MinibatchLoss
 from sklearn_mpt._latent.quadrature import (
     LogMeanExp,
     logsumexp_and_softmax,
@@ -40,6 +38,13 @@ from sklearn_mpt._latent.quadrature import (
 )
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._optim.masks import (
+    shared_masks,
+    training_sets,
+)
+from sklearn_mpt._optim.minibatches import (
+    MinibatchLoss,
+)
 
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
 # any width before it is trained.

@@ -7,10 +7,15 @@ import torch
 
 from sklearn_mpt._base.density import unit_attributes, units_of_locations
 from sklearn_mpt._deep.nets import initial_layers, propagate
-from sklearn_mpt._factors.starts import closed_form_of_rows, gradients_at
-from sklearn_mpt._fitting.weights import relative_weights
+from sklearn_mpt._gaussian.moments import (
+    closed_form_of_rows,
+    gradients_at,
+)
 from sklearn_mpt._likelihoods.base import encoder_inputs
 from sklearn_mpt._numbers import ROUNDING, TINY
+from sklearn_mpt._optim.weights import (
+    relative_weights,
+)
 
 N_ROWS = 512  # rows, or samples of z, by which layers are scaled
 # Largest total variance of the locations, of each of which it is at most 1. A larger

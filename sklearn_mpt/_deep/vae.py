@@ -39,10 +39,12 @@ from sklearn_mpt._deep.objectives import (
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._deep.validation import SAMPLES_PER_ROW, ValidationRows
-from sklearn_mpt._fitting.priors import UNSEEN_COUNT
-from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
+from sklearn_mpt._optim.weights import (
+    UNSEEN_COUNT,
+    relative_weights,
+)
 from sklearn_mpt._tables.weights import warn_constant
 
 # How features are predicted from others: the density, the loss that trains it if

@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._base.state import VersionedPickleMixin
 from sklearn_mpt._checks import RandomState, check_choice, spawn_seeds
-from sklearn_mpt._fitting.weights import relative_weights
 from sklearn_mpt._imputation.coding import Coding
 from sklearn_mpt._imputation.draws import drawn_in_turn
 from sklearn_mpt._imputation.frequent_values import FrequentValue
@@ -28,6 +27,9 @@ from sklearn_mpt._imputation.search import (
 )
 from sklearn_mpt._imputation.weights import mixed
 from sklearn_mpt._matrices import drawn_codes
+from sklearn_mpt._optim.weights import (
+    relative_weights,
+)
 from sklearn_mpt._tables.days import DATES
 from sklearn_mpt._tables.frames import column_names
 from sklearn_mpt._tables.labels import check_columns, labels_of

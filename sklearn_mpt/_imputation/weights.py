@@ -10,7 +10,10 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import logsumexp
 
-from sklearn_mpt._fitting.mixture_weights import stacking_weights, weights_by_em
+from sklearn_mpt._optim.weights import (
+    stacking_weights,
+    weights_by_em,
+)
 
 # Entries like those of all columns that are added to those of a column, for weights of
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.

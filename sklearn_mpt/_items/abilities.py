@@ -7,10 +7,12 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import torch_modes
-from sklearn_mpt._information.differences import central_differences
 from sklearn_mpt._latent.answers import MISSING, Answers, log_joint
 from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._matrices import identity
+from sklearn_mpt._optim.information import (
+    central_differences,
+)
 
 # Largest size of z at which the search for the mode of a likelihood starts: more than
 # twice as far as grids reach over the population.

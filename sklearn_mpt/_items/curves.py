@@ -35,14 +35,19 @@ import numpy as np
 import torch
 from scipy.special import expit, logit
 
-from sklearn_mpt._factors.rotation import SCALE
-from sklearn_mpt._information.differences import STEP, central_differences
+from sklearn_mpt._gaussian.rotation import (
+    SCALE,
+)
 from sklearn_mpt._items.guessing import GUESSING_START, Guessing
 from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.ordinal import Ordinal
 from sklearn_mpt._likelihoods.partial_credit import PartialCredit
+from sklearn_mpt._optim.information import (
+    STEP,
+    central_differences,
+)
 
 EPS = np.finfo(float).eps
 

@@ -33,8 +33,9 @@ from sklearn_mpt._checks import (
     check_real,
     warn_caller,
 )
-from sklearn_mpt._factors.rotation import ROTATIONS
-from sklearn_mpt._fitting.priors import LONG_SLOPE
+from sklearn_mpt._gaussian.rotation import (
+    ROTATIONS,
+)
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import (
     METHODS,
@@ -98,6 +99,9 @@ from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._optim.weights import (
+    LONG_SLOPE,
+)
 from sklearn_mpt._tables.frames import column_names, columns_of
 from sklearn_mpt._tables.labels import aligned, labels_of
 from sklearn_mpt._tables.reader import TableReader

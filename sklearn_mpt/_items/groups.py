@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
-from sklearn_mpt._fitting.fit_loop import run
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
 from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._latent.answers import merged_answers
 from sklearn_mpt._messages import listed
+from sklearn_mpt._optim.loop import (
+    run,
+)
 from sklearn_mpt._tables.frames import missing_in_array
 from sklearn_mpt._tables.weights import (
     check_sample_weight,

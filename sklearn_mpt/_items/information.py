@@ -2,10 +2,13 @@
 
 import torch
 
-from sklearn_mpt._information.louis import SINGULAR, missing_information
 from sklearn_mpt._items.objective import are_free, population_scores, prior_terms
 from sklearn_mpt._latent.answers import MISSING, log_joint
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._optim.information import (
+    SINGULAR,
+    missing_information,
+)
 
 # With more parameters, whose matrix has 72 MB, the information is that of each item
 # alone.

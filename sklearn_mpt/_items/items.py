@@ -7,9 +7,7 @@ import torch
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._factors import loadings
-from sklearn_mpt._information.differences import STEP, central_differences
-from sklearn_mpt._information.louis import covariance_of
+from sklearn_mpt._gaussian.rotation import LOADING_STEP, LOGISTIC_VARIANCE, solution
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.groups import far_groups
 from sklearn_mpt._items.information import (
@@ -20,6 +18,11 @@ from sklearn_mpt._items.information import (
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
+from sklearn_mpt._optim.information import (
+    STEP,
+    central_differences,
+    covariance_of,
+)
 from sklearn_mpt._tables.labels import aligned
 
 PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
@@ -168,9 +171,7 @@ def loadings_of(model, rotation):
 def _loadings(model, slopes, variance, rotation, start=None):
     weights, root = slopes * np.sqrt(variance), model.root
     axes = root if start is None else start
-    parts = loadings.solution(
-        weights, loadings.LOGISTIC_VARIANCE, rotation, start, axes=axes
-    )
+    parts = solution(weights, LOGISTIC_VARIANCE, rotation, start, axes=axes)
     scores = np.linalg.inv(root) / np.sqrt(variance)
     return parts | {"rotation_matrix": scores @ parts["rotation_matrix"]}
 
@@ -196,8 +197,8 @@ def loading_errors(model, objective, point, rotation, names, groups):
         return torch.from_numpy(np.concatenate([parts[n].ravel() for n in names]))
 
     at = point.cpu()
-    steps = loadings.STEP * identity(len(at), at)
-    jacobian = (central_differences(reported, at, steps) / loadings.STEP).numpy()
+    steps = LOADING_STEP * identity(len(at), at)
+    jacobian = (central_differences(reported, at, steps) / LOADING_STEP).numpy()
     variance = np.einsum("pr,pq,qr->r", jacobian, whole, jacobian, optimize=True)
     errors = np.split(
         np.sqrt(variance.clip(min=0)),

@@ -11,10 +11,6 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._fitting.ascent import Ascent
-from sklearn_mpt._fitting.natural_gradient import Point
-from sklearn_mpt._fitting.noisy_ascent import NoisyAscent
-from sklearn_mpt._fitting.phases import Phases
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._items.objective import Evaluation, prior_terms
@@ -33,6 +29,16 @@ from sklearn_mpt._latent.sums import RowContext
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.ordinal import Ordinal
+from sklearn_mpt._optim.loop import (
+    Phases,
+)
+from sklearn_mpt._optim.natural import (
+    Point,
+)
+from sklearn_mpt._optim.steps import (
+    Ascent,
+    NoisyAscent,
+)
 
 # Points of averages over a population. Those of probabilities have errors below 1e-3.
 POPULATION_POINTS = 2**12

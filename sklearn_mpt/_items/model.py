@@ -5,7 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._factors.rotation import rotated
+from sklearn_mpt._gaussian.rotation import (
+    rotated,
+)
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.information import observed_information

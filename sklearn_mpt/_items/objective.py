@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
 from sklearn_mpt._items.solver import ItemSolver
 from sklearn_mpt._latent.answers import expectations
 from sklearn_mpt._latent.grids import (
@@ -34,6 +33,10 @@ from sklearn_mpt._latent.grids import (
 from sklearn_mpt._latent.integrals import MAX_GRID_NODES
 from sklearn_mpt._latent.likelihood_rows import SPACINGS
 from sklearn_mpt._numbers import KEPT_ENTRIES, TINY
+from sklearn_mpt._optim.weights import (
+    UNSEEN_COUNT,
+    slope_penalty,
+)
 
 
 class Priors(NamedTuple):

@@ -4,9 +4,12 @@ import math
 
 import torch
 
-from sklearn_mpt._fitting.exact_steps import ExactSteps, Move
-from sklearn_mpt._fitting.line_search import backtrack
-from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._optim.steps import (
+    ExactSteps,
+    Move,
+    backtrack,
+    falling_size,
+)
 
 # Largest change of a parameter, in logits, in a step that is not halved until it gains:
 # on masks, or on a part of a stream. With 2.0 streams of 20 and 100 rows of four

@@ -3,11 +3,17 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._factors.rotation import SCALE
-from sklearn_mpt._factors.starts import principal_loadings
-from sklearn_mpt._factors.sums import moments_of
-from sklearn_mpt._fitting.weights import relative_weights
+from sklearn_mpt._gaussian.moments import (
+    moments_of,
+    principal_loadings,
+)
+from sklearn_mpt._gaussian.rotation import (
+    SCALE,
+)
 from sklearn_mpt._numbers import TINY
+from sklearn_mpt._optim.weights import (
+    relative_weights,
+)
 
 # Largest correlation of an item's response with z: slopes must be finite.
 MAX_LOADING = 0.9

@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.weights import distinct_rows
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
 from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES, chunk_slices
+from sklearn_mpt._optim.weights import (
+    distinct_rows,
+)
 
 MISSING = -1
 MAX_CATEGORIES = 101  # codes 0 to 100 are integers of 8 bits

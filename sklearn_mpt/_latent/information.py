@@ -2,11 +2,13 @@
 
 import torch
 
-from sklearn_mpt._information.louis import missing_information
 from sklearn_mpt._latent.integrals import log_joint
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._likelihoods.base import features_of_locations, rank_among_equals
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
+from sklearn_mpt._optim.information import (
+    missing_information,
+)
 
 
 def information_by_nodes(rows, weight, joint, accuracy, *, tol=1e-4, sampling_tol=1e-2):

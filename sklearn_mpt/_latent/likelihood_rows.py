@@ -14,10 +14,6 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._fitting.natural_gradient import Point
-from sklearn_mpt._fitting.objective import AscentRules, Objective
-from sklearn_mpt._fitting.priors import UNSEEN_COUNT, slope_penalty
-from sklearn_mpt._fitting.weights import SampleWeights, distinct_rows
 from sklearn_mpt._latent.answers import MAX_CATEGORIES, MISSING, Answers, expectations
 from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.grids import (
@@ -56,6 +52,17 @@ from sklearn_mpt._latent.sums import (
 )
 from sklearn_mpt._likelihoods.base import common_values, shape_blocks
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
+from sklearn_mpt._optim.natural import (
+    AscentRules,
+    Objective,
+    Point,
+)
+from sklearn_mpt._optim.weights import (
+    UNSEEN_COUNT,
+    SampleWeights,
+    distinct_rows,
+    slope_penalty,
+)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._fitting.natural_gradient import Curvature, Point, Sums
 from sklearn_mpt._latent.grids import RADIUS, resolves
 from sklearn_mpt._latent.linear_map import (
     evidence_lower_bound,
@@ -20,6 +19,11 @@ from sklearn_mpt._latent.linear_map import (
 )
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._optim.natural import (
+    Curvature,
+    Point,
+    Sums,
+)
 
 
 class RowContext(NamedTuple):

@@ -5,22 +5,24 @@ import torch
 
 from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._factors.density import density_of, expected_information
-from sklearn_mpt._factors.objective import GaussianMoments, GaussianRows
-from sklearn_mpt._factors.rotation import count_free, simple_axes
-from sklearn_mpt._factors.starts import (
+from sklearn_mpt._gaussian.density import (
+    density_of,
+    expected_information,
+)
+from sklearn_mpt._gaussian.likelihood import (
+    GaussianMoments,
+    GaussianRows,
+)
+from sklearn_mpt._gaussian.moments import (
     closed_form,
+    moments_of,
     principal_factors,
     regression_factors,
 )
-from sklearn_mpt._factors.sums import moments_of
-from sklearn_mpt._fitting.ascent import best_of_points
-from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.masked import masked_first
-from sklearn_mpt._fitting.natural_gradient import Point
-from sklearn_mpt._fitting.phases import ends_without_masks
-from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._information.linear import Information, information_by_hessian
+from sklearn_mpt._gaussian.rotation import (
+    count_free,
+    simple_axes,
+)
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.initial_arrays import initial_arrays
@@ -28,6 +30,26 @@ from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
+from sklearn_mpt._optim.information import (
+    Information,
+    information_by_hessian,
+)
+from sklearn_mpt._optim.loop import (
+    Solver,
+    ends_without_masks,
+)
+from sklearn_mpt._optim.masks import (
+    masked_first,
+)
+from sklearn_mpt._optim.natural import (
+    Point,
+)
+from sklearn_mpt._optim.steps import (
+    best_of_points,
+)
+from sklearn_mpt._optim.weights import (
+    SampleWeights,
+)
 from sklearn_mpt._tables.weights import warn_constant
 
 # Smallest noise variance, relative to the mean variance of the features. Differences of

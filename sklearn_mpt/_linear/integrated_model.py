@@ -15,14 +15,15 @@ from sklearn_mpt._base.density import (
     units_of_locations,
 )
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._factors.rotation import count_free, simple_axes
-from sklearn_mpt._factors.starts import closed_form, gradients_at
-from sklearn_mpt._factors.sums import moments_of
-from sklearn_mpt._fitting.ascent import best_of_points
-from sklearn_mpt._fitting.masked import masked_first
-from sklearn_mpt._fitting.priors import LONG_SLOPE
-from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._information.linear import Information, typical_rows
+from sklearn_mpt._gaussian.moments import (
+    closed_form,
+    gradients_at,
+    moments_of,
+)
+from sklearn_mpt._gaussian.rotation import (
+    count_free,
+    simple_axes,
+)
 from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.grids import (
     MAX_SPACING,
@@ -54,6 +55,20 @@ from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
+from sklearn_mpt._optim.information import (
+    Information,
+    typical_rows,
+)
+from sklearn_mpt._optim.masks import (
+    masked_first,
+)
+from sklearn_mpt._optim.steps import (
+    best_of_points,
+)
+from sklearn_mpt._optim.weights import (
+    LONG_SLOPE,
+    SampleWeights,
+)
 from sklearn_mpt._tables.weights import warn_constant
 
 # Spacings of shared grids over the prior, in standard deviations of the narrowest

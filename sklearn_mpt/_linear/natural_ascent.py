@@ -2,8 +2,13 @@
 
 import torch
 
-from sklearn_mpt._fitting.noisy_ascent import NoisyAscent, ascent_of
-from sklearn_mpt._fitting.phases import Phases
+from sklearn_mpt._optim.loop import (
+    Phases,
+)
+from sklearn_mpt._optim.steps import (
+    NoisyAscent,
+    ascent_of,
+)
 
 # Length of a component that starts at zero, where it would stay.
 ZERO_JITTER = 1e-3

@@ -16,10 +16,14 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._fitting.natural_gradient import MAX_FALL
-from sklearn_mpt._fitting.priors import UNSEEN_COUNT
 from sklearn_mpt._mixture.density import Components
 from sklearn_mpt._numbers import MIN_INFORMATION
+from sklearn_mpt._optim.natural import (
+    MAX_FALL,
+)
+from sklearn_mpt._optim.weights import (
+    UNSEEN_COUNT,
+)
 
 
 class SufficientStatistics(NamedTuple):

@@ -26,8 +26,6 @@ from sklearn_mpt._checks import (
     check_int,
     warn_caller,
 )
-from sklearn_mpt._fitting.masked import MaskSource
-from sklearn_mpt._fitting.phases import Phases, ends_without_masks
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
@@ -54,6 +52,13 @@ from sklearn_mpt._mixture.three_step import (
 )
 from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
 from sklearn_mpt._numbers import ROUNDING
+from sklearn_mpt._optim.loop import (
+    Phases,
+    ends_without_masks,
+)
+from sklearn_mpt._optim.masks import (
+    MaskSource,
+)
 from sklearn_mpt._tables.intervals import INTERVAL
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 

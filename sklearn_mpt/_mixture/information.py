@@ -8,13 +8,17 @@ first and the third are determined up to constants.
 import numpy as np
 import torch
 
-from sklearn_mpt._information.differences import STEP, central_differences
-from sklearn_mpt._information.linear import information_by_hessian, typical_rows
-from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._numbers import TINY
+from sklearn_mpt._optim.information import (
+    STEP,
+    central_differences,
+    covariance_of,
+    information_by_hessian,
+    typical_rows,
+)
 
 # Reported numbers whose joint covariance is returned.
 JOINT = ("weights", "means", "locations")

@@ -7,14 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.line_search import backtrack
-from sklearn_mpt._fitting.masked import masked_sums
-from sklearn_mpt._fitting.natural_gradient import error_of_groups
-from sklearn_mpt._fitting.noisy_steps import NoisySteps
-from sklearn_mpt._fitting.phases import best_of_runs
-from sklearn_mpt._fitting.schedules import falling_size
-from sklearn_mpt._fitting.stopping import gain_to_come
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import (
     SufficientStatistics,
@@ -26,6 +18,22 @@ from sklearn_mpt._mixture.em import (
 )
 from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
+from sklearn_mpt._optim.loop import (
+    Solver,
+    best_of_runs,
+    gain_to_come,
+)
+from sklearn_mpt._optim.masks import (
+    masked_sums,
+)
+from sklearn_mpt._optim.natural import (
+    error_of_groups,
+)
+from sklearn_mpt._optim.steps import (
+    NoisySteps,
+    backtrack,
+    falling_size,
+)
 
 
 class MixtureRows:

@@ -27,10 +27,14 @@ from sklearn_mpt import (
 from sklearn_mpt._autoregressive.net_module import MaskedModule
 from sklearn_mpt._autoregressive.net_start import NumberMoments, fit_mixture
 from sklearn_mpt._autoregressive.net_training import MaskedLoss
-from sklearn_mpt._fitting.masks import RowMasks
-from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._measure.masks import read_blocks
+from sklearn_mpt._optim.masks import (
+    RowMasks,
+)
+from sklearn_mpt._optim.minibatches import (
+    TrainingRows,
+)
 
 # a few epochs are enough for most tests
 pytestmark = pytest.mark.filterwarnings("ignore:Maximum iterations")

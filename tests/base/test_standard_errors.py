@@ -14,17 +14,15 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
 )
-from sklearn_mpt._factors.rotation import simple_axes
+from sklearn_mpt._gaussian.rotation import (
+    simple_axes,
+)
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._factors.density import (  # noqa: E402
+from sklearn_mpt._gaussian.density import (  # noqa: E402
     density_of,
     expected_information,
-)
-from sklearn_mpt._information.linear import (  # noqa: E402
-    Information,
-    information_by_hessian,
 )
 from sklearn_mpt._latent.information import information_by_nodes  # noqa: E402
 from sklearn_mpt._latent.integrals import (  # noqa: E402
@@ -34,6 +32,10 @@ from sklearn_mpt._latent.integrals import (  # noqa: E402
 )
 from sklearn_mpt._latent.linear_map import LinearMap  # noqa: E402
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
+from sklearn_mpt._optim.information import (  # noqa: E402
+    Information,
+    information_by_hessian,
+)
 
 # Bock and Lieberman (1970): right answers of 1000 people to five questions.
 LSAT = """00000 3 00001 6 00010 2 00011 11 00100 1 00101 1 00110 3 00111 4 01000 1

@@ -15,8 +15,6 @@ from sklearn_mpt._deep.objectives import (
     shared_bounds,
     shared_scores,
 )
-from sklearn_mpt._fitting.masks import training_sets
-from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._latent.integrals import log_joint, rows_of
 from sklearn_mpt._latent.quadrature import (
     Nodes,
@@ -24,6 +22,12 @@ from sklearn_mpt._latent.quadrature import (
     standard_normal_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
+from sklearn_mpt._optim.masks import (
+    training_sets,
+)
+from sklearn_mpt._optim.minibatches import (
+    TrainingRows,
+)
 
 N_DIMS, N_FEATURES = 2, 5
 

@@ -20,8 +20,10 @@ from sklearn_mpt._deep.objectives import SampleCounts
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
 from sklearn_mpt._deep.validation import ValidationRows
-from sklearn_mpt._fitting.minibatches import TrainingRows
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
+from sklearn_mpt._optim.minibatches import (
+    TrainingRows,
+)
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
 KINDS = {

@@ -14,12 +14,14 @@ from sklearn.preprocessing import StandardScaler
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
-from sklearn_mpt._fitting.mixture_weights import stacking_weights
 from sklearn_mpt._imputation.weights import (
     HiddenEntries,
     log_prob_weights,
     mean_weights,
     mixed,
+)
+from sklearn_mpt._optim.weights import (
+    stacking_weights,
 )
 
 

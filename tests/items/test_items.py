@@ -21,7 +21,9 @@ from sklearn_mpt import (
     MPTLinearVAE,
     mpt_curve,
 )
-from sklearn_mpt._factors.rotation import rotated
+from sklearn_mpt._gaussian.rotation import (
+    rotated,
+)
 from sklearn_mpt._items import information as information_module
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.guessing import Guessing

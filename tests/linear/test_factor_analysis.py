@@ -270,7 +270,7 @@ def test_starts_of_wide_tables_are_those_of_all_axes(n_rows, monkeypatch):
     X = rng.normal(size=(n_rows, 3)) * [4, 3, 2] @ rng.normal(size=(3, 200))
     X += rng.normal(size=X.shape)
     first = factors(3, init="pca", max_iter=0).fit(X)
-    monkeypatch.setattr("sklearn_mpt._factors.starts.DENSE_FEATURES", 200)
+    monkeypatch.setattr("sklearn_mpt._gaussian.moments.DENSE_FEATURES", 200)
     exact = factors(3, init="pca", max_iter=0).fit(X)
     assert_allclose(first.components_, exact.components_, atol=1e-3)
     assert_allclose(first.noise_variance_, exact.noise_variance_, rtol=1e-3)

@@ -14,8 +14,10 @@ from reference import (
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._factors.sums import SymmetricMatrices, likelihood_sums  # noqa: E402
-from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
+from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
+    SymmetricMatrices,
+    likelihood_sums,
+)
 from sklearn_mpt._latent import likelihood_rows as integrated_training  # noqa: E402
 from sklearn_mpt._latent.grids import (  # noqa: E402
     prior_grid,
@@ -50,6 +52,9 @@ from sklearn_mpt._latent.sums import (  # noqa: E402
     shared_likelihood_sums,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
+from sklearn_mpt._optim.natural import (  # noqa: E402
+    Point,
+)
 
 N_FEATURES = 5
 BERNOULLI = Bernoulli()

@@ -1,1 +1,0 @@
-"""Factor analysis: posteriors, EM with gaps, starts, and rotations."""

@@ -1,1 +1,0 @@
-"""Training: the fit loop and the solvers that it asks."""

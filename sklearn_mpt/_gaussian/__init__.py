@@ -1,0 +1,1 @@
+"""Gaussians: moments, factors, their likelihood, and rotations."""

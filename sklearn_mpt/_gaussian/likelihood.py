@@ -1,0 +1,564 @@
+"""The likelihood of linear Gaussian models, and fits to it."""
+
+import functools
+import math
+import operator
+from abc import abstractmethod
+
+import numpy as np
+import torch
+from scipy.linalg import helmert
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+from sklearn_mpt._gaussian.density import (
+    density_of,
+)
+from sklearn_mpt._gaussian.moments import (
+    moments_of,
+    principal_factors,
+)
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._matrices import explained_fractions, identity, inverse_product
+from sklearn_mpt._numbers import (
+    CHUNK_ENTRIES,
+    KEPT_ENTRIES,
+    TINY,
+)
+from sklearn_mpt._optim.loop import (
+    run,
+)
+from sklearn_mpt._optim.natural import (
+    Curvature,
+    Objective,
+    Point,
+    Sums,
+    axes_of,
+    latent_rescaling,
+)
+from sklearn_mpt._optim.steps import (
+    Ascent,
+)
+from sklearn_mpt._optim.weights import (
+    SampleWeights,
+    relative_weights,
+)
+
+# Symmetric (k, k) matrices of rows are packed into k (k + 1) / 2 numbers.
+
+
+class SymmetricMatrices:
+    """Symmetric k x k matrices as vectors of their upper triangles."""
+
+    def __init__(self, n_dims, device):
+        self.n_dims = n_dims
+        rows, columns = self.indices = torch.triu_indices(n_dims, n_dims, device=device)
+        self.upper = rows * n_dims + columns
+        twice = torch.where(rows == columns, 1.0, 2.0)
+        self.twice = twice.to(torch.float64)  # number of matrix entries of each number
+        position = torch.zeros(n_dims, n_dims, dtype=torch.long, device=device)
+        position[rows, columns] = torch.arange(len(twice), device=device)
+        self.position = (position + position.T - position.diag().diag()).flatten()
+
+    def pack(self, matrices):
+        return matrices.flatten(1).index_select(1, self.upper)
+
+    def unpack(self, vectors):
+        full = vectors.index_select(1, self.position)
+        return full.unflatten(1, (self.n_dims, self.n_dims))
+
+    def outer(self, vectors):
+        rows, columns = (vectors.index_select(1, i) for i in self.indices)
+        return rows * columns
+
+    def covariance(self, visible, scaled):
+        """Return posterior covariances of z given the visible entries; (n, k, k)."""
+        # visible : 1.0 where visible, (n, d). scaled : weights over noise deviations,
+        # (d, k).
+        precision = self.unpack(visible @ self.outer(scaled))
+        precision.diagonal(dim1=1, dim2=2).add_(1)
+        root, failed = torch.linalg.cholesky_ex(precision)
+        root = torch.where(failed[:, None, None] > 0, torch.nan, root)
+        return torch.cholesky_inverse(root)
+
+
+@functools.lru_cache(maxsize=32)
+def packing_of(n_dims, device):
+    """Return the `SymmetricMatrices` of this size, made once for each device."""
+    return SymmetricMatrices(n_dims, device)
+
+
+class LinearGaussianParts:
+    """The parts of a `Point`: weights (d, k), mean (d,), noise variances (d,)."""
+
+    def __init__(self, point):
+        self.W, self.mean = point.coefs[:, :-1], point.coefs[:, -1]
+        self.is_shared = point.shape_params.ndim == 0
+        self.log_noise = point.shape_params.expand(len(self.W))
+        self.noise = self.log_noise.exp()
+        self.scaled = self.W / self.noise.sqrt()[:, None]
+
+    def noise_derivative(self, derivatives):
+        """Add up derivatives over features if they share the noise variance."""
+        return derivatives.sum() if self.is_shared else derivatives
+
+
+def _posterior(residual, visible, m, symmetric):
+    """Return covariances (n, k, k) and means (n, k) of z given the visible entries."""
+    # residual : rows less the mean, any number where not visible, (n, d).
+    C = symmetric.covariance(visible, m.scaled)
+    projected = (residual * visible) @ (m.W / m.noise[:, None])
+    return C, (C @ projected[..., None])[..., 0]
+
+
+def conditional_moments(X, visible, point, symmetric):
+    """Return mean and variance of each entry given the visible entries; (n, d) each."""
+    # For an entry that is visible they are those of another draw of it.
+    m = LinearGaussianParts(point)
+    C, z = _posterior(X - m.mean, visible, m, symmetric)
+    outer = symmetric.outer(m.scaled) * symmetric.twice
+    return z @ m.W.T + m.mean, m.noise * (1 + symmetric.pack(C) @ outer.T)
+
+
+def likelihood_sums(X, present, point, symmetric, weight=None):
+    """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
+    # present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
+    m = LinearGaussianParts(point)
+    weight = X.new_ones(len(X)) if weight is None else weight
+    is_complete = len(present) < len(X)
+    entry_weight = weight[:, None] if is_complete else present * weight[:, None]
+    residual = (X - m.mean) * present
+    C, z = _posterior(residual, present, m, symmetric)
+    error = (residual - z @ m.W.T) * present
+    packed = symmetric.pack(C).expand(len(X), -1)
+    covered = symmetric.unpack(entry_weight.T @ packed)
+    uncertain = (covered @ m.W[..., None])[..., 0]
+    square, weighted_z = error**2, weight[:, None] * z
+    distance = square @ (1 / m.noise) + (z**2).sum(1)
+    log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
+    value = -0.5 * (log_scale + distance)
+    squares = weight @ square + (uncertain * m.W).sum(1)
+    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - entry_weight.sum(0)))
+    loading_gradient = error.T @ weighted_z - uncertain
+    coef_gradient = torch.cat([loading_gradient, (weight @ error)[:, None]], 1)
+    gradient = Point(coef_gradient / m.noise[:, None], noise_gradient)
+    information = _information(C, z, entry_weight, m, symmetric)
+    second = symmetric.unpack((weight @ packed)[None])[0] + weighted_z.T @ z
+    eye = identity(len(second), second)
+    scale = 0.5 * (second - weight.sum() * eye)
+    rescaling = latent_rescaling(scale, weighted_z.sum(0))
+    return Sums.from_rows(value, weight, gradient, information, rescaling)
+
+
+def location_gradients(X, present, point, symmetric):
+    """Return gradients of the log-density of rows in their locations; (n, d)."""
+    m = LinearGaussianParts(point)
+    residual = (X - m.mean) * present
+    _, z = _posterior(residual, present, m, symmetric)
+    return (residual - z @ m.W.T) * present / m.noise
+
+
+def _information(C, z, entry_weight, m, symmetric):
+    """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry."""
+    # entry_weight : (n, d), 0 where missing; of complete rows, (n, 1).
+    second = entry_weight.T @ (symmetric.pack(C) + symmetric.outer(z))
+    full = _bordered(symmetric.unpack(second), entry_weight.T @ z, entry_weight.sum(0))
+    count = (entry_weight.sum(0) / 2).expand(len(m.noise))
+    return _curvature(full, count, m)
+
+
+def _bordered(second, first, count):
+    top = torch.cat([second, first[..., None]], 2)
+    bottom = torch.cat([first, count[:, None]], 1)
+    return torch.cat([top, bottom[:, None]], 1)
+
+
+def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
+    """Return `likelihood_sums` of complete rows from their second moments."""
+    m, d = LinearGaussianParts(point), len(variance)
+    C = symmetric.covariance(variance.new_ones(1, d), m.scaled)[0]
+    V = (C @ m.W.T) / m.noise
+    z_x = product(V)
+    z_z = z_x @ V.T
+    explained = (m.W.T * z_x).sum(0)
+    e_x = variance - explained  # divided by the noise, it is x' C^-1 x
+    log_scale = d * LOG_2PI + m.log_noise.sum() - torch.linalg.slogdet(C)[1]
+    value = -0.5 * n_rows * (log_scale + (e_x / m.noise).sum())
+    second = C + z_z
+    loading_gradient = (z_x - second @ m.W.T).T / m.noise[:, None]
+    squares = variance - 2 * explained + ((m.W @ second) * m.W).sum(1)
+    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - 1))
+    loading_gradient = torch.nn.functional.pad(loading_gradient, (0, 1))
+    gradient = Point(n_rows * loading_gradient, n_rows * noise_gradient)
+    information = _moment_information(second[None], d, m).times(n_rows)
+    eye = identity(len(C), C)
+    rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
+    return Sums(value, value**2 / n_rows, gradient, information, n_rows, rescaling)
+
+
+def _moment_information(second, n_features, m):
+    n_masks, n_dims = second.shape[:2]
+    first, count = second.new_zeros(1, n_dims), second.new_full((1,), float(n_masks))
+    full = _bordered(second.sum(0)[None], first, count)
+    return _curvature(full, count.expand(n_features) / 2, m)
+
+
+def _curvature(second, count, m):
+    """Return sums of E (z, 1)(z, 1)' over the noise; one of `second` is that of all."""
+    noise_information = m.noise_derivative(count)
+    if len(second) == 1:
+        return Curvature(second, noise_information, sizes=1 / m.noise)
+    return Curvature(second / m.noise[:, None, None], noise_information)
+
+
+# A component weaker than the noise of the first steps shrinks, then grows so slowly
+# that training looks converged. With s_i the gradient of row i in the locations,
+# averaged over the posterior, a new component along v changes the log-likelihood by v'
+# M v / 2, M = mean of s_i s_i' - E_model[s s'], to second order. In the units h of the
+# roots of the information (t = s / h, U = h W) the second term is inv(I + U U') for
+# complete rows, and close to it for others. An eigenvalue b of M is a component of
+# squared length b, which gains (b - log(1 + b)) / 2 nats per row; removing one loses as
+# much. Exact for Gaussian noise and complete rows (Tipping and Bishop, Journal of the
+# Royal Statistical Society B 61, 1999, section 3 and appendix A).
+
+
+DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
+
+
+def with_missing_components(point, product, information, min_gain, fraction=1.0):
+    """Replace weak components by directions that explain more; None if none are."""
+    # product : from V, (d, q), to the mean of s s' V over rows. information : of
+    # locations, per row, (d,). min_gain : nats per row. fraction : least gain of the
+    # new component, as a fraction of the loss by removing the old one.
+    n_dims = point.coefs.shape[1] - 1
+    size = information.sqrt()[:, None]
+    unit = torch.where(size > 0, 1 / size.clamp(min=TINY), 0.0)
+    axes, lengths, rotation = torch.linalg.svd(
+        size * point.coefs[:, :n_dims], full_matrices=False
+    )
+    strengths, directions = _unexplained(product, unit, axes, lengths)
+    gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
+    n_pairs = min(len(gains), len(costs))
+    is_worth_it = gains[:n_pairs] - fraction * costs[:n_pairs] > min_gain
+    n_new = int(is_worth_it.to(torch.int64).cumprod(0).sum())
+    if n_new == 0:
+        return None
+    loadings = axes * lengths
+    new = directions[:, :n_new] * strengths[:n_new].sqrt()
+    loadings[:, loadings.shape[1] - n_new :] = new.flip(1)
+    weights = (unit * loadings) @ rotation
+    return point._replace(coefs=torch.cat([weights, point.coefs[:, n_dims:]], 1))
+
+
+def gain_of(strengths):
+    """Return the largest gain of components of these squared lengths, nats per row."""
+    strengths = strengths.clamp(min=0)
+    return 0.5 * (strengths - strengths.log1p())
+
+
+def _unexplained(product, unit, axes, lengths, tol=1e-3):
+    """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q)."""
+    # unit : of each feature, (d, 1); 0 if it has no information. tol : of eigenvalues.
+
+    def excess(V):
+        return unit * product(unit * V) - inverse_product(axes, lengths, V)
+
+    n_features, n_wanted = len(unit), len(lengths)
+    if n_features <= max(DENSE_FEATURES, 4 * n_wanted):
+        matrix = excess(identity(n_features, unit))
+        values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.T))
+        values, vectors = values[-n_wanted:], vectors[:, -n_wanted:]
+    else:
+        operator = LinearOperator(
+            (n_features, n_features),
+            matvec=lambda v: excess(unit.new_tensor(v).reshape(-1, 1)).cpu().numpy(),
+            dtype=np.float64,
+        )
+        start = np.random.default_rng(0).normal(size=n_features)
+        try:
+            eigenpairs = eigsh(operator, n_wanted, which="LA", v0=start, tol=tol)
+        except ArpackNoConvergence as error:  # equal eigenvalues, of collinear features
+            n_missing = n_wanted - len(error.eigenvalues)
+            eigenpairs = (
+                np.pad(error.eigenvalues, (n_missing, 0)),
+                np.pad(error.eigenvectors, ((0, 0), (n_missing, 0))),
+            )
+        values, vectors = (unit.new_tensor(array) for array in eigenpairs)
+    return values.flip(0), vectors.flip(1)
+
+
+class GaussianObjective(Objective):
+    """Log marginal likelihood of a linear Gaussian model, from rows or moments."""
+
+    # joins_noises : whether the information of up to `max_joint_noises` noise variances
+    # is inverted as a matrix, which enlarges the noise of gradients of a part of the
+    # rows. trial : least gain of a direction that is tried, as a fraction of the loss
+    # by removing the component, and number of epochs.
+
+    max_joint_noises = 500
+    trial = 0.25, 16
+    joins_noises = True
+    has_gaps = False
+
+    def __init__(self, n_dims, floor, device, log_scale):
+        self.log_scale = log_scale
+        self.n_dims = n_dims
+        self.floor = floor
+        self.symmetric = packing_of(n_dims, device)
+
+    @staticmethod
+    def density(coefs, log_noise):
+        """Return the density of a point."""
+        return density_of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
+
+    def sums(self, point, batch):
+        """Return the sums of a batch."""
+        # Orthogonal axes make precisions nearly diagonal. Otherwise rounding errors of
+        # strong components would affect weak ones.
+        rotation = axes_of(point)
+        rotated = point._replace(coefs=point.coefs @ rotation)
+        sums = functools.reduce(operator.add, self._parts(rotated, batch))
+        is_shared = point.shape_params.ndim == 0
+        is_joint = self.joins_noises and len(point.coefs) <= self.max_joint_noises
+        if is_shared or is_joint:
+            row_information = self._noise_information(rotated)
+            information = sums.information._replace(
+                shape_params=sums.n_rows * row_information
+            )
+            sums = sums._replace(information=information)
+        return sums.rotated(rotation.T)
+
+    def _noise_information(self, point):
+        """Return the information of the log noise variances, per row."""
+        # EM's, which takes z as known, is much too large if components explain nearly
+        # all of a feature. With a shared noise variance this is sigma^4 tr(C^-2) / 2,
+        # with the covariance C of the present entries; otherwise the entrywise square
+        # of Psi^(1/2) C^-1 Psi^(1/2), times 1/2 and the fraction of rows that have both
+        # features.
+        present, weight = self._patterns
+        model = LinearGaussianParts(point)
+        if model.is_shared:
+            C = self.symmetric.covariance(present, model.scaled)
+            trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
+            return 0.5 * (weight * trace).sum()
+        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
+        product = (axes * explained_fractions(lengths)) @ axes.T
+        precision = identity(len(axes), axes) - product
+        return 0.5 * self._present_pairs * precision**2
+
+    @functools.cached_property
+    def _present_pairs(self):
+        """Fractions of rows in which two features are both present; (d, d)."""
+        present, weight = self._patterns
+        return present.T @ (weight[:, None] * present)
+
+    @property
+    @abstractmethod
+    def _patterns(self):
+        """Which entries of some rows are present, and the weights of these rows."""
+
+    @abstractmethod
+    def _parts(self, point, batch):
+        """Yield the sums of parts of a batch."""
+
+    def escapes(self, point, min_gain):
+        """Yield points with directions that explain more than weak components."""
+        # With gaps, gains are approximate, and two directions that explain about as
+        # much can each be part of a local maximum: one that may explain less is tried
+        # for some epochs.
+        moments = self.gradient_moments(point)
+        trials = ((1.0, 0), self.trial) if self.has_gaps else ((1.0, 0),)
+        for fraction, n_epochs in trials:
+            candidate = with_missing_components(point, *moments, min_gain, fraction)
+            if candidate is not None:
+                yield candidate, n_epochs
+
+    @abstractmethod
+    def gradient_moments(self, point):
+        """Return a function from V to the mean of s s' V over rows, and information."""
+
+        # s : posterior means of the gradient of a row in its locations, as in
+        # `saddles`. The information is that of the locations.
+
+
+class GaussianRows(GaussianObjective):
+    """Log marginal likelihood of rows, NaN where missing."""
+
+    # X : (n, d), in single or double precision. max_batch : rows in a step, if
+    # `batch_size` is "auto". noise_rows : from which the information of the noise is
+    # estimated.
+
+    max_batch = 2**17
+    noise_rows = 1000
+
+    def __init__(
+        self,
+        X,
+        n_dims,
+        batch_size,
+        floor,
+        weight=None,
+        units=None,
+        is_all=True,
+    ):
+        log_scale = 0.0 if units is None else units.mean_log_scale(X, weight)
+        super().__init__(n_dims, floor, X.device, log_scale)
+        self.X, self.units = X, units
+        self.weights = SampleWeights.from_array(weight, X)
+        n_rows, n_features = X.shape
+        self.n_rows = n_rows
+        size = min(n_rows, self.max_batch) if batch_size == "auto" else batch_size
+        self.n_batches = math.ceil(n_rows / size)
+        row_entries = 8 * n_features + 4 * n_dims**2
+        self.n_block = max(64, CHUNK_ENTRIES // row_entries)
+        self.is_noisy = self.n_batches > 1
+        self.joins_noises = is_all and self.n_batches == 1
+        self.has_gaps = bool(torch.isnan(X.min()))
+
+    def rows(self, index):
+        """Return some rows, standardised, and their weights."""
+        X, weight = self.X[index].double(), self.weights.values[index]
+        return X if self.units is None else self.units.standardise(X), weight
+
+    def _spaced_rows(self, n_rows):
+        """Return the indices of evenly spaced rows."""
+        rows = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
+        return torch.from_numpy(rows).to(self.X.device)
+
+    def batches(self, rng):
+        order = np.arange(self.n_rows)
+        if self.n_batches > 1:
+            order = rng.permutation(order)
+        order = torch.from_numpy(order).to(self.X.device)
+        return torch.tensor_split(order, self.n_batches)
+
+    @functools.cached_property
+    def _patterns(self):
+        rows = self._spaced_rows(min(len(self.X), self.noise_rows))
+        weight = self.weights.values[rows]
+        return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
+
+    def _parts(self, point, batch):
+        for index in batch.split(self.n_block):
+            X, weight = self.rows(index)
+            present = (~torch.isnan(X)).to(X.dtype)
+            if present.all():
+                present = present[:1]  # rows have one posterior covariance
+            X = torch.nan_to_num(X)
+            yield likelihood_sums(X, present, point, self.symmetric, weight)
+
+    def gradient_moments(self, point):
+        """Return a function from V to the mean of s s' V over rows, and information."""
+        n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
+        rows = self._spaced_rows(n_rows)
+        X, weight = self.rows(rows)
+        present = (~torch.isnan(X)).to(X.dtype)
+        rotated = point._replace(coefs=point.coefs @ axes_of(point))
+        X = torch.nan_to_num(X)
+        gradients = location_gradients(X, present, rotated, self.symmetric)
+        fraction = weight[:, None] / weight.sum()
+        information = (fraction * present).sum(0) / point.shape_params.exp()
+        return (lambda V: gradients.T @ (fraction * (gradients @ V))), information
+
+
+class GaussianMoments(GaussianObjective):
+    """Log marginal likelihood of complete rows, from their second moments."""
+
+    # The mean of the rows must be that of the model: it maximises the score of every
+    # mask.
+
+    has_all_masks = True
+    n_rows = math.inf  # noise from masks is removed whatever the number of rows
+    n_batches, is_noisy = 1, False
+
+    def __init__(self, moments, n_dims, floor, log_scale=0.0):
+        super().__init__(n_dims, floor, moments.mean.device, log_scale)
+        self.moments = moments
+
+    @functools.cached_property
+    def _equivalent_rows(self):
+        """At most d + 1 rows of the same mean and second moments."""
+        # Scores of masks are quadratic in the row, so their means are those of all
+        # rows.
+        left, *right = self.moments.covariance_factors
+        root = right[0] if right else root_of(left)
+        centred = torch.from_numpy(helmert(len(root) + 1).T).to(root)
+        return self.moments.mean + math.sqrt(len(centred)) * (centred @ root)
+
+    def rows(self, index):
+        """Return some of the rows with these moments, and their weights."""
+        X = self._equivalent_rows
+        return X[index], X.new_full((len(index),), 1 / len(X))
+
+    def batches(self, rng):
+        left = self.moments.covariance_factors[-1]
+        return [torch.arange(len(left) + 1, device=left.device)]
+
+    def gradient_moments(self, point):
+        """Return what `GaussianRows.gradient_moments` does, from the moments."""
+        model = LinearGaussianParts(point)
+        size = model.noise.sqrt()[:, None]
+        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
+
+        def inverse(V):
+            """Multiply V by the inverse of the model's covariance."""
+            return inverse_product(axes, lengths, V / size) / size
+
+        return (
+            lambda V: inverse(self.moments.product(inverse(V).T).T)
+        ), 1 / model.noise
+
+    @property
+    def _patterns(self):
+        return torch.ones_like(self.moments.mean)[None], self.moments.mean.new_ones(1)
+
+    def _parts(self, point, batch):
+        args = self.moments.product, self.moments.variance
+        yield moment_likelihood_sums(*args, 1, point, self.symmetric)
+
+
+def root_of(covariance):
+    """Return a matrix R with R' R = covariance, (d, d)."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return values.clamp(min=0).sqrt()[:, None] * vectors.T
+
+
+# Rubin and Thayer, "EM algorithms for ML factor analysis", Psychometrika 47, 1982.
+
+
+def em_step(covariances, loadings, noise):
+    """Return loadings and noise variances after a step of EM for K covariances."""
+    # covariances : (K, g, g). loadings : (K, g, q). noise : (K, g).
+    eye = identity(loadings.shape[2], noise)
+    scaled = loadings / noise[..., None]
+    inner = eye + loadings.mT @ scaled
+    beta = torch.linalg.solve(inner, scaled.mT)  # E[z | x] = beta x; (K, q, g)
+    cross = covariances @ beta.mT
+    second = eye - beta @ loadings + beta @ cross
+    loadings = torch.linalg.solve(second, cross.mT).mT
+    variance = (covariances - loadings @ cross.mT).diagonal(dim1=1, dim2=2)
+    return loadings, variance.clamp(min=0)
+
+
+def fit_factors(
+    X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60, start=None
+):
+    """Fit factor analysis to standardised rows with gaps, by corrected steps of EM."""
+    # X : (n, d), NaN where missing; present entries have mean 0 and variance 1. The
+    # information of each noise variance is that of complete data: the joint information
+    # of rows with gaps is nearly 0 near the floor, where steps by it are far too long.
+    rows = torch.from_numpy(X)
+    weight = relative_weights(weight, len(X))
+    if start is None:
+        start = _principal_start(rows, weight, n_factors, noise_floor)
+    floor = rows.new_tensor(math.log(noise_floor))
+    objective = GaussianRows(rows, n_factors, len(rows), floor, weight)
+    objective.joins_noises = False
+    return run(Ascent(objective, start, tol=tol, escapes=False), max_iter)
+
+
+def _principal_start(rows, weight, n_factors, noise_floor):
+    mean = rows.new_zeros(rows.shape[1])
+    moments = moments_of(rows, torch.from_numpy(weight), mean)
+    components, noise = principal_factors(moments, n_factors, noise_floor)
+    coefs = np.column_stack([components.T, mean.numpy()])
+    return Point(torch.from_numpy(coefs), torch.from_numpy(np.log(noise)))

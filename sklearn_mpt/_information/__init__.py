@@ -1,1 +1,0 @@
-"""Observed information of parameters."""

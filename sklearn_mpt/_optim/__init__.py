@@ -1,0 +1,1 @@
+"""Fits: the loop, its steps, masks, and observed information."""

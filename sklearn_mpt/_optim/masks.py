@@ -1,0 +1,349 @@
+r"""Masked scores of rows, and their gradients, for every model that has a density.
+
+The score of a row with the hidden entries H, out of D features, is
+
+.. math:: \frac{D}{|H|} \sum_{j \in H} \log p(x_j \mid x_R),
+
+where R are the visible entries. With sizes of H that are uniform over 1..D its
+expectation over masks is the log marginal likelihood (Proposition 1 of the paper). The
+conditionals are those that users score with, and their gradients come by autograd.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_mpt._measure.masks import (
+    block_keys,
+    draw_masks,
+    enumerate_masks,
+    fixed_size,
+)
+from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, chunk_slices
+from sklearn_mpt._optim.loop import (
+    ends_without_masks,
+)
+from sklearn_mpt._optim.natural import (
+    Objective,
+    Point,
+    Sums,
+)
+
+# Least number of pairs of a row and a mask in a step: few rows have several masks.
+MIN_PAIRS = 2048
+
+
+class MaskedPairs(NamedTuple):
+    """Pairs of a row and a mask.
+
+    rows, of_mask : numbers of the row and of the mask of each pair, (m,), in the order
+    of masks. masks : True where hidden, (n_masks, d).
+    """
+
+    rows: torch.Tensor
+    of_mask: torch.Tensor
+    masks: torch.Tensor
+
+    def chunks(self, row_bytes, has_all):
+        """Yield slices of pairs, and what they hide, (1 or n, d).
+
+        row_bytes : memory that the conditionals of a row take. has_all : whether each
+        row has all masks; then the many rows of a mask share its matrices.
+        """
+        n_rows = len(self.rows) // len(self.masks)
+        if has_all and n_rows * row_bytes > CACHE_BYTES:
+            parts = chunk_slices(len(self.rows), 1, n_rows)
+            yield from zip(parts, self.masks.split(1), strict=True)
+            return
+        for part in chunk_slices(len(self.rows), row_bytes, CHUNK_BYTES):
+            yield part, self.masks[self.of_mask[part]]
+
+
+class MaskedScores(NamedTuple):
+    """Sums over pairs.
+
+    by_mask : sums of values and of weights for each mask, (2, n_masks). gradient : in
+    each of the parameters.
+    """
+
+    by_mask: torch.Tensor
+    gradient: list[torch.Tensor]
+
+
+class MaskSource(NamedTuple):
+    """How the masks of a step are drawn, by parameters of an estimator."""
+
+    mask_rate: str | float
+    n_masks: int | str
+    n_features: int
+
+    def draw(self, rng):
+        """Draw the masks of a step; all masks of a size, if they are no more.
+
+        With a uniform rate every other mask hides what the one before shows, so that
+        columns are hidden about equally often, which lowers the noise.
+        """
+        n_masks, n_features = number_of_masks(self.n_masks), self.n_features
+        if self.mask_rate != "uniform":
+            size = fixed_size(self.mask_rate, n_features)
+            if math.comb(n_features, size) <= n_masks:
+                return rng.permutation(enumerate_masks(n_features, size))
+            return shared_masks(self.mask_rate, n_masks, n_features, rng)
+        masks = shared_masks("uniform", (n_masks + 1) // 2, n_features, rng)
+        # the complement of all columns hides nothing: all columns take its place
+        others = ~masks | masks.all(1, keepdims=True)
+        return np.stack([masks, others], 1).reshape(-1, n_features)[:n_masks]
+
+    def pairs(self, rows, rng, has_all=False):
+        """Divide rows, a tensor of their numbers, among the masks of a step.
+
+        has_all : whether each row has all masks; else it has one, or several if rows
+        are few.
+        """
+        masks, n_rows = self.draw(rng), len(rows)
+        n_copies = len(masks)
+        if not has_all:
+            n_copies = min(n_copies, max(1, MIN_PAIRS // n_rows))
+        first = np.zeros(n_rows, dtype=int)  # with all masks no row is drawn
+        if n_copies < len(masks):
+            first = n_copies * rng.permutation(n_rows)
+        index = (first + np.arange(n_copies)[:, None]).ravel() % len(masks)
+        order = index.argsort(kind="stable")  # rows of a mask share matrices
+        order, index, masks = (
+            torch.from_numpy(array).to(rows.device)
+            for array in (order, index[order], masks)
+        )
+        return MaskedPairs(rows[order % n_rows], index, masks)
+
+
+def masked_scores(density, X, hidden):
+    """Return the masked scores of rows, (n,); hidden : bool, (n, d)."""
+    log_prob = density.conditional_log_prob(X, hidden)
+    return log_prob.sum(1) * (X.shape[1] / hidden.to(X).sum(1))
+
+
+def masked_sums(density_of, params, pairs, rows_of, chunks):
+    """Return `MaskedScores` of pairs, computed in chunks of them.
+
+    density_of : from parameters to the density. rows_of : from numbers of rows to the
+    rows and their weights. chunks : as `MaskedPairs.chunks` yields them.
+
+    What the density says of each entry alone has the same weight in the value whatever
+    the mask. So values have less noise, and it does not depend on units.
+    """
+    params = [param.detach().requires_grad_() for param in params]
+    by_mask = 0.0
+    for part, hidden in chunks:
+        X, weight = rows_of(pairs.rows[part])
+        with torch.enable_grad():
+            value = masked_scores(density_of(*params), X, hidden)
+            torch.dot(weight, value).backward()
+        with torch.no_grad():
+            everything = torch.ones_like(hidden[:1])
+            alone = density_of(*params).conditional_log_prob(X, everything)
+        share = hidden.to(X).mean(1, keepdim=True)
+        excess = hidden / share - 1
+        value = value.detach() - (excess * alone).sum(1)
+        sums = value.new_zeros(2, len(pairs.masks))
+        values = torch.stack([weight * value, weight])
+        by_mask = by_mask + sums.index_add_(1, pairs.of_mask[part], values)
+    zeros = map(torch.zeros_like, params)
+    gradient = [
+        zero if param.grad is None else param.grad
+        for param, zero in zip(params, zeros, strict=True)
+    ]
+    return MaskedScores(by_mask, gradient)
+
+
+class MaskedObjective(Objective):
+    """The mean masked score of rows, as objective of natural steps.
+
+    The information is that of the log marginal likelihood.
+
+    Parameters
+    ----------
+    likelihood : Objective
+        The log marginal likelihood of the same rows, with ``density(*point)`` and
+        ``rows(index)``.
+    source : MaskSource
+    following : Objective, default=None
+        What is maximised afterwards.
+
+    Attributes
+    ----------
+    information_steps : int
+        Number of steps on the same rows that share the information.
+    """
+
+    is_noisy = True
+    information_steps = 3
+
+    def __init__(self, likelihood, source, following=None):
+        self.likelihood, self.source, self._following = likelihood, source, following
+        self.floor, self.log_scale = likelihood.floor, likelihood.log_scale
+        self.rules = likelihood.rules
+        self._information, self._n_steps = None, 0
+
+    def batches(self, rng):
+        has_all = self.likelihood.has_all_masks
+        for rows in self.likelihood.batches(rng):
+            yield rows, self.source.pairs(rows, rng, has_all)
+
+    def sums(self, point, batch):
+        rows, pairs = batch
+        likelihood, has_all = self.likelihood, self.likelihood.has_all_masks
+        is_new = has_all or likelihood.n_batches > 1
+        if is_new or self._n_steps % self.information_steps == 0:
+            sums = likelihood.likelihood_sums(point, rows)
+            self._information = sums.information.times(1 / sums.n_rows)
+        self._n_steps += 1
+        chunks = pairs.chunks(likelihood.density(*point).row_bytes, has_all)
+        scores = masked_sums(likelihood.density, point, pairs, likelihood.rows, chunks)
+        value, n_rows = scores.by_mask.sum(1)
+        gradient, information = Point(*scores.gradient), self._information.times(n_rows)
+        sums = Sums(value, value, gradient, information, n_rows, by_mask=scores.by_mask)
+        return likelihood.completed(sums, point)
+
+    def exact_objective(self):
+        return self._following
+
+
+def masked_first(likelihood, following, params, data):
+    """Return the objective of rows that the parameters of an estimator ask for.
+
+    likelihood : of batches of rows. following : the same of all rows. params : with
+    `objective`, `mask_rate` and `n_masks`. data : TrainingData.
+    """
+    if params.objective != "mpt":
+        return likelihood
+    is_followed = ends_without_masks(params.mask_rate, params.n_masks)
+    if is_followed and not data.is_all:
+        return likelihood  # of a part of a stream, without the noise of masks
+    source = MaskSource(params.mask_rate, params.n_masks, data.X.shape[1])
+    return MaskedObjective(likelihood, source, following if is_followed else None)
+
+
+# With a uniform rate all sizes are equally likely, and spread evenly over the masks of
+# a step. `shared_masks` are few masks, each for many rows, where the cost of a step
+# grows with their number; `RowMasks` one for each row; `training_sets` observed sets
+# whose bounds, or differences of bounds, are trained.
+
+
+# Masks in each step, if the parameter `n_masks` is "auto".
+AUTO_MASKS = 32
+
+
+def number_of_masks(n_masks):
+    """Return the number of masks in each step, given the parameter of an estimator."""
+    return AUTO_MASKS if n_masks == "auto" else n_masks
+
+
+def shared_masks(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
+    """Draw the masks of one step, each for many rows; (n_masks, n_features)."""
+    sizes = draw_sizes(mask_rate, n_masks, n_features, rng, smallest, is_systematic)
+    return draw_masks(sizes, n_features, rng)
+
+
+def draw_sizes(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
+    """Draw the mask sizes of one step of training, of shape (n_masks,)."""
+    # With a uniform rate, one size is drawn from each of `n_masks` equal slices of
+    # smallest..n_features, in random order, so that any part of them is unbiased too.
+    # is_systematic : all slices share one random position, and sizes increase; only all
+    # sizes together are unbiased.
+    if mask_rate != "uniform":
+        return np.full(n_masks, fixed_size(mask_rate, n_features))
+    position = rng.random() if is_systematic else rng.random(n_masks)
+    quantiles = (np.arange(n_masks) + position) / n_masks
+    if not is_systematic:
+        quantiles = rng.permutation(quantiles)
+    n_sizes = n_features + 1 - smallest
+    return smallest + np.floor(quantiles * n_sizes).astype(int)
+
+
+class RowMasks:
+    """Draw a mask for each row, with the sizes that `mask_rate` defines."""
+
+    # For a uniform rate, sizes are drawn from 1 to the number of present entries of
+    # each row, and only these are hidden: missing entries contribute 0. blocks :
+    # features that are hidden together.
+
+    def __init__(self, mask_rate, n_features, blocks=None):
+        self.size, self.blocks = None, blocks
+        if mask_rate != "uniform":
+            self.size = fixed_size(mask_rate, n_features)
+
+    def draw(self, present, generator, n_batches=1):
+        """Draw a mask for each row; return masks and weights of hidden entries."""
+        # present : bool (n, d). n_batches : each of as many neighbouring rows, over
+        # which sizes are stratified. With a uniform rate, the mean over masks of minus
+        # the weighted sum of hidden log-probabilities is minus the log-density.
+        n, d = present.shape
+        where = {
+            "generator": generator,
+            "device": present.device,
+            "dtype": torch.float32,
+        }
+        keys = self._keys(n, d, where)
+        if self.size is not None:
+            highest = keys.kthvalue(self.size, 1, keepdim=True).values
+            weight = torch.full((n,), d / self.size, device=present.device)
+            return keys <= highest, weight.to(torch.float32)
+        keys = torch.where(present, keys, math.inf)
+        count = present.sum(1).clamp(min=1)
+        n_in_batch = n // n_batches
+        positions = [
+            torch.randperm(n_in_batch, generator=generator, device=present.device)
+            for _ in range(n_batches)
+        ]
+        level = (torch.cat(positions) + torch.rand(n, **where)) / n_in_batch
+        size = torch.minimum((level * count).long() + 1, count)
+        highest = _sorted(keys).gather(1, size[:, None] - 1)
+        return keys <= highest, count.to(torch.float32) / size
+
+    def _keys(self, n, d, where):
+        """Draw keys (n, d); the smallest ones of each row are hidden."""
+        if self.blocks is None:
+            return torch.rand(n, d, **where)
+        # single precision has ties between the keys of a block
+        where = where | {"dtype": torch.float64}
+        numbers = torch.as_tensor(self.blocks.numbers).to(where["device"])
+        blocks = self.blocks._replace(numbers=numbers)
+        return block_keys(lambda *shape: torch.rand(shape, **where), n, blocks)
+
+
+def _sorted(keys):
+    """Sort rows; NumPy is ten times as fast as torch on the CPU."""
+    if keys.device.type == "cpu":
+        return torch.from_numpy(np.sort(keys.numpy(), axis=1))
+    return keys.sort(1).values
+
+
+def training_sets(mask_rate, n_masks, n_features, rng):
+    """Draw observed sets, bool (n_sets, n_masks, d), and weights of their bounds."""
+    # The score of feature j given R is the difference L(R and j) - L(R) of two bounds.
+    # With a uniform rate they add up to L(all), up to a constant, along any order; a
+    # random set with weight 0 trains the posteriors on rows with gaps. With a fixed
+    # size m, the objective is the score of features revealed after R: of a run of them
+    # if there are many, with scores of the sizes m - h..m + h, which lowers the
+    # variance.
+    keys = rng.random((n_masks, n_features), dtype=np.float32)
+    if mask_rate != "uniform":
+        # argsort of random keys is a random permutation, as good as ranks
+        return _fixed_sets(fixed_size(mask_rate, n_features), keys.argsort(1))
+    n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
+    limits = np.sort(keys)[np.arange(n_masks), n_observed.astype(int)]
+    before = keys < limits[:, None]
+    return np.stack([before, np.ones_like(before)]), [0, 1]
+
+
+def _fixed_sets(size, ranks, max_runs=4):
+    n_features = ranks.shape[1]
+    half = min(n_features // 16, size - 1, n_features - size)
+    n_observed, length = n_features - size - half, 2 * half + 1
+    n_runs = min(max_runs, (size + half) // length)
+    run_of = (ranks - n_observed) // length
+    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
+    weight = n_features / length
+    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs

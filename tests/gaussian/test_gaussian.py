@@ -1,0 +1,437 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import scipy.linalg
+from numpy.testing import assert_allclose, assert_array_equal, assert_array_less
+from reference import (
+    by_differences,
+    log_density,
+    low_rank_rows,
+    masked_score,
+)
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._gaussian.density import (  # noqa: E402
+    LinearGaussian,
+)
+from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
+    GaussianMoments,
+    GaussianRows,
+    SymmetricMatrices,
+    likelihood_sums,
+    moment_likelihood_sums,
+)
+from sklearn_mpt._gaussian.moments import (  # noqa: E402
+    moments_of,
+)
+from sklearn_mpt._optim.natural import (  # noqa: E402
+    Curvature,
+    NaturalStep,
+    Point,
+    apply,
+    divide,
+    natural_step,
+)
+
+N_DIMS, N_FEATURES = 3, 7
+SYMMETRIC = SymmetricMatrices(N_DIMS, "cpu")
+
+
+@pytest.fixture
+def model():
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(N_DIMS, N_FEATURES)), rng.normal(size=N_FEATURES)
+    return LinearGaussian(*map(torch.tensor, (*arrays, np.array(0.4))))
+
+
+@pytest.fixture
+def joint(model):
+    return joint_of(model)
+
+
+def joint_of(model):
+    W, noise = model.components.numpy(), model.noise_variance.numpy()
+    return model.mean.numpy(), W.T @ W + noise * np.eye(N_FEATURES)
+
+
+@pytest.fixture
+def point(model):
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    return Point(coefs, model.noise_variance.log())
+
+
+def model_at(point):
+    return LinearGaussian(
+        point.coefs[:, :-1].T, point.coefs[:, -1], point.shape_params.exp()
+    )
+
+
+@pytest.fixture
+def X():
+    return low_rank_rows(25, N_FEATURES, N_DIMS, 0.4, seed=1)
+
+
+@pytest.fixture
+def gaps(X):
+    X[0, 2], X[3, :5], X[4] = np.nan, np.nan, np.nan
+    return X
+
+
+def entries(X, hidden):
+    """X with a wild number where missing, present, seen, and targets everywhere."""
+    present = torch.tensor(~np.isnan(X))
+    seen = present & ~torch.tensor(hidden)
+    filled = torch.tensor(np.nan_to_num(X, nan=50.0))
+    return [filled, *(t.to(torch.float64) for t in (present, seen, present))]
+
+
+@pytest.fixture
+def hidden(X):
+    hidden = np.random.default_rng(2).random(X.shape) < 0.5
+    hidden[5], hidden[6] = True, False
+    return hidden
+
+
+def autograd(value_of, point):
+    leaves = Point(*(part.clone().requires_grad_() for part in point))
+    return Point(*torch.autograd.grad(value_of(leaves), leaves))
+
+
+def posterior(x, seen, model):
+    """Mean and covariance of z given what is seen of a row, by D x D matrices."""
+    mean, covariance = joint_of(model)
+    W = model.components.numpy()[:, seen]
+    gain = W @ np.linalg.inv(covariance[np.ix_(seen, seen)])
+    return gain @ (x - mean)[seen], np.eye(N_DIMS) - gain @ W.T
+
+
+def second_moment(x, seen, model):
+    """E (z, 1)(z, 1)'."""
+    z, covariance = posterior(x, seen, model)
+    second = np.outer(np.r_[z, 1], np.r_[z, 1])
+    second[:N_DIMS, :N_DIMS] += covariance
+    return second
+
+
+def information_by_loop(X, seen, model):
+    total = np.zeros((N_FEATURES, N_DIMS + 1, N_DIMS + 1))
+    for x, s in zip(X, seen, strict=True):
+        total[~np.isnan(x)] += second_moment(x, s, model)
+    return total / model.noise_variance.item()
+
+
+def assert_points_close(actual, expected, **tolerance):
+    assert_allclose(actual.coefs, expected.coefs, **tolerance)
+    assert_allclose(actual.shape_params, expected.shape_params, **tolerance)
+
+
+def assert_sums_close(actual, expected, **tolerance):
+    assert_allclose(actual.value, expected.value, **tolerance)
+    assert_points_close(actual.gradient, expected.gradient, **tolerance)
+    matrices = actual.information.of_each(), expected.information.of_each()
+    assert_points_close(*matrices, **tolerance)
+
+
+@pytest.fixture
+def uneven(point):
+    """A noise variance for each feature."""
+    log_noise = np.random.default_rng(6).normal(size=N_FEATURES)
+    return Point(point.coefs, torch.tensor(log_noise))
+
+
+def log_density_of(x, index, point):
+    """By the covariance of some entries, for autograd."""
+    W, mean = point.coefs[index, :-1], point.coefs[index, -1]
+    covariance = W @ W.T + point.shape_params.exp()[index].diag()
+    normal = torch.distributions.MultivariateNormal(mean, covariance)
+    return normal.log_prob(x[index]) if len(index) else torch.zeros(())
+
+
+def test_gradients_with_noise_of_each_feature(uneven, gaps, hidden):
+    gaps, hidden = gaps[:9], hidden[:9]
+    X, present, *_ = entries(gaps, hidden)
+
+    def likelihood(point):
+        parts = [
+            log_density_of(x, p.nonzero()[:, 0], point)
+            for x, p in zip(X, present, strict=True)
+        ]
+        return torch.stack(parts).sum()
+
+    sums = likelihood_sums(X, present, uneven, SYMMETRIC)
+    assert_allclose(sums.value, likelihood(uneven))
+    assert_points_close(sums.gradient, autograd(likelihood, uneven), atol=1e-9)
+
+
+def test_gradient_of_likelihood_sums_is_that_of_the_density(
+    model, joint, point, gaps, hidden
+):
+    X, present, _, _ = entries(gaps, hidden)
+    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    log_prob = log_density(gaps, *joint)
+    assert_allclose(sums.value, log_prob.sum())
+    assert_allclose(sums.square, (log_prob**2).sum())
+    rows = torch.tensor(gaps)
+    gradient = autograd(lambda p: model_at(p).lml(rows)[0].sum(), point)
+    assert_points_close(sums.gradient, gradient, atol=1e-10)
+
+
+@pytest.mark.parametrize("log_noise", [-0.3, np.linspace(-1, 1, N_FEATURES)])
+@pytest.mark.parametrize("n_rows", [1, 25])
+def test_complete_rows_may_share_a_posterior_covariance(model, log_noise, n_rows):
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.normal(size=(n_rows, N_FEATURES)))
+    weight = torch.tensor(rng.random(n_rows))
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    point = Point(coefs, torch.tensor(log_noise).double())
+    each, shared = (
+        likelihood_sums(X, present, point, SYMMETRIC, weight)
+        for present in (torch.ones_like(X), torch.ones_like(X[:1]))
+    )
+    assert_sums_close(shared, each)
+    assert_allclose(shared.rescaling, each.rescaling, atol=1e-12)
+
+
+@pytest.mark.parametrize("log_noise", [-0.3, np.linspace(-1, 1, N_FEATURES)])
+def test_likelihood_sums_of_moments_are_those_of_rows(model, log_noise):
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.normal(size=(30, N_FEATURES)))
+    moments = moments_of(X)
+    coefs = torch.cat([model.components.T, moments.mean[:, None]], 1)
+    point = Point(coefs, torch.tensor(log_noise).double())
+    by_rows = likelihood_sums(X, torch.ones_like(X), point, SYMMETRIC)
+    of = moments.product, moments.variance, len(X), point, SYMMETRIC
+    by_moments = moment_likelihood_sums(*of)
+    assert_allclose(by_moments.value, by_rows.value)
+    assert_points_close(by_moments.gradient, by_rows.gradient, atol=1e-10)
+    matrices = by_moments.information.of_each(), by_rows.information.of_each()
+    assert_points_close(*matrices, atol=1e-10)
+    assert_allclose(by_moments.rescaling, by_rows.rescaling, atol=1e-10)
+
+
+def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
+    """Half the symmetrised W' g, and W' g of the means, without that product."""
+    X, present, *_ = entries(gaps, hidden)
+    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    by_gradient = sums._replace(rescaling=None)
+    moves = [natural_step(s, point, sums.information) for s in (sums, by_gradient)]
+    assert moves[0].rescaling.abs().max() > 0.01
+    assert_allclose(moves[0].rescaling, moves[1].rescaling, atol=1e-12)
+
+
+def test_noise_information_is_that_of_the_density(model):
+    """Half the trace of C^-2, or its entries squared, by differences of slopes."""
+    rng = np.random.default_rng(0)
+    W, variance = model.components.numpy().T, rng.uniform(0.5, 2, N_FEATURES)
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    X = torch.tensor(rng.normal(size=(5, N_FEATURES)))
+    objective = GaussianRows(X, N_DIMS, "auto", floor=-30.0)
+    inverse = np.linalg.inv(W @ W.T + np.diag(variance))
+    point = Point(coefs, torch.tensor(variance).log())
+    expected = 0.5 * (np.sqrt(variance[:, None] * variance) * inverse) ** 2
+    assert_allclose(objective._noise_information(point), expected)
+    inverse = np.linalg.inv(W @ W.T + 0.4 * np.eye(N_FEATURES))
+    shared = point._replace(shape_params=torch.tensor(0.4).double().log())
+    expected = 0.5 * 0.4**2 * np.trace(inverse @ inverse)
+    assert_allclose(objective._noise_information(shared), expected)
+
+
+def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hidden):
+    X, present, *_ = entries(gaps, hidden)
+    information = likelihood_sums(X, present, point, SYMMETRIC).information
+    expected = information_by_loop(gaps, present.numpy().astype(bool), model)
+    assert_allclose(information.coefs, expected)
+    assert information.shape_params == present.sum() / 2
+
+
+def test_natural_step_on_the_likelihood_is_the_m_step(model, point, gaps, hidden):
+    """The regression of each feature on z, with the moments of the posterior."""
+    X, present, _, _ = entries(gaps, hidden)
+    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    stepped = point.coefs + divide(sums.gradient, sums.information).coefs
+    for j in range(N_FEATURES):
+        rows = gaps[~np.isnan(gaps[:, j])]
+        second = sum(second_moment(x, ~np.isnan(x), model) for x in rows)
+        cross = sum(
+            x[j] * np.r_[posterior(x, ~np.isnan(x), model)[0], 1.0] for x in rows
+        )
+        assert_allclose(stepped[j], np.linalg.solve(second, cross), rtol=1e-6)
+
+
+def test_change_of_the_law_of_z_is_that_of_its_posterior_moments(
+    model, point, gaps, hidden
+):
+    """Half of mean E zz' - I for the scale, and E z for the mean."""
+    X, present, _, _ = entries(gaps, hidden)
+    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    mean_information = sums.information.times(1 / len(X))
+    move = natural_step(sums, point, mean_information)
+    moment = np.mean([second_moment(x, ~np.isnan(x), model) for x in gaps], axis=0)
+    scale = (moment[:N_DIMS, :N_DIMS] - np.eye(N_DIMS)) / 2
+    expected = np.zeros((N_DIMS + 1, N_DIMS + 1))
+    expected[:N_DIMS, :N_DIMS], expected[:N_DIMS, N_DIMS] = scale, moment[:N_DIMS, -1]
+    largest = max(0.5, np.abs(expected).max())
+    assert_allclose(move.rescaling, 0.5 * expected / largest, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.3])
+def test_generator_gives_z_another_law(model, point, size):
+    rng = np.random.default_rng(6)
+    generator = np.zeros((N_DIMS + 1, N_DIMS + 1))
+    generator[:N_DIMS] = 0.4 * rng.normal(size=(N_DIMS, N_DIMS + 1))
+    still = point.times(0)
+    unused = Curvature(*still)
+    move = NaturalStep(0.0, 0.0, still, unused, still, torch.tensor(generator), 0.0)
+    moved = joint_of(model_at(apply(point, move, size)))
+    change = scipy.linalg.expm(size * generator)
+    law = change[:N_DIMS, :N_DIMS] @ change[:N_DIMS, :N_DIMS].T, change[:N_DIMS, -1]
+    W, noise = model.components.numpy(), model.noise_variance.item()
+    assert_allclose(moved[0], law[1] @ W + model.mean.numpy())
+    assert_allclose(moved[1], W.T @ law[0] @ W + noise * np.eye(N_FEATURES))
+
+
+@pytest.mark.parametrize("batch_size", ["auto", 10])
+def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
+    objective = GaussianRows(torch.tensor(X), N_DIMS, batch_size, floor=-20.0)
+    batches = list(objective.batches(np.random.default_rng(0)))
+    assert_array_equal(torch.cat(batches).sort().values, np.arange(25))
+    assert len(batches) == objective.n_batches == (1 if batch_size == "auto" else 3)
+
+
+@pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
+def test_few_rows_have_the_moments_of_all(X, n_rows):
+    moments = moments_of(torch.tensor(X[:n_rows]))
+    objective = GaussianMoments(moments, N_DIMS, floor=-20.0)
+    (index,) = objective.batches(np.random.default_rng(0))
+    rows, weight = (part.numpy() for part in objective.rows(index))
+    assert len(rows) == min(n_rows, N_FEATURES) + 1
+    assert_allclose(weight.sum(), 1)
+    assert_allclose(weight @ rows, X[:n_rows].mean(0), atol=1e-12)
+    covariance = np.cov(X[:n_rows].T, bias=True)
+    assert_allclose(np.cov(rows.T, aweights=weight, bias=True), covariance, atol=1e-12)
+
+
+def test_likelihood_problem_needs_no_masks(joint, point, gaps):
+    objective = GaussianRows(torch.tensor(gaps), N_DIMS, 10, floor=-20.0)
+    rng = np.random.default_rng(0)
+    sums = [objective.sums(point, batch) for batch in objective.batches(rng)]
+    n_passes = sum(part.n_rows for part in sums) / len(gaps)
+    expected = n_passes * log_density(gaps, *joint).sum()
+    assert_allclose(sum(part.value for part in sums), expected)
+    assert n_passes == 1
+
+
+@pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
+def test_moment_form_is_the_mean_over_rows(model, X, n_rows):
+    masks = np.random.default_rng(2).random((12, 7)) < 0.5
+    masks[:, 0], masks[0] = True, True
+    rows = torch.tensor(X[:n_rows])
+    by_moments = model.moment_scores(moments_of(rows), torch.tensor(masks))
+    for mask, score in zip(torch.tensor(masks), by_moments, strict=True):
+        log_prob = model.conditional_log_prob(rows, mask[None])
+        assert_allclose(masked_score(log_prob, mask).mean(), score)
+
+
+def test_mean_log_prob_is_the_mean_over_rows(model, joint, X):
+    mean = model.mean_log_prob(moments_of(torch.tensor(X)))
+    assert_allclose(mean, log_density(X, *joint).mean())
+
+
+def test_conditionals_are_differences_of_densities(model, joint, gaps, hidden):
+    log_prob = model.conditional_log_prob(torch.tensor(gaps), torch.tensor(hidden))
+    truth = by_differences(gaps, hidden, lambda rows: log_density(rows, *joint))
+    assert_allclose(log_prob, truth, atol=1e-10)
+
+
+def test_tiny_noise_keeps_its_precision():
+    """Eigenvalues from 1e-6 to 1e6: the D x D route in longer arithmetic agrees."""
+    mpmath = pytest.importorskip("mpmath")
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(6, 6)))[0][:3]
+    components = np.array([1e3, 30.0, 1.0])[:, None] * axes
+    model = LinearGaussian(
+        torch.tensor(components),
+        torch.zeros(6, dtype=torch.float64),
+        torch.tensor(1e-6),
+    )
+    X = rng.normal(size=(1, 3)) @ components + 1e-3 * rng.normal(size=(1, 6))
+    with mpmath.workdps(60):
+        W = mpmath.matrix(components.tolist())
+        S = W.T * W + mpmath.mpf(1e-6) * mpmath.eye(6)
+        x = mpmath.matrix(X[0].tolist())
+        quadratic = (x.T * mpmath.lu_solve(S, x))[0]
+        log_scale = 6 * mpmath.log(2 * mpmath.pi) + mpmath.log(mpmath.det(S))
+        expected = float(-(log_scale + quadratic) / 2)
+    actual = model.lml(torch.tensor(X))[0].item()
+    assert_allclose(actual, expected, rtol=1e-4)
+
+
+def exact_log_density(x, model):
+    """Of the present entries, with 60 digits."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+        seen = np.flatnonzero(~np.isnan(x))
+        W = mpmath.matrix(model.components.numpy()[:, seen].tolist())
+        covariance = W.T * W + float(model.noise_variance) * mpmath.eye(len(seen))
+        mean = mpmath.matrix(model.mean.numpy()[seen].tolist())
+        offset = mpmath.matrix(x[seen].tolist()) - mean
+        distance = (offset.T * mpmath.lu_solve(covariance, offset))[0]
+        log_det = mpmath.log(mpmath.det(covariance))
+        log_scale = len(seen) * mpmath.log(2 * mpmath.pi)
+        return float(-(distance + log_det + log_scale) / 2)
+
+
+def assert_close_up_to_rounding(actual, expected, X, noise):
+    """Compare scores whose residuals may be off by ten roundings of the largest entry.
+
+    The error e of a residual r changes a score by at most (|r| e + e^2) / noise.
+    """
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    error = 10 * np.finfo(float).eps * np.nanmax(np.abs(X)) / np.sqrt(noise)
+    residual = np.sqrt(2 * np.abs(expected))
+    allowed = 1e-6 * (1 + np.abs(expected)) + error * (residual + error)
+    assert_array_less(np.abs(actual - expected), allowed)
+
+
+@pytest.mark.parametrize("n_dims", [1, 3, N_FEATURES])
+@pytest.mark.parametrize("noise", [1e-14, 1e-9, 1e-6, 1e-2])
+def test_rows_far_out_score_alike_by_every_route(n_dims, noise):
+    """Joint, conditionals, moments, rank-one updates; along components, and off."""
+    rng = np.random.default_rng(4)
+    W, mean = rng.normal(size=(n_dims, N_FEATURES)), rng.normal(size=N_FEATURES)
+    model = LinearGaussian(*map(torch.tensor, (W, mean, np.array(noise))))
+    order = torch.tensor(rng.permutation(N_FEATURES))
+    along, off = rng.normal(size=n_dims) @ W, rng.normal(size=N_FEATURES)
+    for x in (mean + 1e12 * along, mean + 1e12 * off, mean + along):
+        for gaps in ([], [1, 4]):
+            X = x.copy()
+            X[gaps] = np.nan
+            X = torch.tensor(X)[None]
+            expected = exact_log_density(X[0].numpy(), model)
+            assert_close = partial(
+                assert_close_up_to_rounding, X=X.numpy(), noise=noise
+            )
+            assert_allclose(model.lml(X)[0][0], expected, rtol=1e-9)
+            masks = order.argsort() >= torch.arange(N_FEATURES)[:, None]
+            log_prob = model.conditional_log_prob(X.expand(N_FEATURES, -1), masks)
+            chain = log_prob.gather(1, order[:, None]).sum()
+            assert_close(chain, expected)
+            own = masked_score(log_prob, masks)
+            scores = model.mean_masked_scores(X, masks, 10)
+            assert_close(scores, own)
+            assert_close(model.chain_log_prob(X, order[None, None]).sum(), expected)
+
+
+@pytest.mark.parametrize("size", [1e154, 1e200, 1e308])
+def test_rows_whose_squares_overflow_have_finite_scores(model, size):
+    lowest = np.finfo(float).min
+    eye = torch.eye(7, dtype=torch.float64)
+    for X in (size * eye.sum(0, keepdim=True), size * eye, -size * eye[:1]):
+        log_prob, _ = model.lml(X)
+        assert ((lowest <= log_prob) & (log_prob < -1e300)).all()
+        hidden = torch.arange(7)[None] == 0
+        conditional = model.conditional_log_prob(X, hidden)
+        assert conditional.isfinite().all()
+        assert conditional[0, 0] < -1e300
