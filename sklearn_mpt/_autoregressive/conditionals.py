@@ -13,13 +13,11 @@ import numpy as np
 
 from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
 from sklearn_mpt._autoregressive.forests import (
-    LeafMoments,
     LeafValues,
-    cell,
+    Leaves,
     interpolated,
-    mixture_moments,
+    normal_log_prob,
     resolution,
-    values_log_prob,
 )
 from sklearn_mpt._autoregressive.predictors import (
     has_std,
@@ -155,58 +153,57 @@ class NumberConditional(ColumnConditional):
 
 
 class ForestConditional(NumberConditional):
-    """The distribution of a number given a forest, with the numbers in its leaves."""
+    """The mixture of the shapes of a number given a forest."""
 
     def __init__(self, predictors, learned, marginal_weight):
         super().__init__(predictors, learned, marginal_weight)
-        self.moments = LeafMoments(self.predictor)
-        self.values = None
+        self.leaves, self.values = Leaves(self.predictor), None
         if learned["values"] is not None:
             self.values = LeafValues(**learned["values"])
 
-    def _from_trees(self, inputs):
-        """Return leaves, the mean and the variance, and the weight of the values."""
-        leaves = self.moments.leaves(inputs.given_to(self.predictor))
-        moments, visible = self.moments.moments(leaves), inputs.fraction_visible
-        mean, variance = mixture_moments(*moments, np.ones_like(moments[0]))
-        scale = interpolated(self.learned["scale"], visible)
-        variance = scale * np.maximum(variance, self.min_variance)
-        weight = 0.0
-        if self.values is not None:
-            weight = interpolated(self.learned["values_weight"], visible)
-        return leaves, self._within(mean, variance), weight
+    def _shapes(self, inputs):
+        """Return leaves, normal components, and weights of shapes (n_shapes, n)."""
+        leaves = self.leaves.of(inputs.given_to(self.predictor))
+        normals = self.leaves.shapes(leaves, (self.min_mean, self.min_variance))
+        weights = interpolated(self.learned["shape_weights"], inputs.fraction_visible)
+        return leaves, normals, weights
 
     def _narrow_log_prob(self, inputs, x):
-        leaves, moments, weight = self._from_trees(inputs)
-        log_prob = self.family.log_prob(x, *moments)
-        if self.values is None:
-            return log_prob
-        below, above = cell(self.family, x, self.min_variance)
-        near = self.values.fraction(leaves, below, above).mean(axis=1)
-        values = values_log_prob(self.family, x, weight * near, self.min_variance)
-        return np.logaddexp(np.log1p(-weight) + log_prob, values)
+        leaves, normals, weights = self._shapes(inputs)
+        log_prob = normal_log_prob(self.family, x, normals)
+        if self.values is not None:
+            args = self.family, x, leaves, self.min_variance
+            log_prob = np.vstack([log_prob, self.values.log_prob(*args)])
+        with np.errstate(divide="ignore"):  # weights without calibration
+            return np.logaddexp.reduce(log_prob + np.log(weights), axis=0)
 
     def _narrow_mean(self, inputs):
-        leaves, moments, weight = self._from_trees(inputs)
-        mean = self.family.expect(*moments)
-        if self.values is None:
-            return mean
-        of_values = self.values.mean(
-            leaves, lambda y: self.family.expect(y, self.min_variance)
-        )
-        return (1 - weight) * mean + weight * of_values.mean(axis=1)
+        leaves, normals, weights = self._shapes(inputs)
+        each = self.family.expect(*normals)
+        means = [each[:, : leaves.shape[1]].mean(axis=1), *each[:, leaves.shape[1] :].T]
+        if self.values is not None:
+            of_values = self.values.mean(
+                leaves, lambda y: self.family.expect(y, self.min_variance)
+            )
+            means.append(of_values.mean(axis=1))
+        return (weights * means).sum(axis=0)
 
     def _draw_narrow(self, inputs, choice, uniform):
-        leaves, moments, weight = self._from_trees(inputs)
-        drawn = self.family.draw(uniform, *moments)
+        leaves, (means, variances), weights = self._shapes(inputs)
+        shape, row = drawn_codes(weights.T, choice[:, None]), np.arange(len(leaves))
+        # what the choice of a shape leaves chooses a tree, and a number in its leaf
+        before = weights.cumsum(axis=0)[shape, row] - weights[shape, row]
+        position = np.clip((choice - before) / weights[shape, row], 0, 1)
+        position = position * leaves.shape[1]
+        tree = np.minimum(position.astype(int), leaves.shape[1] - 1)
+        of_scale = np.minimum(leaves.shape[1] - 1 + shape, means.shape[1] - 1)
+        at = row, np.where(shape == 0, tree, of_scale)
+        drawn = self.family.draw(uniform, means[at], variances[at])
         if self.values is None:
             return drawn
-        is_value = choice < weight
-        position = choice / np.where(is_value, weight, 1.0) * leaves.shape[1]
-        tree = np.minimum(position.astype(int), leaves.shape[1] - 1)
-        leaf = leaves[np.arange(len(leaves)), tree]
-        value = self.values.draw(leaf, position - tree)
+        value = self.values.draw(leaves[row, tree], position - tree)
         value = value + (uniform - 0.5) * resolution(self.min_variance)
+        is_value = shape == len(weights) - 1
         return np.where(is_value, self.family.inverse_target(value), drawn)
 
 
@@ -220,6 +217,6 @@ def conditional_of(predictors, learned, marginal_weight):
 
 def number_conditional(predictors, learned, marginal_weight):
     """Return the conditional of a column of numbers."""
-    is_forest = "scale" in learned
+    is_forest = "shape_weights" in learned
     conditional = ForestConditional if is_forest else NumberConditional
     return conditional(predictors, learned, marginal_weight)

@@ -52,11 +52,11 @@ class MPTDependencyNetwork(TableMPT):
     regressor : estimator, default=None
         Predictor of columns of numbers, counts and amounts. Its conditionals are
 
-        - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, one with the mean
-          of the forest and the variance of the mixture over trees times a scale, mixed
-          with the numbers in the leaves if numbers of the column repeat. The scale
-          and the weight are fitted to rows that are out of the bags of trees, or,
-          without `bootstrap`, to rows that are left out of other fits;
+        - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, a mixture of those
+          in the leaves of all trees, of some with the mean of the forest and other
+          widths, and of the numbers in the leaves, if numbers of the column repeat.
+          The weights are fitted to rows that are out of the bags of trees, or, without
+          `bootstrap`, to rows that are left out of other fits;
         - for a ``predict`` with `return_std`, one with this mean and deviation;
         - for any other, one with the predicted mean, and the variance of residuals of
           rows that are left out, by the number of visible columns.
@@ -91,8 +91,8 @@ class MPTDependencyNetwork(TableMPT):
         deviation of the column.
     calibrate : bool, default=True
         Whether the distributions given a forest are calibrated by rows that trees have
-        not seen. If not, a number has the variance of the mixture over trees,
-        categories have the probabilities of the forest, and fits take less time.
+        not seen. If not, a number has the mixture of the leaves, categories have the
+        probabilities of the forest, and fits take less time.
     random_state : int, RandomState instance or None, default=None
         Determines masks, orders, and the `random_state` of predictors, where it is
         None.

@@ -8,12 +8,13 @@ import torch
 from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
 from sklearn_mpt._autoregressive.forests import (
     MAX_COPIES,
-    CategoryRows,
-    ForestRows,
-    concatenated,
-    fitted_marginal_weight,
-    fitted_scale,
-    fitted_values_weight,
+    SCALES,
+    LeafValues,
+    Leaves,
+    draws_of_trees,
+    fitted_weights,
+    normal_log_prob,
+    out_of_bag,
 )
 from sklearn_mpt._autoregressive.inputs import (
     MaskedCopies,
@@ -26,6 +27,7 @@ from sklearn_mpt._autoregressive.predictors import (
     has_leaves,
     has_std,
     is_classifying_forest,
+    mean_of_trees,
     means,
     named,
     prepared,
@@ -134,26 +136,46 @@ class _ColumnFit(NamedTuple):
             return [], learned
         predictor = self._fitted(x, True)
         if is_classifying_forest(predictor) and self.settings.calibrate:
-            weight = self._category_weight(predictor, x, marginal)
+            weight = self._marginal_weight(predictor, x, marginal)
             learned["marginal_weight"] = weight
         return [predictor], learned
 
-    def _category_weight(self, forest, x, marginal):
-        """Return the weight of the frequencies of all rows beside a forest."""
-        rows = CategoryRows(self.copies, x, len(marginal), self.weight)
-        chosen = self._chosen_copies()
-        if forest.bootstrap:
-            held_out = rows.out_of_bag(forest, chosen)
-        else:
-            held_out = concatenated(
-                rows.predicted(other, chosen[out[chosen]])
-                for out, other in self._folds(x, True)
-            )
-        return fitted_marginal_weight(held_out, marginal, self.settings.marginal_weight)
+    def _marginal_weight(self, forest, x, marginal):
+        """Return the weight of the frequencies of all rows beside a forest; (2,)."""
+        log_probs, index = [], []
+        least = self.settings.marginal_weight
+        for other, _, chosen, counts in self._held_out(forest, x, True):
+            Z = self.copies.inputs.given_to(other)[chosen]
+            code = x[self.copies.rows[chosen]].astype(int)
+            prob = mean_of_trees(other, Z, counts[chosen], len(marginal))
+            shapes = np.stack([prob[np.arange(len(code)), code], marginal[code]])
+            log_probs.append(np.log((1 - least) * shapes + least * marginal[code]))
+            index.append(chosen)
+        return self._weights(log_probs, index)[:, 1]
 
-    def _chosen_copies(self):
-        """Return the copies by which forests are calibrated."""
-        return self.rng.permutation(len(self.copies.rows))[:MAX_COPIES]
+    def _weights(self, log_probs, index):
+        """Return the weights of shapes at held-out copies; (2, n_shapes)."""
+        index = np.concatenate(index)
+        visible = self.copies.inputs.fraction_visible[index]
+        weight = None if self.weight is None else self.weight[self.copies.rows[index]]
+        return fitted_weights(np.hstack(log_probs), visible, weight)
+
+    def _held_out(self, forest, y, is_classifier):
+        """Yield forests, what copies count in their trees, copies that some of the
+        trees have not seen, and which trees; bool (n, n_trees).
+        """
+        rows = self.copies.rows
+        weight = np.ones(len(rows)) if self.weight is None else self.weight[rows]
+        chosen = self.rng.permutation(len(rows))[:MAX_COPIES]
+        if forest.bootstrap:
+            counts = list(draws_of_trees(forest, weight))
+            is_unseen = out_of_bag(counts, rows)
+            yield forest, counts, chosen[is_unseen[chosen].any(axis=1)], is_unseen
+            return
+        for out, other in self._folds(y, is_classifier):
+            counts = list(draws_of_trees(other, np.where(out, 0.0, weight)))
+            is_unseen = np.repeat(out[:, None], len(counts), axis=1)
+            yield other, counts, chosen[out[chosen]], is_unseen
 
     def numbers(self, x, kind):
         y = FAMILIES[kind].target(x)
@@ -184,7 +206,8 @@ class _ColumnFit(NamedTuple):
             return [], learned
         predictor = self._fitted(y, False)
         if has_leaves(predictor) and not self.settings.calibrate:
-            learned |= {"scale": np.ones(2), "values": None}
+            only_leaves = np.eye(1 + len(SCALES))[[0, 0]]
+            learned |= {"shape_weights": only_leaves, "values": None}
         elif has_leaves(predictor):
             learned |= self._calibrated(predictor, x, learned, has_values)
         elif not has_std(predictor):
@@ -193,30 +216,35 @@ class _ColumnFit(NamedTuple):
 
     @np.errstate(under="ignore")  # densities far out are zero
     def _calibrated(self, forest, x, learned, has_values):
-        """Return what the conditional of a forest needs beside it."""
-        family, min_variance = FAMILIES[learned["kind"]], learned["min_variance"]
-        rows = ForestRows(self.copies, x, self.weight, family, min_variance, has_values)
-        values, counts = rows.leaf_values(forest, slice(None))
-        chosen = self._chosen_copies()
-        if forest.bootstrap:
-            held_out = rows.out_of_bag(forest, values, counts, chosen)
-        else:
-            folds = self._folds(family.target(x), False)
-            held_out = concatenated(
-                rows.predicted(
-                    other, rows.leaf_values(other, ~out)[0], chosen[out[chosen]]
-                )
-                for out, other in folds
-            )
-        limits = learned["min_mean"], min_variance
+        """Return the weights of shapes given a forest, and the numbers in its leaves"""
+        rows, family = self.copies.rows, FAMILIES[learned["kind"]]
+        y, limits = family.target(x), (learned["min_mean"], learned["min_variance"])
         wide = WideComponent.from_column(learned, self.settings.marginal_weight)
-        scale = fitted_scale(family, held_out, limits, wide)
+        log_probs, index = [], []
+        for other, counts, chosen, is_unseen in self._held_out(forest, y, False):
+            leaves, unseen = Leaves(other), is_unseen[chosen]
+            of_copies = leaves.of(self.copies.inputs.given_to(other))
+            normals = leaves.shapes(of_copies[chosen], limits, unseen)
+            shapes = normal_log_prob(family, x[rows[chosen]], normals, unseen)
+            if has_values:
+                values = LeafValues.from_rows(of_copies, counts, y[rows])
+                args = of_copies[chosen], learned["min_variance"], unseen
+                of_values = values.log_prob(family, x[rows[chosen]], *args)
+                shapes = np.vstack([shapes, of_values])
+            log_probs.append(wide.add_to_log_prob(shapes, x[rows[chosen]]))
+            index.append(chosen)
+        weights = self._weights(log_probs, index)
         if not has_values:
-            return {"scale": scale, "values": None}
-        weight = fitted_values_weight(family, held_out, scale, limits, wide)
-        if weight.max() < MIN_VALUES_WEIGHT:
-            return {"scale": scale, "values": None}
-        return {"scale": scale, "values": values.arrays(), "values_weight": weight}
+            return {"shape_weights": weights, "values": None}
+        if weights[:, -1].max() < MIN_VALUES_WEIGHT:
+            normal = weights[:, :-1] / (1 - weights[:, -1:])
+            return {"shape_weights": normal, "values": None}
+        if not forest.bootstrap:
+            ones = np.ones(len(rows)) if self.weight is None else self.weight[rows]
+            of_copies = Leaves(forest).of(self.copies.inputs.given_to(forest))
+            counts = draws_of_trees(forest, ones)
+            values = LeafValues.from_rows(of_copies, counts, y[rows])
+        return {"shape_weights": weights, "values": values.arrays()}
 
     def _fitted(self, y, is_classifier, subset=slice(None)):
         """Return a predictor fitted to (some) copies."""

@@ -40,12 +40,6 @@ from sklearn_mpt import (
     mpt_curve,
     order_log_prob,
 )
-from sklearn_mpt._autoregressive.forests import (
-    LeafMoments,
-    LeafValues,
-    draws_of_trees,
-)
-from sklearn_mpt._autoregressive.predictors import mean_of_trees
 
 WEIGHT = 0.01  # default of marginal_weight
 EVERY = np.array(list(product([0.0, 1.0], repeat=4)))
@@ -215,33 +209,25 @@ def test_draws_have_the_frequencies_of_the_density():
     assert np.abs(z).max() < 4.5
 
 
-def forest_moments(model, X, row, column):
-    """The mean and the variance of the mixture over the trees of a column, its unit."""
-    shift, scale = X.mean(0), X.std(0)
-    Z = ((row - shift) / scale)[None, model.inputs_[column]].astype(np.float32)
-    trees = model.estimators_[column][0].estimators_
-    leaves = [tree.apply(Z)[0] for tree in trees]
-    pairs = list(zip(trees, leaves, strict=True))
-    means = np.array([tree.tree_.value[leaf, 0, 0] for tree, leaf in pairs])
-    variances = np.array([tree.tree_.impurity[leaf] for tree, leaf in pairs])
-    total = variances.mean() + means.var()
-    return means.mean() * scale[column] + shift[column], total * scale[column] ** 2
-
-
 def wide_density(X, column, grid):
     return stats.norm.pdf(grid, X[:, column].mean(), 2 * X[:, column].std())
 
 
-def test_a_forest_has_its_mean_and_a_variance_that_is_scaled():
-    X = numbers()
-    forest = ExtraTreesRegressor(5, min_samples_leaf=9)
-    model = network(regressor=forest, n_masks=1).fit(X)
-    row, grid = X[7], np.linspace(-5, 25, 7)
-    mean, variance = forest_moments(model, X, row, 1)
-    factor = model._learned[1]["scale"][1]  # all columns are visible
-    expected = stats.norm.pdf(grid, mean, np.sqrt(factor * variance))
-    expected = (1 - WEIGHT) * expected + WEIGHT * wide_density(X, 1, grid)
-    assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-5)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_expectations_given_a_forest_are_its_predictions(weighted, bootstrap):
+    """Those of the numbers in its leaves, too: they repeat."""
+    X = numbers(80)[:, :2]
+    X[:, 1] = np.random.default_rng(0).integers(0, 5, 80)
+    weight = np.arange(80) % 4 + 1.0 if weighted else np.ones(80)
+    forest = ExtraTreesRegressor(6, min_samples_leaf=4, bootstrap=bootstrap)
+    model = network(regressor=forest).fit(X, sample_weight=weight)
+    mean = np.average(X, axis=0, weights=weight)
+    std = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
+    predicted = model.estimators_[1][0].predict((X[:, :1] - mean[0]) / std[0])
+    expected = (1 - WEIGHT) * (mean[1] + std[1] * predicted) + WEIGHT * mean[1]
+    gaps = np.column_stack([X[:, 0], np.full(80, np.nan)])
+    assert_allclose(model.impute(gaps)[:, 1], expected, rtol=1e-6)
 
 
 def correlated(n_rows, seed=0):
@@ -268,13 +254,19 @@ def test_errors_of_a_mean_of_trees_are_smaller_than_those_of_a_tree():
     assert shares_inside(model, new, 0) == pytest.approx(0.9, abs=3 * 0.017)
 
 
-def test_without_calibration_a_number_has_the_moments_of_the_trees():
+def test_without_calibration_a_number_has_the_mixture_of_the_leaves():
     X, row, grid = correlated(200), correlated(1, seed=1)[0], np.linspace(-3, 3, 5)
     forest = RandomForestRegressor(4, min_samples_leaf=5, bootstrap=False)
     model = network(regressor=forest, calibrate=False, n_orders=1).fit(X)
-    mean, variance = forest_moments(model, X, row, 1)
-    expected = stats.norm.pdf(grid, mean, np.sqrt(variance))
-    expected = (1 - WEIGHT) * expected + WEIGHT * wide_density(X, 1, grid)
+    shift, scale = X.mean(0), X.std(0)
+    Z = ((row - shift) / scale)[None, model.inputs_[1]].astype(np.float32)
+    density = 0
+    for tree in model.estimators_[1][0].estimators_:
+        leaf = tree.apply(Z)[0]
+        mean, variance = tree.tree_.value[leaf, 0, 0], tree.tree_.impurity[leaf]
+        moments = mean * scale[1] + shift[1], np.sqrt(variance) * scale[1]
+        density += stats.norm.pdf(grid, *moments) / 4
+    expected = (1 - WEIGHT) * density + WEIGHT * wide_density(X, 1, grid)
     assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-4)
 
 
@@ -334,17 +326,6 @@ def test_probabilities_without_calibration_are_those_of_the_predictor():
     assert_allclose(model.transform(X)[:, 6], expected, rtol=1e-6)
 
 
-def test_the_mean_over_all_trees_is_the_forest():
-    X, code = numbers(60), np.arange(60) % 3 * 2.0  # 1 and 3 are never seen
-    forest = RandomForestClassifier(5, random_state=0).fit(X, code)
-    prob = mean_of_trees(forest, X, np.ones((60, 5), dtype=bool), 5)
-    assert_allclose(prob[:, [0, 2, 4]], forest.predict_proba(X), atol=1e-12)
-    assert_array_equal(prob[:, [1, 3]], 0)
-    first = mean_of_trees(forest, X, np.tile(np.arange(5) == 0, (60, 1)), 5)
-    alone = forest.estimators_[0].predict_proba(X.astype(np.float32))
-    assert_allclose(first[:, [0, 2, 4]], alone)
-
-
 def test_trees_that_have_seen_all_rows_are_not_calibrated():
     """Of two rows, one tree has seen both in half of the fits."""
     X = np.array([[0.0, 1.0, 0.3], [1.0, 0.0, -0.2]])
@@ -365,26 +346,6 @@ def test_numbers_that_repeat_have_their_probabilities():
     log_prob = model.conditional_log_prob(X[300:], np.array([False, True]))[:, 1]
     # a step is 1, so a density of a third is the truth; columns alone have about -2.9
     assert log_prob.mean() == pytest.approx(-np.log(3), abs=0.2)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("bootstrap", [False, True])
-def test_the_numbers_in_leaves_have_the_mean_of_their_tree(weighted, bootstrap):
-    X, y = numbers(80)[:, :2], np.random.default_rng(0).integers(0, 5, 80) * 1.0
-    weight = np.arange(80) % 4 + 1.0 if weighted else np.ones(80)
-    forest = ExtraTreesRegressor(6, min_samples_leaf=4, bootstrap=bootstrap)
-    forest.set_params(random_state=0).fit(X, y, weight if weighted else None)
-    leaves = LeafMoments(forest).leaves(X)
-    values = LeafValues.from_rows(leaves, draws_of_trees(forest, weight), y)
-    predicted = [tree.predict(X) for tree in forest.estimators_]
-    assert_allclose(values.mean(leaves, lambda y: y).T, predicted, atol=1e-12)
-    every = values.fraction(leaves, np.full(80, -1.0), np.full(80, 9.0))
-    assert_allclose(every, 1)
-    some = values.fraction(leaves, np.full(80, 1.5), np.full(80, 3.0))  # twos
-    uniform = (np.arange(4000) + 0.5) / 4000
-    drawn = values.draw(np.repeat(leaves[:3, 0], 4000), np.tile(uniform, 3))
-    share = (drawn.reshape(3, -1) == 2).mean(axis=1)
-    assert_allclose(share, some[:3, 0], atol=1e-3)
 
 
 def test_predicted_deviations_are_used():
