@@ -198,10 +198,6 @@ class BySigns:
         return np.where(np.isnan(X), X, X > 0).astype(X.dtype)
 
 
-class SignsVAE(BySigns, MPTLinearVAE):
-    pass
-
-
 class ItemSigns(BySigns, MPTItemResponse):
     def _check_values(self, X):
         """Signs are taken later."""
@@ -229,8 +225,6 @@ def failures_expected_of(estimator):
         reason = "minibatches are drawn of rows, not of their copies"
     elif isinstance(estimator, MPTDependencyNetwork):
         reason = "masks are drawn for rows, not for their copies"
-    elif isinstance(estimator, MPTMixture) and estimator.objective == "mpt":
-        reason = "masks are drawn for rows, not for their copies"
     else:
         return {}
     return {"check_sample_weight_equivalence_on_dense_data": reason}
@@ -239,7 +233,6 @@ def failures_expected_of(estimator):
 KEEPS_PROTOCOL = [
     MPTProbabilisticPCA(max_iter=5),
     MPTLinearVAE(max_iter=5),
-    SignsVAE(likelihood="bernoulli", init="pca", max_iter=1),
     LinearTable(
         1, likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=1
     ),
@@ -251,11 +244,9 @@ KEEPS_PROTOCOL = [
         n_orders=1,
         max_iter=1,
     ),
-    MPTMixture(max_iter=5),
     MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
     ItemSigns(max_iter=3),
     MPTDependencyNetwork(regressor=RandomForestRegressor(1, min_samples_leaf=3)),
-    MPTImputer(MPTProbabilisticPCA(1, init="pca", max_iter=0)),
     MPTImputer(max_models=1),
 ]
 
@@ -399,12 +390,13 @@ def test_a_row_does_not_depend_on_its_batch(model, X, mask):
 def test_numbers_do_not_depend_on_the_memory_budget(model, X, mask):
     import sklearn
 
+    X, mask = X[:4], mask[:4]
     score, log_prob = model.score_samples(X), model.conditional_log_prob(X, mask)
-    curve = mpt_curve(model, X, n_masks=2, random_state=0)
+    curve = mpt_curve(model, X, n_masks=1, random_state=0)
     with sklearn.config_context(working_memory=0):
         assert_allclose(model.score_samples(X), score, rtol=1e-12)
         assert_allclose(model.conditional_log_prob(X, mask), log_prob, rtol=1e-12)
-        chunked = mpt_curve(model, X, n_masks=2, random_state=0)
+        chunked = mpt_curve(model, X, n_masks=1, random_state=0)
     assert_allclose(chunked.scores, curve.scores, rtol=1e-12)
 
 

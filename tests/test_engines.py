@@ -117,6 +117,7 @@ def test_many_rows_and_few_masks(engine, large):
     assert_allclose(found.scores, expected.scores, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_workers_refuse_a_folder_that_has_changed(engine, tmp_path, request):
     if engine["backend"] == "spark":
         reason = "joblibspark 0.6 gives joblib the errors of workers as results"

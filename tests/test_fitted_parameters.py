@@ -121,6 +121,7 @@ CHANGED = {
     "delta": {0: 1.0},
     "unknown": "error",
 }
+SAVES_TIME = ("random_state", "anchors")  # given though they have defaults
 NO_RESULT = ("fit", "partial_fit", "set_", "get_", "from_", "plot")
 
 
@@ -139,6 +140,7 @@ def arguments_of(name, X):
         "covariates": np.arange(n_rows)[:, None],
         "outcome": np.arange(n_rows),
         "nested": fit_once(name),
+        "anchors": np.arange(n_features) > 0,
         "theta": np.zeros((3, 2)) if name == "several abilities" else np.zeros(3),
     }
     return given
@@ -164,7 +166,7 @@ def results_of(model, name):
         known = {
             p.name: given[p.name]
             for p in inspect.signature(function).parameters.values()
-            if p.name != "self" and (p.default is p.empty or p.name == "random_state")
+            if p.name in given and (p.default is p.empty or p.name in SAVES_TIME)
         }
         try:
             results[method] = plain_of(getattr(model, method)(**known))

@@ -43,14 +43,19 @@ def rows_for(name, *, gaps):
     return X
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def name(request):
+@pytest.fixture(scope="module", params=[("ppca", False), *((m, True) for m in MODELS)])
+def case(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["complete", "gaps"])
-def single(request, name):
-    return rows_for(name, gaps=request.param)
+@pytest.fixture(scope="module")
+def name(case):
+    return case[0]
+
+
+@pytest.fixture(scope="module")
+def single(case):
+    return rows_for(case[0], gaps=case[1])
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +99,8 @@ def test_a_stream_is_that_of_the_same_rows_in_double(own, model, single, double)
         lambda model, X: model.conditional_log_prob(X, np.arange(6) < 3),
         lambda model, X: model.posterior(X)[1],
         lambda model, X: mpt_curve(model, X[:20], n_masks=2).scores,
-        lambda model, X: mpt_curve(model, X, n_masks=3, design="balanced").scores,
-        lambda model, X: mpt_curve(model, X, n_masks=2, design="independent").scores,
-        lambda model, X: lml_samples(model, X, n_orders=1),
-        lambda model, X: feature_contributions(model, X, n_orders=2),
+        lambda model, X: lml_samples(model, X[:20], n_orders=1),
+        lambda model, X: feature_contributions(model, X[:10], n_orders=2),
     ],
 )
 def test_densities_are_those_of_the_same_rows_in_double(

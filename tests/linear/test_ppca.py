@@ -99,13 +99,12 @@ def test_samples_have_the_density_of_the_model(known):
     assert kstest(whitened.ravel(), "norm").pvalue > 1e-3
 
 
-@pytest.mark.parametrize("n_components", [1, 10])
 @pytest.mark.parametrize(
-    "X",
+    ("X", "n_components"),
     [
-        load_digits().data / 16,
-        scale(load_breast_cancer().data),
-        low_rank_rows(1000, 200, 5, 0.2, seed=7),
+        (load_digits().data / 16, 10),
+        (scale(load_breast_cancer().data), 1),
+        (low_rank_rows(500, 200, 5, 0.2, seed=7), 10),
     ],
     ids=["digits", "breast_cancer", "wide"],
 )
@@ -125,7 +124,7 @@ def test_default_fit_copes_with_features_of_very_different_variance():
 @pytest.mark.parametrize("mask_rate", [0.2, 3])
 def test_fixed_rates_and_sizes_maximise_the_likelihood_too(mask_rate):
     X = low_rank_rows(1000, 10, 2, 0.2, seed=1)
-    for seed in range(4):  # starts
+    for seed in range(2):  # starts
         model = MPTProbabilisticPCA(mask_rate=mask_rate, random_state=seed).fit(X)
         assert ml_optimum(X, 2) - model.score(X) < 0.02
 
@@ -135,9 +134,8 @@ def test_few_masks_of_rows_with_gaps_lead_to_the_optimum():
     X = load_diabetes().data.copy()
     X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
     best = MPTProbabilisticPCA(3, objective="lml", init="pca", tol=1e-6).fit(X)
-    for seed in range(3):
-        model = MPTProbabilisticPCA(3, n_masks=4, random_state=seed).fit(X)
-        assert best.score(X) - model.score(X) < 0.01
+    model = MPTProbabilisticPCA(3, n_masks=4, random_state=0).fit(X)
+    assert best.score(X) - model.score(X) < 0.01
 
 
 def test_starts_have_the_variance_of_the_data():

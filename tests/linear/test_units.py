@@ -91,11 +91,10 @@ def assert_same(make, X, scale, shift, tolerance):
 
 
 @pytest.mark.filterwarnings("ignore")  # Heywood cases, few epochs
-@pytest.mark.parametrize("is_hard", [False, True], ids=["", "gaps and little noise"])
 @pytest.mark.parametrize("name", ALL)
-def test_powers_of_two_change_nothing(name, is_hard):
+def test_powers_of_two_change_nothing(name):
     """They are exact in binary: so are all steps, even where rounding errors grow."""
-    X = with_gaps(numbers(1e-6)) if is_hard else numbers(0.3)
+    X = with_gaps(numbers(1e-6))
     scale = 2.0 ** np.array([-20, 20, 0, 7]) if name in EACH else 2.0**-20
     assert_same(ALL[name], X, np.broadcast_to(scale, 4), 0.0, tolerance=1e-9)
 
@@ -107,11 +106,12 @@ def test_other_units_change_nothing_but_rounding_errors(name):
     assert_same(ALL[name], with_gaps(numbers(0.3)), scale, 4.0, tolerance=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("kind", TABLES)
 def test_other_units_of_tables_change_nothing(kind):
     """Amounts have no shift."""
     X, is_number = TABLES[kind], kind == "gaussian"
     likelihood = [kind] * 4 + ["bernoulli"] * (X.shape[1] - 4)
     scale = np.resize([1e-6, 1e6, 1, 1e3], X.shape[1])
-    model = factors(likelihood=likelihood)
+    model = factors(likelihood=likelihood, max_iter=10)
     assert_same(model, X, scale, 4.0 * is_number, tolerance=1e-9)

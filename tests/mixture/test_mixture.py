@@ -161,11 +161,11 @@ def test_criteria_count_a_row_of_weight_two_twice(name):
     assert_allclose(criterion(X, weight), criterion(repeated), rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "low_rank"])
+@pytest.mark.parametrize("kind", ["full", "low_rank"])
 def test_training_by_masks_ends_where_em_does(kind):
     X = load_iris().data
     X[np.random.default_rng(0).random(X.shape) < 0.1] = np.nan
-    how = {"covariance_type": kind, "n_init": 3, "random_state": 0}
+    how = {"covariance_type": kind, "n_init": 2, "random_state": 0}
     masked, exact = (
         MPTMixture(3, objective=objective, **how).fit(X).score(X)
         for objective in ("mpt", "lml")
@@ -184,8 +184,14 @@ def test_masks_are_drawn_while_they_gain_more_than_their_noise():
     assert not set(far.loss_curve_[:3]) & set(exact.loss_curve_)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "low_rank"])
-@pytest.mark.parametrize("masks", [{"n_masks": 8}, {"mask_rate": 2}])
+@pytest.mark.parametrize(
+    ("kind", "masks"),
+    [
+        ("full", {"n_masks": 8}),
+        ("diag", {"mask_rate": 2}),
+        ("low_rank", {"n_masks": 8}),
+    ],
+)
 def test_masks_alone_end_by_themselves_near_the_maximum(masks, kind):
     X = load_iris().data[:100]  # two clusters
     how = {"covariance_type": kind, "random_state": 0}
@@ -306,7 +312,7 @@ def test_collapsed_components_warn():
 
 
 @pytest.mark.filterwarnings("ignore:All 2|Training diverged")
-@pytest.mark.parametrize("form", ["full", "tied", "diag", "low_rank"])
+@pytest.mark.parametrize("form", ["full", "low_rank"])
 def test_constant_columns_warn_without_a_floor(form):
     X = np.random.default_rng(0).normal(size=(60, 3)) * [1, 0, 1] + [0, 2, 0]
     model = MPTMixture(2, covariance_type=form, reg_covar=0.0, random_state=0)
@@ -315,8 +321,7 @@ def test_constant_columns_warn_without_a_floor(form):
 
 
 @pytest.mark.filterwarnings("ignore:All 2|Training diverged")
-@pytest.mark.parametrize("form", ["full", "tied"])
-@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e4])
+@pytest.mark.parametrize(("form", "unit"), [("full", 1e-6), ("tied", 1e4)])
 def test_sums_of_columns_warn_in_every_unit(form, unit):
     """A singular covariance has no density, but for rounding errors."""
     X = np.random.default_rng(0).normal(size=(60, 2)) * [1, 3] + [5, 8]
@@ -396,7 +401,7 @@ def beside(X, kind):
     return X, "gaussian"
 
 
-@pytest.mark.parametrize("kind", ["numbers", "gaps", "categories", "counts"])
+@pytest.mark.parametrize("kind", ["gaps", "counts"])
 def test_several_starts_find_parallel_clusters(kind):
     X, kinds = beside(cigars(), kind)
     if kinds != "gaussian":
@@ -494,6 +499,6 @@ def test_odd_tables_let_no_warning_of_numbers_escape(form):
     with np.errstate(all="raise", under="ignore"):
         for table in tables:
             model = MPTMixture(
-                2, covariance_type=form, n_init=4, max_iter=5, random_state=0
+                2, covariance_type=form, n_init=2, max_iter=5, random_state=0
             )
             assert np.isfinite(model.fit(table).score(table))

@@ -18,7 +18,7 @@ MODELS = {
     "mixture": MPTMixture(2),
     "mixture by EM": MPTMixture(2, objective="lml"),
     "linear": MPTLinearVAE(1),
-    "deep": MPTDeepVAE(1, max_iter=30),
+    "deep": MPTDeepVAE(1, hidden_layer_sizes=(8,), max_iter=10),
     "masked": MPTMaskedAutoencoder(max_iter=60),
     "network": MPTDependencyNetwork(),
 }
@@ -39,8 +39,10 @@ def table(ordered):
     )
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "ordered"),
+    [*((name, False) for name in MODELS), ("mixture", True), ("linear", True)],
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:2 components have:UserWarning")
 def test_a_level_that_no_row_has_counts_as_half_an_observation(name, ordered):
