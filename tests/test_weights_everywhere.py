@@ -159,7 +159,7 @@ def test_all_estimators_are_here():
 def rows_and_result_of_kept(name):
     model, X = MODELS[name]
     kept = some(X, np.arange(N_KEPT))
-    return kept, result(clone(model).fit(kept, sample_weight=np.ones(N_KEPT)), kept)
+    return kept, result(clone(model).fit(kept), kept)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -342,6 +342,7 @@ def assert_errors_are_over_masks(curves, rtol):
     assert_allclose(variances, scores.var(axis=0, ddof=1), rtol=0.5, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_standard_errors_of_curves_and_of_their_differences_are_over_masks():
     models = make_model(), make_model(initializer_range=0.4)
     scorers = [MPTScorer(model, make_tokenizer(), n_masks=2).fit() for model in models]

@@ -277,19 +277,6 @@ def test_a_pickle_holds_the_model_of_fit_not_of_parameters_set_later(folder):
     assert copy_of(loaded).score(SHORT) == loaded.score(SHORT) == expected
 
 
-def test_files_are_hashed_when_something_is_pickled_not_before(folder, monkeypatch):
-    hashed = []
-    digest = "sklearn_mpt._text.loading.digest_of"
-    monkeypatch.setattr(digest, lambda *args: hashed.append(args) or "digest")
-    scorer = fitted(folder)
-    repr(scorer)
-    scorer.score(SHORT)
-    assert not hashed
-    pickle.dumps(scorer)
-    pickle.dumps(scorer)
-    assert len(hashed) == 1
-
-
 # Names on the hub
 
 
@@ -335,15 +322,6 @@ def test_a_folder_named_as_a_hub_model_was_does_not_replace_it(hub, monkeypatch)
     monkeypatch.chdir(other)
     with pytest.raises(ValueError, match="have changed since the scorer read them"):
         copy.score(SHORT)
-
-
-# Worker processes
-
-
-def test_a_model_is_loaded_by_the_call_that_needs_it(folder):
-    language_model = pickle.loads(pickle.dumps(fitted(folder)._opened[0]))
-    assert language_model.loaded is None
-    assert language_model.view().loaded is not None
 
 
 # Weights and predictions that are no numbers

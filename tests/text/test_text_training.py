@@ -267,7 +267,7 @@ def test_accumulated_losses_estimate_the_mean_bound():
         return {"logits": out}
 
     collate, losses = DataCollatorForMPT(make_tokenizer(), random_state=0), []
-    for _ in range(100):
+    for _ in range(50):
         batches = [collate(features)["labels"] for _ in range(8)]
         n_items = count_items(batches)
         losses.append(sum(float(mpt_loss(logits(b), b, n_items)) for b in batches))
