@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._measure.checking import check_masked_model
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
-    from sklearn_mpt._measure.contributions import feature_contributions
+    from sklearn_mpt._measure.contributions import (
+        ConditionalMasker,
+        feature_contributions,
+    )
     from sklearn_mpt._measure.cumulative import CumulativeCV, cumulative_cv_score
     from sklearn_mpt._measure.curve import MPTCurve
     from sklearn_mpt._measure.display import (
         MPTCurveDisplay,
     )
-    from sklearn_mpt._measure.masker import ConditionalMasker
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._measure.orders import lml_samples, order_log_prob
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
-    "ConditionalMasker": "_measure.masker",
+    "ConditionalMasker": "_measure.contributions",
     "CumulativeCV": "_measure.cumulative",
     "DataCollatorForMPT": "_text.training",
     "ImputationDisplay": "_imputation.display",

@@ -165,7 +165,7 @@ def test_rows_are_an_argument_of_their_own(known, monkeypatch):
 
         return call
 
-    monkeypatch.setattr("sklearn_mpt._measure.workers.delayed", spying)
+    monkeypatch.setattr("sklearn_mpt._measure.rows.delayed", spying)
     mpt_curve(model, X, n_masks=2)
     assert all(any(value is X for value in args) for args in seen)
     assert len(seen) == 1

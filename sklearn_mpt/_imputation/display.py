@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import RandomState, check_choice, seed_from, spawn_seeds
-from sklearn_mpt._measure.plotting import Display
+from sklearn_mpt._measure.display import Display
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.days import DATES, DayCoding

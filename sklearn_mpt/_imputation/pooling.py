@@ -10,7 +10,7 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import FLOATS, check_finite, check_floats, check_real
-from sklearn_mpt._measure.standard_errors import student_quantile
+from sklearn_mpt._measure.curve import student_quantile
 from sklearn_mpt._tables.labels import aligned, labels_of
 
 

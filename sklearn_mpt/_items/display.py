@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_choice, check_floats
-from sklearn_mpt._measure.plotting import Display
+from sklearn_mpt._measure.display import Display
 from sklearn_mpt._messages import listed
 
 if TYPE_CHECKING:

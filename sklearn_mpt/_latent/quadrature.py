@@ -16,7 +16,7 @@ from scipy.stats import norm, qmc
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import hermite_nodes, inverse_of_lower, log_determinant
-from sklearn_mpt._measure.standard_errors import student_factor
+from sklearn_mpt._measure.curve import student_factor
 
 MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
 # Points around the mode and from the prior in training: at first, and at the end. As in

@@ -1,36 +1,354 @@
-"""Check that a function is a masked model, as the contract defines it."""
+"""Checks that a function keeps the contract: its side, what it reads, normalisation."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from numbers import Number
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import RandomState, check_int, spawn_seeds
-from sklearn_mpt._measure.consistency import (
-    check_reading,
-    check_same,
-    check_side,
-    excessive_integral,
-)
+from sklearn_mpt._checks import RandomState, check_int, spawn_seeds, warn_caller
 from sklearn_mpt._measure.contract import (
     MIN_CHANGE,
     CheckedConditional,
+    change_of,
     check_rows,
     describe_mask,
+    few_rows,
     measures_of_columns,
     refuse_texts,
 )
 from sklearn_mpt._measure.masks import draw_masks
-from sklearn_mpt._measure.normalisation import (
-    check_sums,
-    discrete_columns,
-)
 from sklearn_mpt._measure.pipelines import resolve_model
+from sklearn_mpt._measure.rows import Rows, as_objects, with_entries, with_moved_columns
+from sklearn_mpt._messages import listed, plain
 
 MAX_ROWS = 50  # rows that are checked
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
+MAX_VALUES = 20  # largest number of values of a discrete column
+# Largest range of integers whose probabilities are added up, and number of those beyond
+# the ones seen that are tried for counts.
+MAX_INTEGERS = 200
+SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
+GRID_TOLERANCE = 0.02  # relative error of an integral on a grid
+ROWS_TO_SUM = 10  # rows for which probabilities are added up
+# Points of the grids on which a density of whole numbers is integrated: nearly five for
+# each number if a column has `MAX_VALUES` of them without gaps.
+INTEGER_GRID_POINTS = 2001
+# Hidden features whose densities are integrated. Each costs calls of the model with at
+# least `GRID_POINTS` rows; check_masked_model integrates one for each of its masks.
+TESTED_FEATURES = 3
+GRID_POINTS = 33  # number of points of the first grid
+MAX_HALVINGS = 12  # of intervals of the grid: to 1 / 131072 of the range
+MAX_INTEGRAL = 1.1  # largest integral of a density, with errors of the grid
+MAX_WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
+# changes are no noise if they are larger than this times those of repeated calls
+NOISE_FACTOR = 10
+
+
+def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:
+    """Check on a few rows that a model scores hidden entries without reading them.
+
+    Models that know the measures of their columns are not checked, nor those with a
+    method ``chain_log_prob``. Nothing is said if a call fails: the real calls follow.
+    """
+    if hasattr(model, "chain_log_prob") or hasattr(model, "_measures_of_columns"):
+        return
+    conditional, few = CheckedConditional(model), few_rows(rows)
+    ask = partial(_attempt, conditional)
+    tried = check_side(ask, few)
+    for mask, log_prob in tried:
+        if log_prob is not None:
+            check_reading(ask, few, mask, log_prob, np.random.default_rng(0))
+    rows_to_sum = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
+    columns = discrete_columns(rows_to_sum, [None] * rows.shape[1])
+    binary = {j: column for j, column in columns.items() if column.is_binary}
+    for mask, log_prob in tried if binary else ():
+        repeated = ask(few, mask)
+        if log_prob is None or repeated is None:
+            continue
+        if (change_of(log_prob, repeated) <= MIN_CHANGE).all():
+            check_sums(ask, rows_to_sum, mask, binary)
+    most = MAX_INTEGRAL if is_compared else MAX_WITHOUT_CONSTANT
+    half, _ = tried[0]
+    for j in np.flatnonzero(half)[:TESTED_FEATURES].tolist():
+        if integral := excessive_integral(conditional, rows, few, half, j, most):
+            warn_caller(
+                f"The density of feature {j} integrates to {integral:.3g}, for the "
+                f"mask {describe_mask(half)}: it is not normalised, or it is computed "
+                "from the hidden value. Its log-probabilities cannot be compared with "
+                "those of other models. check_masked_model has more checks."
+            )
+            return
+
+
+def check_side(ask, rows):
+    """Refuse a function that scores visible entries and no hidden one.
+
+    Return its log-probabilities for a mask of half of the features, and one of all.
+    """
+    n_features = rows.shape[1]
+    half = np.random.default_rng(0).permutation(n_features) < (n_features + 1) // 2
+    pairs = [(m, ask(rows, m)) for m in (half, np.ones(n_features, dtype=bool))]
+    if any(log_prob is None for _, log_prob in pairs):
+        return pairs
+    is_scored = [np.any(result[rows.targets(mask)]) for mask, result in pairs]
+    is_visible = [np.any(result[rows.targets(~mask)]) for mask, result in pairs]
+    if any(is_visible) and not any(is_scored):
+        raise ValueError(
+            "mask is True where an entry is hidden, and log-probabilities of hidden "
+            "entries are needed. All of them are 0, and those of visible entries are "
+            "not: does the function take True for visible? Pass ~mask to it."
+        )
+    return pairs
+
+
+def _attempt(conditional, rows, mask):
+    """Return a copy of the result, or None if the call fails or is not of numbers."""
+    try:
+        log_prob = np.array(conditional(rows, mask))
+    except Exception:  # the user's function; a real error appears in the next call
+        return None
+    return None if np.isnan(log_prob[rows.targets(mask)]).any() else log_prob
+
+
+def check_reading(ask, rows, mask, log_prob, rng, limit=None):
+    """Check that hidden values do not change log-probabilities of other features."""
+    hidden = rng.permutation(np.flatnonzero(mask))
+    for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
+        kept = np.setdiff1d(hidden, changed)
+        if len(changed) and len(kept):
+            moved = Rows.from_table(with_moved_columns(rows.values, changed))
+            moved = replace(moved, index=rows.index)
+            after = ask(moved, mask)
+            if after is None:
+                continue
+            before, allowed = log_prob[:, kept], MIN_CHANGE if limit is None else limit
+            if limit is None and change_of(before, after[:, kept]).max() > MIN_CHANGE:
+                repeated = ask(rows, mask)
+                if repeated is not None:
+                    noise = change_of(before, repeated[:, kept]).max()
+                    allowed = max(MIN_CHANGE, NOISE_FACTOR * noise)
+            when = f"when the hidden values of the features {listed(changed)} changed"
+            check_same(rows, log_prob, after, mask, when, allowed, kept)
+
+
+def check_same(rows, log_prob, other, mask, when, limit, targets=slice(None)):
+    """Check that the log-probabilities of the target features did not change."""
+    change = np.zeros(log_prob.shape)
+    change[:, targets] = change_of(log_prob[:, targets], other[:, targets])
+    if (change > limit).any():
+        i, j = np.argwhere(change > limit)[0]
+        raise ValueError(
+            "A log-probability may depend on its own value and on the visible features "
+            f"alone: that of feature {j} of row {rows.number(i)} changed from "
+            f"{log_prob[i, j]:.6g} to {other[i, j]:.6g} {when}, for the mask "
+            f"{describe_mask(mask)}."
+        )
+
+
+def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
+    """Return the integral of the density of a hidden feature if it is above `most`.
+
+    Otherwise 0.0: also if the probabilities of the values of a discrete column add up
+    to one or less, if X is not an array of numbers, and if a call fails.
+    """
+    if not isinstance(rows.values, np.ndarray) or rows.values.dtype.kind not in "biuf":
+        return 0.0
+    column = rows.values[:, j]
+    levels = np.unique(column[~np.isnan(column)])
+    if len(levels) < 2:
+        return 0.0
+    low, high = levels[[0, -1]].astype(np.float64)
+
+    def density(values):
+        repeated = np.repeat(few.values[:1], len(values), axis=0)
+        repeated = repeated.astype(np.result_type(repeated, values), copy=False)
+        repeated[:, j] = values
+        log_prob = np.asarray(conditional(Rows.from_table(repeated), mask))[:, j]
+        with np.errstate(over="ignore"):
+            return np.exp(np.nan_to_num(log_prob, nan=-np.inf, posinf=-np.inf))
+
+    is_whole = np.all(levels == np.round(levels)) and high - low <= MAX_INTEGERS
+    is_discrete = is_whole or len(levels) <= MAX_VALUES
+    if is_whole:
+        levels = np.arange(low, high + 1).astype(column.dtype)
+    try:
+        if is_discrete and density(levels).sum() <= MAX_INTEGRAL:
+            return 0.0
+        total = _integral(density, *_range(low, high, is_discrete))
+    except Exception:  # the user's function may refuse these values
+        return 0.0
+    return total if total > most else 0.0
+
+
+def _range(low, high, is_discrete):
+    """Return bounds to integrate between, beyond the values that a column has."""
+    is_fraction = 0 <= low and high <= 1 and not is_discrete
+    beyond = high - low
+    start = max(low - beyond, 0.0) if low >= 0 else low - beyond
+    end = min(high + beyond, 0.0) if high <= 0 else high + beyond
+    return start, min(end, 1.0) if is_fraction else end
+
+
+def _integral(density, low, high):
+    """Integrate on a grid that is halved where most of the integral is."""
+    points = np.linspace(low, high, GRID_POINTS)
+    values, total = density(points), np.inf
+    for _ in range(MAX_HALVINGS):
+        parts = np.diff(points) * (values[1:] + values[:-1]) / 2
+        before, total = total, parts.sum()
+        if total <= MAX_INTEGRAL or abs(total - before) <= GRID_TOLERANCE * total:
+            break
+        where = np.flatnonzero(parts > GRID_TOLERANCE * total / GRID_POINTS)
+        middles = (points[where] + points[where + 1]) / 2
+        points = np.insert(points, where + 1, middles)
+        values = np.insert(values, where + 1, density(middles))
+    return float(total)
+
+
+def discrete_columns(rows, measures):
+    """Return, for each discrete feature, rows that contain each of its values."""
+    entries, columns = as_objects(rows.values), {}
+    for j, measure in enumerate(measures):
+        present = range(len(rows))
+        if rows.missing is not None:
+            present = np.flatnonzero(~rows.missing[:, j]).tolist()
+        first = {}  # row of each value
+        for i in present:
+            first.setdefault(entries[i, j], i)
+        is_integer = all(isinstance(v, str) or v == int(v) for v in _numbers_of(first))
+        if (
+            measure in (None, "probability")
+            and is_integer
+            and 2 <= len(first) <= MAX_VALUES
+        ):
+            columns[j] = _DiscreteColumn(list(first.values()), list(first), measure)
+    return columns
+
+
+def _numbers_of(values):
+    """Return the values that are numbers and not booleans."""
+    kinds = (bool, np.bool_)
+    return [
+        v
+        for v in values
+        if isinstance(v, Number) and not isinstance(v, kinds) and np.isfinite(v)
+    ]
+
+
+class _DiscreteColumn(NamedTuple):
+    """Rows that contain each value of a column, these values, and its measure."""
+
+    rows: list[int]
+    values: list
+    measure: str | None
+
+    @property
+    def is_of_numbers(self):
+        return len(_numbers_of(self.values)) == len(self.values)
+
+    @property
+    def is_of_booleans(self):
+        return all(isinstance(v, bool | np.bool_) for v in self.values)
+
+    @property
+    def is_binary(self):
+        """Whether the values are 0 and 1, or booleans."""
+        numbers_only = self.is_of_numbers or self.is_of_booleans
+        return numbers_only and {*self.values} == {0, 1}
+
+
+def check_sums(ask, rows, mask, discrete):
+    """Check that the probabilities of discrete features add up to one over values.
+
+    All hidden ones change their values at the same time: the log-probability of a
+    feature does not depend on the hidden values of others, as `check_reading` has
+    checked.
+    """
+    hidden = [j for j in discrete if mask[j]]
+    few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
+    totals = np.zeros(few.shape)
+    for k in range(max((len(discrete[j].rows) for j in hidden), default=0)):
+        row_of = {j: discrete[j].rows[k] for j in hidden if k < len(discrete[j].rows)}
+        features, indices = list(row_of), np.full(few.shape, -1)
+        indices[:, features] = list(row_of.values())
+        moved = Rows.from_table(with_entries(few.values, rows.values, indices))
+        log_prob = ask(moved, mask)
+        if log_prob is None:
+            return
+        totals[:, features] += _exp(log_prob[:, features])
+    for j in hidden:
+        _check_total(ask, rows, mask, j, discrete[j], totals[:, j])
+
+
+def _exp(log_prob):
+    with np.errstate(over="ignore"):  # those that are not normalised may be large
+        return np.exp(log_prob)
+
+
+def _check_total(ask, rows, mask, j, column, total):
+    """Check the sums of the probabilities of a column over its values, (n_rows,)."""
+    i = int(np.abs(total - 1).argmax())
+    is_less = total[i] < 1 - SUM_TOLERANCE
+    if abs(total[i] - 1) <= SUM_TOLERANCE:
+        return
+    if is_less and not (column.is_of_numbers or column.is_of_booleans):
+        return  # there can be other categories
+    if column.is_of_numbers and not isinstance(rows.values, np.ndarray):
+        return  # numbers in a table of other things
+    if column.is_of_numbers and _is_explained(ask, rows, mask, i, j, column):
+        return
+    values = sorted(column.values) if column.is_of_numbers else column.values
+    cause = "" if is_less else " They may be computed from the hidden value."
+    raise ValueError(
+        "Log-probabilities must be normalised: the probabilities of feature "
+        f"{j} of row {i} add up to {total[i]:.6g} over its values "
+        f"{listed([plain(value) for value in values])}, for the mask "
+        f"{describe_mask(mask)}.{cause}"
+    )
+
+
+def _is_explained(ask, rows, mask, i, j, column):
+    """Return whether a feature has a density, or probabilities of unseen integers."""
+    low, high = int(min(column.values)), int(max(column.values))
+
+    def densities(values):
+        repeated = np.repeat(np.array(rows.values[[i]], dtype=float), len(values), 0)
+        repeated[:, j] = values
+        try:
+            log_prob = ask(Rows.from_table(repeated), mask)[:, j]
+        except Exception:  # the user's function may refuse other values
+            return np.full(len(values), np.nan)
+        return _exp(log_prob)
+
+    if column.measure is None and _is_density(densities, low, high):
+        return True
+    least = max(0, low - MAX_INTEGERS) if low >= 0 else low - MAX_INTEGERS
+    ranges = [
+        (low, high),
+        (low, high + 1),
+        (low, high + 2),
+        (least, high + MAX_INTEGERS),
+    ]
+    return any(
+        abs(densities(np.arange(a, b + 1)).sum() - 1) <= SUM_TOLERANCE
+        for a, b in ranges
+    )
+
+
+def _is_density(densities, low, high):
+    """Return whether densities integrate to one, with a probability of zero if any."""
+    margin = 10 * (high - low + 1)
+    grids = [np.linspace(low - margin, high + margin, INTEGER_GRID_POINTS)]
+    if low >= 0:  # amounts: the model may refuse negative values
+        grids.append(np.geomspace(1e-6, 1e3, INTEGER_GRID_POINTS) * (high + 1))
+    integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
+    totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
+    return bool((np.abs(np.array(totals) - 1) < GRID_TOLERANCE).any())
 
 
 def check_masked_model(
@@ -106,7 +424,7 @@ def check_masked_model(
     refuse_texts(estimator, "check_masked_model")
     conditional, rows = CheckedConditional(estimator), check_rows(estimator, X)
     rows = rows.slice(0, min(MAX_ROWS, len(rows)))
-    check_side(conditional, rows)
+    check_side(partial(_attempt, conditional), few_rows(rows))
     discrete = discrete_columns(rows, measures_of_columns(estimator, rows.shape[1]))
     rng = np.random.default_rng(spawn_seeds(random_state, 1)[0])
     n_features = rows.shape[1]
@@ -131,8 +449,15 @@ def check_masked_model(
         check_sums(partial(_ask, conditional), rows, mask, discrete)
     for mask in masks:
         others = [j for j in np.flatnonzero(mask).tolist() if j not in discrete]
-        if others:
-            _check_integral(conditional, rows, mask, int(rng.choice(others)))
+        j = int(rng.choice(others)) if others else None
+        if others and (
+            integral := excessive_integral(conditional, rows, rows, mask, j)
+        ):
+            raise ValueError(
+                f"Log-probabilities must be normalised: the density of feature {j} of "
+                f"row 0 integrates to {integral:.6g}, for the mask "
+                f"{describe_mask(mask)}. It may be computed from the hidden value."
+            )
 
 
 def _ask(conditional, rows, mask):
@@ -156,14 +481,4 @@ def _check_entries(log_prob, is_target, mask):
             "Visible and missing entries must have log-probability 0, got "
             f"{log_prob[i, j]:.6g} instead of 0 at {kind} feature {j} of row {i}, for "
             f"the mask {describe_mask(mask)}."
-        )
-
-
-def _check_integral(conditional, rows, mask, j):
-    """Check that the density of a feature integrates to no more than one."""
-    if integral := excessive_integral(conditional, rows, rows, mask, j):
-        raise ValueError(
-            f"Log-probabilities must be normalised: the density of feature {j} of row "
-            f"0 integrates to {integral:.6g}, for the mask {describe_mask(mask)}. It "
-            "may be computed from the hidden value."
         )

@@ -21,13 +21,12 @@ from sklearn_mpt._measure.contract import (
     check_rows,
     kind_of_scores,
     measures_of_columns,
-    ragged_hook,
 )
+from sklearn_mpt._measure.curve import degrees_of_sum, student_quantile
+from sklearn_mpt._measure.display import axes_or_new
 from sklearn_mpt._measure.orders import sums_along_orders
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.plotting import axes_or_new
 from sklearn_mpt._measure.rows import copy_of
-from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_quantile
 from sklearn_mpt._messages import listed, plain, text_table
 
 if TYPE_CHECKING:
@@ -384,7 +383,7 @@ def _name(estimators):
 def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
     _check_features(name, getattr(model, "n_features_in_", None), X)
-    if ask := ragged_hook(model, "_score_samples_on_masks"):
+    if ask := getattr(model, "_score_samples_on_masks", None):
         return ask(X, options["random_state"], options["n_jobs"])[None]
     if _is_density_estimator(model):
         return np.array(model.score_samples(copy_of(X)))[None]

@@ -45,14 +45,61 @@ It has these methods instead, with the arguments of the public functions:
     Returns the score of each row for `compare_lml`, with masks that depend on the seed.
 """
 
+import copy
+import sys
+from itertools import chain
+
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers
-from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 from sklearn_mpt._tables.frames import column_names, fill_masked
+
+
+def is_module(model):
+    """Return whether a model is a torch module, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+class ModuleConditional:
+    """The conditionals of a torch module, as a function of arrays.
+
+    The module, or its method ``conditional_log_prob`` if it has one, is called with
+    tensors: rows in the dtype of its parameters, NaN where missing, and a boolean mask,
+    both on its device. It runs in evaluation mode and without gradients. If the module
+    is in training mode, it is not changed: a copy that shares all parameters and
+    buffers is evaluated.
+    """
+
+    def __init__(self, module):
+        self.module = _in_evaluation_mode(module)
+
+    def __call__(self, X, mask):
+        import torch
+
+        tensors = chain(self.module.parameters(), self.module.buffers())
+        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
+        rows = torch.as_tensor(X).to(device=like.device, dtype=like.dtype)
+        function = getattr(self.module, "conditional_log_prob", self.module)
+        with torch.no_grad():
+            return function(rows, torch.as_tensor(mask, device=like.device))
+
+
+def _in_evaluation_mode(module):
+    if not any(part.training for part in module.modules()):
+        return module
+    shared = {id(t): t for t in chain(module.parameters(), module.buffers())}
+    try:
+        return copy.deepcopy(module, shared).eval()
+    except Exception as error:  # the module's parts are the user's
+        raise TypeError(
+            f"{type(module).__name__} is in training mode and cannot be copied for "
+            "evaluation: call its method eval() first."
+        ) from error
+
 
 LOG_PROBABILITY = "log-probability"
 # Differences of log-probabilities, relative or in nats:
@@ -121,7 +168,13 @@ class CheckedConditional:
     def _ask(self, rows, mask):
         try:
             returned = self.function(rows.writable_copy(), mask.copy())
-            _refuse_tuple(returned)
+            if isinstance(returned, tuple):  # of nets, logits and a loss for instance
+                kinds = listed([type(part).__name__ for part in returned])
+                raise TypeError(
+                    "conditional_log_prob must return one array or tensor of "
+                    f"log-probabilities, got a tuple of {len(returned)}: {kinds}. Wrap "
+                    "the model in a function that returns the log-probabilities alone."
+                )
             self.is_single = str(getattr(returned, "dtype", "")).endswith(("32", "16"))
             log_prob = as_array(returned)
         except Exception as error:
@@ -144,17 +197,6 @@ class CheckedConditional:
         return log_prob.astype(np.float64, copy=False)
 
 
-def _refuse_tuple(returned):
-    """Nets often return several tensors, such as logits and a loss."""
-    if isinstance(returned, tuple):
-        kinds = listed([type(part).__name__ for part in returned])
-        raise TypeError(
-            "conditional_log_prob must return one array or tensor of log-probabilities,"
-            f" got a tuple of {len(returned)}: {kinds}. Wrap the model in a function "
-            "that returns the log-probabilities alone."
-        )
-
-
 def _for_mask(mask):
     return f" for the mask {describe_mask(mask)}" if mask.ndim == 1 else ""
 
@@ -163,11 +205,6 @@ def describe_mask(mask):
     """Describe which features a mask of shape (n_features,) hides, for messages."""
     hidden = np.flatnonzero(mask)
     return f"that hides the features {listed(hidden)} ({len(hidden)} of {len(mask)})"
-
-
-def ragged_hook(model, name):
-    """Return the named method of a model of rows of several lengths, or None."""
-    return getattr(model, name, None)
 
 
 def feature_names(model, X):
@@ -180,7 +217,7 @@ def feature_names(model, X):
 
 def refuse_texts(model, name, advice=""):
     """Raise an error if a function, by its name, is called with a model of texts."""
-    if ragged_hook(model, "_lml_along_orders"):
+    if hasattr(model, "_lml_along_orders"):
         raise TypeError(
             f"{name} takes models of rows, got {type(model).__name__}, a model of "
             f"texts{advice}."
@@ -233,23 +270,19 @@ def hidden_log_prob(conditional, rows, mask):
     wrong = targets & ~(log_prob < np.inf)
     if wrong.any():
         i, j = np.argwhere(wrong)[0].tolist()
+        gaps = ""
+        if rows.missing is not None and rows.missing[i].any():
+            gaps = (
+                f" The features {listed(np.flatnonzero(rows.missing[i]))} of that "
+                "row are missing (NaN): a model must leave them out, as if they "
+                "were hidden."
+            )
         raise ValueError(
             "Log-probabilities must be numbers below infinity, got "
             f"{log_prob[i, j]} at feature {j} of row {rows.number(i)}, for the mask "
-            f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}.{_gaps(rows, i)}"
+            f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}.{gaps}"
         )
     return np.where(targets, log_prob, 0.0)
-
-
-def _gaps(rows, i):
-    """Describe which entries of a row are missing, if any, for messages."""
-    if rows.missing is None or not rows.missing[i].any():
-        return ""
-    missing = listed(np.flatnonzero(rows.missing[i]))
-    return (
-        f" The features {missing} of that row are missing (NaN): a model must leave "
-        "them out, as if they were hidden."
-    )
 
 
 def measures_of_columns(model, n_features):
@@ -272,7 +305,13 @@ def mean_masked_scores(model, rows, masks):
     if hasattr(model, "mean_masked_scores"):
         scores = as_array(model.mean_masked_scores(rows.readonly_view(), masks))
         return _check_scores(scores, (len(masks),), "mean_masked_scores")
-    return loop_over_masks(model, rows, masks)
+    conditional = CheckedConditional(model)
+    return np.array(
+        [
+            masked_score(hidden_log_prob(conditional, rows, mask), mask).mean()
+            for mask in masks
+        ]
+    )
 
 
 def _check_scores(scores, shape, name):
@@ -288,17 +327,6 @@ def _check_scores(scores, shape, name):
             f"{int((~(scores < np.inf)).sum())} of {scores.size} positions."
         )
     return scores
-
-
-def loop_over_masks(model, rows, masks):
-    """Compute `mean_masked_scores` with one call of the conditional per mask."""
-    conditional, rows = CheckedConditional(model), Rows.from_table(rows)
-    return np.array(
-        [
-            masked_score(hidden_log_prob(conditional, rows, mask), mask).mean()
-            for mask in masks
-        ]
-    )
 
 
 def chain_log_prob(conditional, rows, orders):

@@ -1,7 +1,8 @@
-"""Contributions of features to the log marginal likelihood of each row."""
+"""Shapley values: of the log-density of a row, and draws for those of a predictor."""
 
 from __future__ import annotations
 
+import warnings
 from functools import partial, reduce
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, overload
@@ -12,24 +13,155 @@ from numpy.typing import ArrayLike
 from sklearn_mpt._checks import (
     RandomState,
     check_bool,
+    check_floats,
     check_int,
     check_n_jobs,
+    draw_seed,
     spawn_seeds,
 )
-from sklearn_mpt._measure.consistency import check_hidden_values
+from sklearn_mpt._measure.checking import check_hidden_values
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
     check_rows,
     feature_names,
     given_or_parameter,
-    ragged_hook,
     wants_row_orders,
 )
 from sklearn_mpt._measure.masks import all_orders, count_orders
-from sklearn_mpt._measure.orders import GivenOrder, terms_along
+from sklearn_mpt._measure.orders import given_order, terms_along
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, as_objects
-from sklearn_mpt._measure.workers import map_workers
+from sklearn_mpt._measure.rows import Rows, as_objects, map_workers
+from sklearn_mpt._tables.labels import check_columns
+
+
+class ConditionalMasker:
+    r"""Draw hidden features of a row given the visible ones, for Shapley values.
+
+    Shapley values of a prediction f(x) use its average when only the features R of a
+    row are known. The maskers of the package shap draw the other features from a
+    background data set, independently of R. This one draws them jointly from the
+    conditional distribution :math:`p(x_M \mid x_R)` of a model, which gives conditional
+    Shapley values [1]_. Pass it to shap as ``shap.Explainer(f, masker)``, or pass its
+    :meth:`game` to shapiq.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted model of the rows with a method
+        ``impute(X, method="sample", random_state=...)``, such as those of this package.
+    n_samples : int, default=100
+        Number of draws for each set of visible features.
+    random_state : int, RandomState instance or None, default=None
+        Determines the draws. The random numbers are the same in every call, so all sets
+        of features are compared on the same random numbers.
+
+    See Also
+    --------
+    feature_contributions : Shapley values of the log-density of a row.
+
+    References
+    ----------
+    .. [1] K. Aas, M. Jullum and A. Løland, "Explaining individual predictions when
+       features are dependent: more accurate approximations to Shapley values",
+       Artificial Intelligence 298, 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import ConditionalMasker, MPTProbabilisticPCA
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> masker = ConditionalMasker(model, n_samples=3, random_state=0)
+    >>> (drawn,) = masker(np.array([True, True, False, False]), X[0])
+    >>> drawn.shape, bool((drawn[:, :2] == X[0, :2]).all())
+    ((3, 4), True)
+    """
+
+    immutable_outputs = True  # shap may keep the returned arrays
+
+    def __init__(
+        self, model: object, *, n_samples: int = 100, random_state: RandomState = None
+    ):
+        check_int(n_samples, "n_samples")
+        if not hasattr(model, "impute"):
+            raise TypeError(
+                "model must have a method impute(X, method='sample', random_state=...)"
+                f", got {model!r}."
+            )
+        self.model = model
+        self.n_samples = int(n_samples)
+        self.seed = draw_seed(random_state)
+
+    def __call__(self, mask: ArrayLike, x: ArrayLike) -> tuple[np.ndarray]:
+        """Return draws of a row, given its visible features.
+
+        Parameters
+        ----------
+        mask : array-like of bool of shape (n_features,)
+            True where a feature is visible. This is the convention of shap; everywhere
+            else in this package True means hidden. A single True or False is for all
+            features.
+        x : array-like of shape (n_features,)
+            The row.
+
+        Returns
+        -------
+        draws : tuple of one ndarray of shape (n_samples, n_features)
+            The draws, as shap expects them.
+        """
+        names = feature_names(self.model, None)
+        check_columns(x, names, "x")
+        check_columns(mask, names, "mask")
+        x = check_floats(x, "x").reshape(-1)
+        hidden = ~np.broadcast_to(np.asarray(mask, dtype=bool), x.shape)
+        rows = np.tile(np.where(hidden, np.nan, x), (self.n_samples, 1))
+        if not hidden.any():
+            return (rows,)
+        options = {"method": "sample", "random_state": self.seed}
+        with warnings.catch_warnings():  # shap gives arrays, whatever `fit` was given
+            warnings.filterwarnings("ignore", "X does not have valid feature names")
+            return (np.asarray(self.model.impute(rows, **options)),)
+
+    def shape(self, x: ArrayLike) -> tuple[int, int]:
+        """Return the number of draws and of features, for shap.
+
+        Parameters
+        ----------
+        x : array-like of shape (n_features,)
+            A row.
+
+        Returns
+        -------
+        shape : tuple of int
+            `n_samples`, and the number of features of `x`.
+        """
+        return self.n_samples, np.size(x)
+
+    def game(self, predict, x: ArrayLike):
+        """Return the game of a row: the mean prediction given sets of visible features.
+
+        Parameters
+        ----------
+        predict : callable
+            Function from rows (n, n_features) to predictions (n,).
+        x : array-like of shape (n_features,)
+            The row.
+
+        Returns
+        -------
+        callable
+            Function from sets, bool of shape (n_sets, n_features), to values (n_sets,),
+            for the approximators and exact computers of shapiq.
+        """
+
+        def value(sets):
+            sets = np.atleast_2d(np.asarray(sets, dtype=bool))
+            rows = np.concatenate([self(one, x)[0] for one in sets])
+            predictions = np.asarray(predict(rows), dtype=float)
+            return predictions.reshape(len(sets), self.n_samples).mean(axis=1)
+
+        return value
 
 
 @overload
@@ -149,12 +281,25 @@ def feature_contributions(
     check_bool(return_std, "return_std")
     check_int(n_orders, "n_orders")
     estimator = resolve_model(estimator)
-    ask = ragged_hook(estimator, "_token_contributions")
     arguments = (X, int(n_orders), random_state, n_jobs)
-    parts = ask(*arguments) if ask else _contributions_of_rows(estimator, *arguments)
-    if as_explanation:
-        return _explain(parts)
-    return (parts.values, parts.std_errors) if return_std else parts.values
+    if ask := getattr(estimator, "_token_contributions", None):
+        parts = ask(*arguments)
+    else:
+        parts = _contributions_of_rows(estimator, *arguments)
+    if not as_explanation:
+        return (parts.values, parts.std_errors) if return_std else parts.values
+    try:
+        from shap import Explanation
+    except ImportError:
+        Explanation = SimpleNamespace
+    is_table = isinstance(parts.data, Rows)
+    return Explanation(
+        values=_rectangular(parts.values),
+        base_values=np.zeros(len(parts.values)),
+        data=as_objects(parts.data.values) if is_table else _rectangular(parts.data),
+        error_std=_rectangular(parts.std_errors),
+        feature_names=None if parts.names is None else list(parts.names),
+    )
 
 
 class Contributions(NamedTuple):
@@ -177,14 +322,14 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     n_all = count_orders(rows.shape[1])
     if n_orders >= n_all:
         n_orders = int(n_all)
-        draws = [GivenOrder(order) for order in all_orders(rows.shape[1])]
+        draws = [partial(given_order, order) for order in all_orders(rows.shape[1])]
         degrees = np.inf  # the mean has no error
     else:
         n_pairs = (n_orders + 1) // 2
         seeds, counts = spawn_seeds(random_state, n_pairs), [2] * n_pairs
         counts[-1] -= n_orders % 2
         pairs = zip(seeds, counts, strict=True)
-        draws = [OrderPair(seed, per_row, count) for seed, count in pairs]
+        draws = [partial(_order_pair, seed, per_row, n) for seed, n in pairs]
         degrees = n_pairs - 1 if n_pairs > 1 else np.nan
     moments = map_workers(partial(_moments_of_pairs, conditional), rows, draws, n_jobs)
     mean, variance = reduce(np.add, moments)  # so far, sums
@@ -197,24 +342,6 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     return Contributions(mean, errors, rows, feature_names(estimator, X))
 
 
-def _explain(parts):
-    try:
-        from shap import Explanation
-    except ImportError:
-        Explanation = SimpleNamespace
-    return Explanation(
-        values=_rectangular(parts.values),
-        base_values=np.zeros(len(parts.values)),
-        data=_data_of(parts.data),
-        error_std=_rectangular(parts.std_errors),
-        feature_names=None if parts.names is None else list(parts.names),
-    )
-
-
-def _data_of(rows):
-    return as_objects(rows.values) if isinstance(rows, Rows) else _rectangular(rows)
-
-
 def _rectangular(rows):
     """Return an array; for rows of several lengths, an array of objects."""
     if isinstance(rows, np.ndarray):
@@ -224,18 +351,11 @@ def _rectangular(rows):
     return array
 
 
-class OrderPair(NamedTuple):
-    """A random order and its reverse, either the same for all rows or for each row."""
-
-    seed: np.random.SeedSequence
-    per_row: bool
-    n_orders: int
-
-    def draw(self, n_rows, n_features):
-        """Return orders of shape (n_orders, n_rows or 1, n_features)."""
-        orders = np.tile(np.arange(n_features), (n_rows if self.per_row else 1, 1))
-        orders = np.random.default_rng(self.seed).permuted(orders, axis=1)
-        return np.stack([orders, orders[:, ::-1]])[: self.n_orders]
+def _order_pair(seed, per_row, n_orders, n_rows, n_features):
+    """Draw an order and its reverse, the same for all rows or for each row."""
+    orders = np.tile(np.arange(n_features), (n_rows if per_row else 1, 1))
+    orders = np.random.default_rng(seed).permuted(orders, axis=1)
+    return np.stack([orders, orders[:, ::-1]])[:n_orders]
 
 
 def _moments_of_pairs(conditional, rows, draws):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
-from sklearn.utils import _safe_indexing, indexable
+from scipy import stats
+from sklearn.base import clone, is_classifier
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.utils import _safe_indexing, get_tags, indexable
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
@@ -19,9 +22,9 @@ from sklearn_mpt._checks import (
     check_verbose,
     draw_seed,
 )
-from sklearn_mpt._measure.plotting import axes_or_new, draw_band
-from sklearn_mpt._measure.predictive_scores import log_proba, predictive_score
-from sklearn_mpt._measure.standard_errors import std_error_of_mean, student_quantile
+from sklearn_mpt._measure.curve import std_error_of_mean, student_quantile
+from sklearn_mpt._measure.display import axes_or_new, draw_band
+from sklearn_mpt._measure.pipelines import check_pipeline, last_step, resolve_model
 from sklearn_mpt._messages import listed, text_table
 
 if TYPE_CHECKING:
@@ -29,6 +32,107 @@ if TYPE_CHECKING:
 
 START_FRACTION = 0.1  # "auto": of the rows, those before the first scored row
 MAX_LINES = 12  # largest number of lines in the table of a result
+
+
+def predictive_score(estimator, y):
+    """Return the function that scores rows, or targets y, by a fitted estimator."""
+    has_tags = hasattr(estimator, "__sklearn_tags__")
+    kind = get_tags(estimator).estimator_type if has_tags else None
+    last = last_step(estimator)
+    if y is None or kind == "density_estimator":
+        has_scores = hasattr(last, "joint_log_prob") or hasattr(
+            estimator, "score_samples"
+        )
+        if has_scores and kind != "outlier_detector":
+            check_pipeline(estimator)
+            return _log_density
+        needed = "a density estimator with score_samples, if y is None"
+    elif kind == "classifier":
+        if hasattr(estimator, "joint_log_prob"):
+            return _log_joint
+        if hasattr(estimator, "predict_log_proba"):
+            return _log_proba
+        needed = "a classifier with predict_log_proba"
+    else:
+        if hasattr(estimator, "joint_log_prob"):
+            return _log_joint
+        if {"return_std", "kwargs"} & _arguments(getattr(estimator, "predict", None)):
+            is_process = isinstance(last, GaussianProcessRegressor)
+            if is_process and not np.array_equal(last.alpha, type(last)().alpha):
+                raise ValueError(
+                    f"alpha={last.alpha!r} is noise that the predictions of a "
+                    "GaussianProcessRegressor leave out, so they are not those of y: "
+                    "add a WhiteKernel to its kernel, and leave alpha at its default."
+                )
+            return _log_normal
+        needed = "a regressor with predict(X, return_std=True)"
+    raise TypeError(f"estimator must be {needed}, got {estimator!r}.")
+
+
+def _arguments(method):
+    """Return the names of the arguments of a method; "kwargs" if it takes any."""
+    parameters = inspect.signature(method).parameters.values() if method else ()
+    return {
+        "kwargs" if p.kind is inspect.Parameter.VAR_KEYWORD else p.name
+        for p in parameters
+    }
+
+
+def _log_density(model, X, y):
+    model = resolve_model(model)
+    if hasattr(model, "joint_log_prob"):
+        return model.joint_log_prob(X)
+    return model.score_samples(X)
+
+
+def _log_joint(model, X, y):
+    return model.joint_log_prob(X, y)
+
+
+def _log_proba(model, X, y):
+    log_proba = np.asarray(model.predict_log_proba(X))
+    column = {label: k for k, label in enumerate(model.classes_.tolist())}
+    unseen = [label for label in np.asarray(y).tolist() if label not in column]
+    if unseen:
+        raise ValueError(
+            f"The class {unseen[0]!r} is not among the rows seen before it, and the "
+            "classifier gives it no probability: raise n_start."
+        )
+    columns = [column[label] for label in np.asarray(y).tolist()]
+    return log_proba[np.arange(len(columns)), columns]
+
+
+def _log_normal(model, X, y):
+    y = np.asarray(y)
+    if len(y) < 2 or "return_cov" not in _arguments(last_step(model).predict):
+        return stats.norm.logpdf(y, *_predict(model, X, "return_std"))
+    mean, covariance = _predict(model, X, "return_cov")
+    try:
+        joint = stats.Covariance.from_cholesky(np.linalg.cholesky(covariance))
+    except np.linalg.LinAlgError as error:
+        raise ValueError(
+            f"The covariance matrix of the predictions of {len(y)} rows, by predict(X, "
+            "return_cov=True), is not positive definite: rows of a block are predicted "
+            "without noise. Leave steps=None, or give the estimator noise, such as a "
+            "WhiteKernel of a Gaussian process."
+        ) from error
+    return stats.multivariate_normal.logpdf(y, mean, joint)
+
+
+def _predict(model, X, option):
+    """Return the means and standard deviations, or covariances, of predictions."""
+    try:
+        predicted = model.predict(X, **{option: True})
+    except Exception as error:  # of the user's model
+        error.add_note(f"It was raised by predict(X, {option}=True).")
+        raise
+    if not isinstance(predicted, tuple) or len(predicted) != 2:
+        raise TypeError(
+            f"predict(X, {option}=True) must return a tuple of two arrays, but that of "
+            f"{last_step(model)!r} returned a {type(predicted).__name__}: it may take "
+            "any argument and ignore this one."
+        )
+    return predicted
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +442,7 @@ def cumulative_cv_score(
             f"y must have a value for each of the {n_samples} rows, got the shape "
             f"{np.shape(y)}."
         )
-    is_classes = score is log_proba
+    is_classes = y is not None and is_classifier(estimator)
     start = _check_start(n_start, X, y if is_classes else None)
     n_seen = _block_starts(start, n_samples, steps)
     rng = np.random.default_rng(draw_seed(random_state))

@@ -157,21 +157,18 @@ def all_orders(n_features):
     return orders
 
 
-def draw_order(index, seed, n_rows, n_features):
-    """Draw the order with this index for each row; (n_rows, n_features).
+def draw_order(index, seed, per_row, n_rows, n_features):
+    """Draw the order with this index for each row, or for all; (1, n or 1, d).
 
     If at most 720 orders exist, orders of different index differ in every row. They are
     then those of one list, in which each row has its own names of the features.
     """
-    features = np.arange(n_features)
+    names = np.tile(np.arange(n_features), (n_rows if per_row else 1, 1))
     if count_orders(n_features) == np.inf:
-        rng = child_generator(seed, index)
-        orders = np.tile(features, (n_rows, 1))
-        return rng.permuted(orders, axis=1, out=orders)
+        return child_generator(seed, index).permuted(names, axis=1)[None]
     rng = np.random.default_rng(seed)
     order = rng.permutation(all_orders(n_features))[index]
-    names = np.tile(features, (n_rows, 1))
-    return rng.permuted(names, axis=1, out=names)[:, order]
+    return rng.permuted(names, axis=1)[None, :, order]
 
 
 def child_generator(seed, *key):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Literal, NamedTuple, overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,22 +17,21 @@ from sklearn_mpt._checks import (
     check_n_jobs,
     spawn_seeds,
 )
-from sklearn_mpt._measure.consistency import check_hidden_values
+from sklearn_mpt._measure.checking import check_hidden_values
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
     chain_log_prob,
     check_rows,
     feature_names,
     given_or_parameter,
-    ragged_hook,
     refuse_texts,
     row_blocks,
     wants_row_orders,
 )
+from sklearn_mpt._measure.curve import std_error_of_mean
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.standard_errors import std_error_of_mean
-from sklearn_mpt._measure.workers import map_tasks
+from sklearn_mpt._measure.rows import map_tasks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 
@@ -138,16 +137,14 @@ def lml_samples(
     check_bool(return_std, "return_std")
     check_int(n_orders, "n_orders")
     estimator = resolve_model(estimator)
-    ask = ragged_hook(estimator, "_lml_along_orders")
-    arguments = (X, int(n_orders), random_state, n_jobs)
-    value, error = ask(*arguments) if ask else _lml_of_rows(estimator, *arguments)
+    options = int(n_orders), random_state, n_jobs
+    if ask := getattr(estimator, "_lml_along_orders", None):
+        value, error = ask(X, *options)
+    else:
+        rows = check_rows(estimator, X)
+        sums, n_all = sums_along_orders(estimator, rows, *options)
+        value, error = sums.mean(axis=0), std_error_of_mean(sums, n_all)
     return (value, error) if return_std else value
-
-
-def _lml_of_rows(estimator, X, *options):
-    rows = check_rows(estimator, X)
-    sums, n_all = sums_along_orders(estimator, rows, *options)
-    return sums.mean(axis=0), std_error_of_mean(sums, n_all)
 
 
 @overload
@@ -271,7 +268,9 @@ def order_log_prob(
         error = _error_of_mixture(sums, n_all)
     else:
         orders = _read_orders(order, model, X, rows.shape[1])
-        sums = sums_along(model, rows, [GivenOrder(o) for o in orders], n_jobs)
+        sums = sums_along(
+            model, rows, [partial(given_order, o) for o in orders], n_jobs
+        )
         error = np.zeros(len(rows))
     value = _mixture(sums)
     return (value, error) if return_std else value
@@ -286,10 +285,12 @@ def _read_orders(order, model, X, n_features):
                 f"{order!r}."
             )
         return np.arange(n_features)[None]
-    given = np.atleast_2d(np.asarray(order, dtype=_dtype_of(order)))
+    given = np.atleast_2d(order)
+    if given.dtype.kind not in "iu":
+        given = np.atleast_2d(np.asarray(order, dtype=object))
     names = feature_names(model, X)
-    names = np.arange(n_features) if names is None else names
-    orders = given if given.dtype.kind in "iu" else _by_name(given, list(names))
+    names = list(range(n_features)) if names is None else names
+    orders = given if given.dtype.kind in "iu" else _by_name(given, names)
     is_permutation = orders.ndim == 2 and orders.shape[1] == n_features
     if not is_permutation or not len(orders):
         raise ValueError(
@@ -303,11 +304,6 @@ def _read_orders(order, model, X, n_features):
             f"{given[wrong][0].tolist()}."
         )
     return orders
-
-
-def _dtype_of(order):
-    """Return the dtype of the array of orders: objects for names, int for indices."""
-    return None if np.asarray(order).dtype.kind in "iu" else object
 
 
 def _by_name(given, names):
@@ -348,8 +344,8 @@ def order_draws(estimator, n_features, n_orders, random_state, per_row):
     """Return draws of distinct orders, at most of all, and the number of all orders."""
     random_state = given_or_parameter(estimator, "random_state", random_state)
     seed, n_all = spawn_seeds(random_state, 1)[0], count_orders(n_features)
-    n_drawn = min(int(n_orders), n_all)
-    return [OrderDraw(seed, i, per_row) for i in range(n_drawn)], n_all
+    numbers = range(min(int(n_orders), n_all))
+    return [partial(draw_order, i, seed, per_row) for i in numbers], n_all
 
 
 def sums_along(estimator, rows, draws, n_jobs):
@@ -360,32 +356,19 @@ def sums_along(estimator, rows, draws, n_jobs):
     return np.stack(map_tasks(add_up, rows, draws, n_jobs))
 
 
-class OrderDraw(NamedTuple):
-    """One random order of a seed, either the same for all rows or one for each row."""
-
-    seed: np.random.SeedSequence
-    number: int
-    per_row: bool
-
-    def draw(self, n_rows, n_features):
-        """Return orders of shape (1, n_rows or 1, n_features)."""
-        n_rows = n_rows if self.per_row else 1
-        return draw_order(self.number, self.seed, n_rows, n_features)[None]
-
-
-class GivenOrder(NamedTuple):
-    """A given order for all rows."""
-
-    order: np.ndarray
-
-    def draw(self, n_rows, n_features):
-        return self.order[None, None]
+def given_order(order, n_rows, n_features):
+    """Return an order for all rows, as one of the draws of `terms_along`."""
+    return order[None, None]
 
 
 def terms_along(conditional, rows, draws):
-    """Score rows along the orders of draws, a few draws and rows at a time."""
+    """Score rows along the orders of draws, a few draws and rows at a time.
+
+    A draw is a function of the numbers of rows and features, which returns orders of
+    shape (k, n_rows or 1, n_features).
+    """
     for block in chunk_slices(len(draws), math.prod(rows.shape), CHUNK_ENTRIES):
-        drawn = [draw.draw(*rows.shape) for draw in draws[block]]
+        drawn = [draw(*rows.shape) for draw in draws[block]]
         orders, counts = np.concatenate(drawn), np.array([len(part) for part in drawn])
         is_shared = orders.shape[1] == 1
         for batch, part in row_blocks(rows):

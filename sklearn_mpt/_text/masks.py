@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import binom, factorial
 
 from sklearn_mpt._measure.contract import LOG_PROBABILITY
+from sklearn_mpt._measure.curve import contrast_scale
 from sklearn_mpt._measure.masks import mask_size
-from sklearn_mpt._measure.standard_errors import contrast_scale
 from sklearn_mpt._text.texts import show
 
 PERCENT = np.arange(1, 100)  # mask rates of curves of texts, in percent

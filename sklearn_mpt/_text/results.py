@@ -8,9 +8,13 @@ from itertools import pairwise
 import numpy as np
 
 from sklearn_mpt._checks import check_real
-from sklearn_mpt._measure.curve import MaskNoise, MPTCurve
+from sklearn_mpt._measure.curve import (
+    MaskNoise,
+    MPTCurve,
+    degrees_of_sum,
+    student_factor,
+)
 from sklearn_mpt._measure.masks import mask_size
-from sklearn_mpt._measure.standard_errors import degrees_of_sum, student_factor
 from sklearn_mpt._text.masks import PERCENT, MaskDraw
 from sklearn_mpt._text.texts import scored_text
 

@@ -251,7 +251,7 @@ def test_curves_of_other_numbers_of_rows_are_not_subtracted(known, design):
         ({"design": "best"}, "design must be one of 'auto', 'all', 'balanced'"),
         (
             {"design": "balanced", "allocation": "neyman"},
-            "allocation='neyman' needs design='independent', got design='balanced'",
+            "allocation='neyman' needs design='independent' or 'auto', got 'balanced'",
         ),
     ],
 )

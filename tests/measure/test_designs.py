@@ -112,7 +112,11 @@ def test_scores_of_all_masks_are_the_terms_of_all_orders():
     [
         (13, {}, r"at most 12 features, got 13, which have 2\^13 - 1 masks"),
         (4, {"n_masks": 3}, "n_masks must be None with design='all', got 3"),
-        (4, {"allocation": "neyman"}, "needs design='independent', got design='all'"),
+        (
+            4,
+            {"allocation": "neyman"},
+            "needs design='independent' or 'auto'",
+        ),
     ],
 )
 def test_what_does_not_go_with_all_masks_is_refused(n_features, options, message):
@@ -511,7 +515,7 @@ def test_the_strata_of_rows_are_counted(n_rows):
 def test_blocks_of_rows_do_not_change_what_they_add_up_to(monkeypatch):
     model, X = model_of(6, n_rows=30)
     whole = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
-    monkeypatch.setattr("sklearn_mpt._measure.designs.CHUNK_ENTRIES", 24)
+    monkeypatch.setattr("sklearn_mpt._measure.mpt_curve.CHUNK_ENTRIES", 24)
     blocks = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
     assert_allclose(blocks.scores, whole.scores)
 
