@@ -66,11 +66,11 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
     rows_to_sum = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
     columns = discrete_columns(rows_to_sum, [None] * rows.shape[1])
     binary = {j: column for j, column in columns.items() if column.is_binary}
-    for mask, log_prob in tried if binary else ():
-        repeated = ask(few, mask)
-        if log_prob is None or repeated is None:
-            continue
-        if (change_of(log_prob, repeated) <= MIN_CHANGE).all():
+    for mask, _ in tried if binary else ():
+        calls = ask(rows_to_sum, mask), ask(rows_to_sum, mask)
+        if all(call is not None for call in calls) and (
+            change_of(*calls).max() <= MIN_CHANGE
+        ):
             check_sums(ask, rows_to_sum, mask, binary)
     most = MAX_INTEGRAL if is_compared else MAX_WITHOUT_CONSTANT
     half, _ = tried[0]
