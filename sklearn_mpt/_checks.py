@@ -11,8 +11,12 @@ from numbers import Integral, Real
 
 import numpy as np
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_scalar
+from sklearn.utils._param_validation import (
+    Interval,
+    InvalidParameterError,
+    StrOptions,
+    make_constraint,
+)
 
 from sklearn_mpt._messages import plain
 
@@ -92,34 +96,22 @@ def warn_of_mask_rate(mask_rate, n_features):
         )
 
 
+def check(value, name, *constraints):
+    """Refuse a value that satisfies none of the constraints; the message lists them."""
+    made = list(map(make_constraint, constraints))
+    if not any(constraint.is_satisfied_by(value) for constraint in made):
+        allowed = " or ".join(map(str, made))
+        raise InvalidParameterError(f"{name} must be {allowed}, got {plain(value)!r}.")
+
+
 def check_int(value, name, min_val=1):
     """Check an integer of at least `min_val`; bools are refused."""
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an instance of int, not bool.")
-    check_scalar(value, name, Integral, min_val=min_val)
+    check(value, name, StrictInterval(Integral, min_val, None, closed="left"))
 
 
-def check_int_or_auto(value, name):
-    if isinstance(value, str):
-        check_choice(value, name, ["auto"])
-    else:
-        check_int(value, name)
-
-
-def check_real(value, name, include_boundaries, max_val=None):
+def check_real(value, name, closed, max_val=math.inf):
     """Check a finite number between 0 and `max_val`; bools are refused."""
-    if isinstance(value, bool) or not isinstance(value, NUMBERS):
-        raise TypeError(
-            f"{name} must be a real number, not {type(value).__qualname__}."
-        )
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}.")
-    bounds = {
-        "min_val": 0,
-        "max_val": max_val,
-        "include_boundaries": include_boundaries,
-    }
-    check_scalar(value, name, NUMBERS, **bounds)
+    check(value, name, StrictInterval(Real, 0, max_val, closed=closed))
 
 
 def check_floats(value, name):
@@ -143,8 +135,7 @@ def check_finite(array, name):
 
 
 def check_bool(value, name):
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {plain(value)!r}.")
+    check(value, name, "boolean")
 
 
 def check_widths(sizes):
@@ -161,19 +152,8 @@ def check_widths(sizes):
         check_int(size, "hidden_layer_sizes")
 
 
-def check_verbose(verbose):
-    """Check `verbose`: a bool, or an integer level as in scikit-learn."""
-    if not isinstance(verbose, bool | np.bool_):
-        check_int(verbose, "verbose", min_val=0)
-
-
 def check_n_jobs(n_jobs):
-    is_int = isinstance(n_jobs, Integral) and not isinstance(n_jobs, bool)
-    if n_jobs is not None and (not is_int or n_jobs == 0):
-        raise ValueError(
-            "n_jobs must be None or an int other than 0 (-1 is all cores, -2 all "
-            f"cores but one), got {plain(n_jobs)!r}."
-        )
+    check(n_jobs, "n_jobs", *N_JOBS)
 
 
 def check_device(device, dtype="float64"):

@@ -2,9 +2,6 @@
 
 import numpy as np
 
-MAX_LISTED = 10  # more entries of a list are shown as "..."
-MAX_EXAMPLES = 3  # of values that are not allowed
-
 
 def how_to_install(*extras):
     """Say what installs the packages of an extra, as the README does."""
@@ -19,11 +16,11 @@ def plain(value):
     return value.item() if isinstance(value, np.generic) else value
 
 
-def joined(values):
+def joined(values, most=10):
     """Return values as text, without brackets; see `listed`."""
-    first = values[:MAX_LISTED]
+    first = values[:most]
     entries = map(repr, first.tolist() if isinstance(first, np.ndarray) else first)
-    ending = ["..."] if len(values) > MAX_LISTED else []
+    ending = ["..."] if len(values) > most else []
     return ", ".join([*entries, *ending])
 
 
@@ -34,7 +31,7 @@ def listed(values):
 
 def examples_of(numbers):
     """Return the first few distinct numbers as text."""
-    return ", ".join(f"{value:.6g}" for value in np.unique(numbers)[:MAX_EXAMPLES])
+    return ", ".join(f"{value:.6g}" for value in np.unique(numbers)[:3])
 
 
 def text_table(names, columns, number_format=".4f", title=""):

@@ -239,7 +239,7 @@ def test_versions_are_printed_for_bug_reports(capsys):
     entries = dict(line.split(": ", 1) for line in printed.splitlines() if ": " in line)
     entries = {name.strip(): value for name, value in entries.items()}
     assert entries["sklearn_mpt"] == __version__
-    assert {"python", "torch", "scikit-learn", "device='auto'"} <= set(entries)
+    assert {"python", "torch", "sklearn", "device='auto'"} <= set(entries)
 
 
 def test_packages_that_are_not_installed_have_no_version(capsys, monkeypatch):

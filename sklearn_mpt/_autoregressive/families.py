@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods import LIKELIHOODS
-from sklearn_mpt._likelihoods.negative_binomial import MIN_DISPERSION
-from sklearn_mpt._likelihoods.poisson import MAX_LOG
+from sklearn_mpt._likelihoods.counts import MAX_LOG, MIN_DISPERSION
 
 
 class ResidualFamily(ABC):

@@ -23,24 +23,9 @@ def as_tensor(array, device):
 
 
 def as_view(array, device):
-    """Return a tensor for reading, without a copy where possible."""
+    """Return a tensor for reading; a copy of what torch cannot take as it is."""
     dtype = np.float32 if array.dtype == np.float32 else np.float64
-    array = np.require(array, dtype, ["C"])
-    if not array.flags.writeable:
-        array = np.asarray(_Writable(array))
-    return torch.from_numpy(array).to(device)
-
-
-class _Writable:
-    """A view of a read-only array that torch takes without a warning."""
-
-    def __init__(self, array):
-        address, _ = array.__array_interface__["data"]
-        self._array = array  # keeps the memory
-        self.__array_interface__ = {
-            **array.__array_interface__,
-            "data": (address, False),
-        }
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"])).to(device)
 
 
 @contextmanager

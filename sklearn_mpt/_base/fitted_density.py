@@ -35,8 +35,6 @@ from sklearn_mpt._tables.weights import (
     sums_of_rows,
 )
 
-MAX_STD_ERROR = 0.5  # standard error, in nats, from which on scores come with a warning
-
 
 class FittedDensityMixin(DensityMixin):
     """Mixin for estimators whose fitted attributes define a `Density`.
@@ -350,7 +348,7 @@ def _n_rows(row_bytes):
 
 
 def _warn_if_uncertain(std_error, n_effective=None):
-    is_uncertain = std_error > MAX_STD_ERROR
+    is_uncertain = std_error > 0.5  # nats
     if not is_uncertain.any():
         return
     points = ""

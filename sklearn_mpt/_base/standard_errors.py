@@ -147,9 +147,12 @@ def _errors(information, covariance, fitted, likelihood):
 def _shape_attribute_errors(likelihood, covariance, scale):
     """Return standard errors of attributes of shape parameters: the delta method."""
     errors, shape_params = {}, likelihood.shape_params.detach().cpu()
-
-    for name in likelihood.shape_attributes(scale):
-        value, jacobian = _value_and_jacobian(likelihood, shape_params, scale, name)
+    for name, value in likelihood.shape_attributes(scale).items():
+        value = value.detach().cpu()
+        jacobian = torch.autograd.functional.jacobian(
+            lambda params: likelihood.at(params).shape_attributes(scale)[name],  # noqa: B023
+            shape_params,
+        )
         jacobian = jacobian.reshape(value.numel(), shape_params.numel()).numpy()
         is_used = jacobian != 0  # the covariance of others may be NaN
         variances = [
@@ -160,13 +163,3 @@ def _shape_attribute_errors(likelihood, covariance, scale):
         deviations = deviations.reshape(value.shape)
         errors[name.rstrip("_")] = deviations if value.ndim else float(deviations)
     return errors
-
-
-def _value_and_jacobian(likelihood, shape_params, scale, name):
-    """Return a fitted attribute and its Jacobian in the shape parameters."""
-
-    def attribute(shape_params):
-        return likelihood.at(shape_params).shape_attributes(scale)[name]
-
-    value = attribute(shape_params)
-    return value, torch.autograd.functional.jacobian(attribute, shape_params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -24,14 +23,11 @@ from sklearn_mpt._likelihoods import (
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.frames import (
     column_names,
-    message_of_others,
-    names_of_others,
     with_distinct_names,
     with_strings,
 )
 from sklearn_mpt._tables.kinds import (
     FROM_DTYPE,
-    ColumnErrors,
     kinds_of,
     requested_kinds,
 )
@@ -114,7 +110,9 @@ class TableMPT(BaseMPT):
             named = with_distinct_names(X)
             validate_data(self, named, reset=reset, skip_check_array=True)
         else:
-            X = self._read_numbers(X, reset, min_samples)
+            if is_frame:
+                check_no_categories(X, self._advice_on_categories)
+            X = super()._read_rows(X, reset, min_samples)
         if reset:
             self._learn_columns(X)
         if self._is_of_numbers:
@@ -129,55 +127,20 @@ class TableMPT(BaseMPT):
             input_name="X",
         )
 
-    def _read_numbers(self, X, reset, min_samples):
-        """Read an array, or a DataFrame all of whose columns must hold numbers."""
-        if not is_into_dataframe(X):
-            return super()._read_rows(X, reset, min_samples)
-        others = names_of_others(X)
-        if reset and len(others) > 1:
-            raise ValueError(f"{message_of_others(X)}{self._advice_on(X)}")
-        check_no_categories(X, self._advice_on_categories)
-        return super()._read_rows(X, reset, min_samples)
-
-    def _advice_on(self, X):
-        """Return the end of the message for a table that does not hold numbers."""
-        taken = f", which likelihood={self.likelihood!r} takes."
-        return f"{taken}{self._call_that_serves(X)}"
-
     def _learn_columns(self, X):
         """Set the attributes by which a new model reads the columns of its rows."""
         self._storage = []
         if self._is_of_numbers:
             return
-        try:
-            kinds = kinds_of(self.likelihood, X, self._kinds_taken)
-        except ColumnErrors as error:
-            advice = self._call_that_serves(X) if len(error.names) > 1 else ""
-            raise ColumnErrors(f"{error}{advice}", error.names) from error
+        kinds = kinds_of(self.likelihood, X, self._kinds_taken)
         reader = TableReader.from_table(X, kinds)
         self.likelihoods_, self.categories_, self._storage = reader
-        self._warn_of_strings(X)
-
-    def _warn_of_strings(self, X):
-        """Warn of strings that look like numbers, and became categories by dtype."""
+        # strings that look like numbers, and became categories by dtype
         kinds = requested_kinds(self.likelihood, column_names(X), self._kinds_taken)
         chosen = [j for j, kind in enumerate(kinds) if kind == FROM_DTYPE]
-        hints = looks_of_strings(X, self._reader, {}, chosen)
+        hints = looks_of_strings(X, reader, {}, chosen)
         if hints:
             warn_caller(" ".join(hints))
-
-    def _call_that_serves(self, X):
-        """Return the call of `fit` that takes all columns that have a kind."""
-        dropped, names = [], column_names(X)
-        with suppress(TypeError, ValueError):
-            try:
-                kinds_of(FROM_DTYPE, X, self._kinds_taken)
-            except ColumnErrors as error:
-                dropped = error.names
-            if len(dropped) < len(names):
-                shown = names if is_into_dataframe(X) else None
-                return _served(type(self).__name__, dropped, X, shown)
-        return ""
 
     def _check_values(self, X):
         if self._is_of_numbers:
@@ -222,16 +185,6 @@ class TableMPT(BaseMPT):
         if self._is_of_numbers:
             return super()._frame(rows, names, backend)
         return self._reader.frame(rows, names, backend)
-
-
-def _served(name, dropped, X, names):
-    """Return a sentence with the call of `fit` without some of the columns."""
-    table = "X"
-    if dropped and names is None:
-        table = f"np.delete(X, {dropped}, axis=1)"
-    elif dropped:
-        table = f"X.drop({'columns=' if hasattr(X, 'set_axis') else ''}{dropped})"
-    return f" This is taken: {name}(likelihood={FROM_DTYPE!r}, ...).fit({table})."
 
 
 @lru_cache(maxsize=16)  # makes `impute` of single rows faster

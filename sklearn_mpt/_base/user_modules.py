@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable
 from contextlib import contextmanager
 
@@ -16,19 +15,13 @@ UserModule = torch.nn.Module | Callable[[int, int], torch.nn.Module]
 def seeded(seed, device="cpu"):
     """Seed torch's own generators; restore their state afterwards."""
     device = torch.device(device)
-    state = torch.get_rng_state()
-    if device.type == "cuda":
-        state_of_device = torch.cuda.get_rng_state(device)
-    try:
+    is_cuda = device.type == "cuda"
+    with torch.random.fork_rng([device] if is_cuda else []):
         torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
+        if is_cuda:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
-    finally:
-        torch.set_rng_state(state)
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(state_of_device, device)
 
 
 class UserModuleWrapper(torch.nn.Module):
@@ -55,8 +48,13 @@ class UserModuleWrapper(torch.nn.Module):
         self.n_inputs = n_inputs
         sizes = n_inputs, len(intercept)
         with seeded(seed):
-            module = _made(source, sizes, name)
-            self.module = module.to(device="cpu").float().eval()
+            module = source if isinstance(source, torch.nn.Module) else source(*sizes)
+            if not isinstance(module, torch.nn.Module):
+                raise TypeError(
+                    f"{name}{sizes} must return a torch.nn.Module, got "
+                    f"{type(module).__name__}."
+                )
+            self.module = copy.deepcopy(module).to(device="cpu").float().eval()
             start = torch.tensor(intercept, dtype=torch.float32, device="cpu")
             self.register_buffer("intercept", start)
             # size of the values of a row in the module, to estimate memory
@@ -77,7 +75,6 @@ class UserModuleWrapper(torch.nn.Module):
             f"(n, {n_outputs}), in single and in double precision"
         )
         hooks = [part.register_forward_hook(note) for part in self.module.modules()]
-        check_one_argument(self.module, expected, name)
         for dtype in (torch.float64, torch.float32):
             rows = torch.zeros(2, n_inputs, dtype=dtype, device="cpu")
             try:
@@ -100,24 +97,6 @@ class UserModuleWrapper(torch.nn.Module):
         return self.intercept + self.module(inputs)
 
 
-def check_one_argument(module, expected, name):
-    """Refuse a module that needs more than one tensor, such as rows and a mask."""
-    parameters = inspect.signature(module.forward).parameters.values()
-    needed = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if len(needed) > 1:
-        raise ValueError(
-            f"{expected}; forward of {type(module).__name__} takes "
-            f"{' and '.join(needed)}. Pass its part from one tensor to the other. A "
-            "masked model (X, mask) is measured as it is, by mpt_curve for instance, "
-            f"and needs no {name}."
-        )
-
-
 def arrays_of(module):
     """Return the parameters and buffers of a module by name, as NumPy arrays."""
     state = module.state_dict()
@@ -130,12 +109,3 @@ def load_arrays(module, arrays):
         {name: torch.tensor(array, device="cpu") for name, array in arrays.items()}
     )
     return module
-
-
-def _made(source, sizes, name):
-    module = source if isinstance(source, torch.nn.Module) else source(*sizes)
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(
-            f"{name}{sizes} must return a torch.nn.Module, got {type(module).__name__}."
-        )
-    return copy.deepcopy(module)

@@ -42,8 +42,7 @@ from sklearn_mpt._items.guessing import GUESSING_START, Guessing
 from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
-from sklearn_mpt._likelihoods.ordinal import Ordinal
-from sklearn_mpt._likelihoods.partial_credit import PartialCredit
+from sklearn_mpt._likelihoods.levels import Ordinal, PartialCredit
 from sklearn_mpt._optim.information import (
     STEP,
     central_differences,

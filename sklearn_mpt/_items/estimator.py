@@ -637,9 +637,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             self._takes_codes = is_binary and not has_ordered_columns(X)
         return super()._read_rows(X, reset, min_samples)
 
-    def _advice_on(self, X):
-        return f". {self._advice_on_strings}"
-
     def _learn_columns(self, X):
         names = self._names(np.shape(X)[1])
         if self._takes_codes:

@@ -28,7 +28,7 @@ from sklearn_mpt._latent.quadrature import normal_nodes
 from sklearn_mpt._latent.sums import RowContext
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
-from sklearn_mpt._likelihoods.ordinal import Ordinal
+from sklearn_mpt._likelihoods.levels import Ordinal
 from sklearn_mpt._optim.loop import (
     Phases,
 )

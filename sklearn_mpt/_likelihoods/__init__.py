@@ -13,8 +13,8 @@ from sklearn_mpt._likelihoods.columns import (
     Columns,
     likelihood_of,
 )
+from sklearn_mpt._likelihoods.counts import Poisson
 from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._likelihoods.poisson import Poisson
 
 __all__ = [
     "KINDS_OF_VALUES",

@@ -1,7 +1,6 @@
 """The likelihood of a table with columns of several kinds."""
 
 import copy
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -9,14 +8,11 @@ import torch
 from sklearn_mpt._likelihoods.base import ColumnUnits, Likelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
+from sklearn_mpt._likelihoods.counts import NegativeBinomial, Poisson
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._likelihoods.interval import Interval
-from sklearn_mpt._likelihoods.levels import Levels
+from sklearn_mpt._likelihoods.levels import Levels, Ordinal, PartialCredit
 from sklearn_mpt._likelihoods.lognormal import Lognormal
-from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
-from sklearn_mpt._likelihoods.ordinal import Ordinal
-from sklearn_mpt._likelihoods.partial_credit import PartialCredit
-from sklearn_mpt._likelihoods.poisson import Poisson
 
 LIKELIHOODS = {
     "gaussian": Gaussian,
@@ -115,21 +111,21 @@ class Columns(Likelihood):
         """Store the features and locations of each part, and the inverse order."""
         features = np.repeat(np.arange(len(part_of)), self.n_locations_each)
         self.register_buffer("feature_of", torch.from_numpy(features))
-        self._slices, self._runs = {}, {}
-        for axis, owner in (("d", part_of), ("l", part_of[features])):
+        by_part = np.sort(part_of)
+        owners = {
+            "d": part_of,
+            "l": part_of[features],
+            "p": by_part.repeat([self.parts[i].n_means for i in by_part]),
+            "g": by_part.repeat([self.parts[i].n_shape_params for i in by_part]),
+        }
+        self._slices, self._is_sorted = {}, {}
+        for axis, owner in owners.items():
             indices = [np.flatnonzero(owner == i) for i in range(len(self.parts))]
-            for i, index in enumerate(indices):
-                self.register_buffer(f"index_{axis}{i}", torch.from_numpy(index))
             self._slices[axis] = list(map(_slice_of, indices))
-            self._runs[axis] = _runs(owner)
-        counts = np.bincount(part_of)
-        for axis, numbers in (
-            ("p", [part.n_means for part in self.parts]),
-            ("g", [part.n_shape_params for part in self.parts]),
-        ):
-            ends = np.concatenate([[0], np.cumsum(counts * numbers)]).tolist()
-            self._slices[axis] = [slice(*span) for span in pairwise(ends)]
-            self._runs[axis] = [(i, slice(None)) for i in range(len(counts))]
+            order = np.concatenate(indices).argsort()
+            self._is_sorted[axis] = bool((np.diff(order) > 0).all())
+            for name, index in (*enumerate(indices), ("", order)):
+                self.register_buffer(f"index_{axis}{name}", torch.from_numpy(index))
 
     def _iter_parts(self):
         """Yield each part with the indices of its features."""
@@ -140,12 +136,15 @@ class Columns(Likelihood):
         """Return what part i takes of an argument; see `_by_part`."""
         if argument is None or axis == "-":
             return argument
-        if isinstance(argument, np.ndarray):
-            return argument[..., getattr(self, f"index_{axis}{i}").cpu().numpy()]
-        index = self._slices[axis][i]  # a slice, which copies nothing, if it is one
-        if index is None:
-            index = getattr(self, f"index_{axis}{i}")
-        return argument[..., index]
+        where = self._slices[axis][i]  # a slice, which copies nothing, if it is one
+        return argument[..., where] if where else self._at(argument, axis, i)
+
+    def _at(self, array, axis, name):
+        """Return the entries of a stored index along the last axis."""
+        index = getattr(self, f"index_{axis}{name}")
+        return array[
+            ..., index.cpu().numpy() if isinstance(array, np.ndarray) else index
+        ]
 
     def _joined(self, results, axis):
         """Join results of the parts along the last axis; see `_by_part`."""
@@ -156,12 +155,11 @@ class Columns(Likelihood):
         if len(results) == 1:
             return results[0]
         if isinstance(results[0], np.ndarray):
-            return np.concatenate(
-                [results[i][where] for i, where in self._runs[axis]], -1
-            )
-        shape = np.broadcast_shapes(*(part.shape[:-1] for part in results))
-        results = [part.expand(*shape, -1) for part in results]
-        return torch.cat([results[i][..., where] for i, where in self._runs[axis]], -1)
+            joined = np.concatenate(results, -1)
+        else:
+            shape = np.broadcast_shapes(*(part.shape[:-1] for part in results))
+            joined = torch.cat([part.expand(*shape, -1) for part in results], -1)
+        return joined if self._is_sorted[axis] else self._at(joined, axis, "")
 
     check_rows = _by_part("check_rows", "d", "")
     _units = _by_part("units", "d--", "ddd")
@@ -316,18 +314,10 @@ class Columns(Likelihood):
         return torch.cat(derivatives), torch.cat(informations)
 
 
-def _runs(owner):
-    """Return slices of the parts that follow each other in the order of the table."""
-    ends = np.flatnonzero(np.diff(owner, append=-1)) + 1
-    runs, used = [], [0] * (owner.max() + 1)
-    for part, length in zip(owner[ends - 1], np.diff(ends, prepend=0), strict=True):
-        runs.append((part, slice(used[part], used[part] + length)))
-        used[part] += length
-    return runs
-
-
 def _slice_of(indices):
     """Return increasing indices as a slice, None if there are gaps between them."""
+    if not len(indices):
+        return slice(0)
     first, last = int(indices[0]), int(indices[-1])
     return slice(first, last + 1) if last - first + 1 == len(indices) else None
 

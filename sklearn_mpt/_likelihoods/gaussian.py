@@ -28,114 +28,48 @@ def row_blocks(X, weight=None):
         yield X[part].astype(np.float64, copy=False), weight[part]
 
 
-def _range(X):
-    """Return the smallest and largest value of each column, ignoring NaN; (d,)."""
-    ends = [_range_of_block(block) for block, _ in row_blocks(X)]
-    low, high = zip(*ends, strict=True)
-    return np.min(low, axis=0), np.max(high, axis=0)
-
-
-def _range_of_block(X):
-    return (
-        np.fmin.reduce(X, initial=np.inf),
-        np.fmax.reduce(X, initial=-np.inf),
-    )
-
-
-def _largest(X):
-    """Return the largest absolute value of each column, ignoring NaN; (d,)."""
-    ends = [(np.fmin.reduce(b), np.fmax.reduce(b)) for b, _ in row_blocks(X)]
-    return np.fmax.reduce(np.abs(ends), axis=(0, 1))
-
-
 def check_sizes(X):
-    """Return the largest absolute value of X, ignoring NaN."""
-    ends = [
-        (np.fmin.reduce(block, axis=None), np.fmax.reduce(block, axis=None))
-        for block, _ in row_blocks(X)
-    ]
-    largest = np.fmax.reduce(np.abs(ends), axis=None)
+    """Return the least and the largest value of each column, ignoring NaN; (d,)."""
+    low, high = (ends(X, axis=0) for ends in (np.fmin.reduce, np.fmax.reduce))
+    low, high = np.float64(low), np.float64(high)
+    largest = np.fmax.reduce(np.fmax(-low, high))
     if largest > MAX_SIZE:
         raise ValueError(
             f"X holds values of size {largest:.3g}, whose squares double precision "
             "cannot hold: rescale X, for instance with StandardScaler."
         )
-    return largest
+    return low, high
 
 
-def _check_scales(scale):
-    """Raise ValueError if double precision cannot hold the squares of scales."""
-    is_excessive = ~((np.ravel(scale) > MIN_SCALE) & (np.ravel(scale) < MAX_SIZE))
+def units_of(X, weight=None, by_column=True):
+    """Return means and standard deviations of columns, or one for all, ignoring NaN."""
+    low, high = check_sizes(X)
+    size = np.fmax(-low, high)  # of each column
+    eps = np.finfo(X.dtype if X.dtype == np.float32 else np.float64).eps
+    constant = ~(high - low > EQUAL_ROUNDING_ERRORS * eps * size)
+    shift = Gaussian.start_location(X, weight)
+    # rounding may move the means of constant columns off their values
+    shift[constant] = shift[constant].clip(low[constant], high[constant])
+    if constant.all():
+        scale = np.ones(len(constant)) if by_column else 1.0
+        return ColumnUnits(shift, scale, constant)
+    largest = np.where(constant, 1.0, size) if by_column else np.fmax.reduce(size)
+    parts = [totals(((x - shift) / largest) ** 2, w) for x, w in row_blocks(X, weight)]
+    squares, n_present = np.sum(parts, axis=0)
+    if by_column:
+        scale = largest * np.sqrt(squares / n_present)
+        scale[constant] = np.exp(np.log(scale[~constant]).mean())
+    else:
+        scale = float(largest * np.sqrt(squares.sum() / n_present.sum()))
+    sizes = np.ravel(scale)
+    is_excessive = ~((sizes > MIN_SCALE) & (sizes < MAX_SIZE))
     if is_excessive.any():
         raise ValueError(
-            f"The standard deviation of X is {np.ravel(scale)[is_excessive][0]:.3g}, "
-            "whose square double precision cannot hold: rescale X, for instance with "
+            f"The standard deviation of X is {sizes[is_excessive][0]:.3g}, whose "
+            "square double precision cannot hold: rescale X, for instance with "
             "StandardScaler."
         )
-
-
-def _shift(X, constant, weight):
-    """Return the mean of each column; that of constant ones is one of their values."""
-    shift = Gaussian.start_location(X, weight)
-    if constant.any():  # rounding may move their means off their values
-        shift[constant] = shift[constant].clip(*_range(X[:, constant]))
-    return shift
-
-
-def _squares(X, shift, unit, weight):
-    """Return sums of squared deviations in these units, and weights; (d,) each."""
-    blocks = row_blocks(X, weight)
-    parts = [totals(((block - shift) / unit) ** 2, w) for block, w in blocks]
-    return np.sum(parts, axis=0)
-
-
-def common_units(X, weight=None):
-    """Return the mean of each column and one standard deviation, ignoring NaN."""
-    largest, constant = check_sizes(X), _constant_columns(X)
-    shift, scale = _shift(X, constant, weight), 1.0
-    if not constant.all():
-        squares, n_present = _squares(X, shift, largest, weight)
-        scale = float(largest * np.sqrt(squares.sum() / n_present.sum()))
-    _check_scales(scale)
     return ColumnUnits(shift, scale, constant)
-
-
-def column_units(X, weight=None):
-    """Return mean and standard deviation of each column, ignoring NaN."""
-    check_sizes(X)
-    constant = _constant_columns(X)
-    shift = _shift(X, constant, weight)
-    largest = np.where(constant, 1.0, _largest(X))
-    squares, n_present = _squares(X, shift, largest, weight)
-    scale = largest * np.sqrt(squares / n_present)
-    scale[constant] = 1.0
-    _check_scales(scale)
-    if not constant.all():
-        scale[constant] = np.exp(np.log(scale[~constant]).mean())
-    return ColumnUnits(shift, scale, constant)
-
-
-def _constant_columns(X):
-    """Return which columns are constant up to rounding errors."""
-    is_constant = np.ones(X.shape[1], dtype=bool)
-    low, high = np.full((2, X.shape[1]), [[np.inf], [-np.inf]])
-    for block, _ in row_blocks(X):
-        ends = _range_of_block(block[:, is_constant])
-        low[is_constant] = np.minimum(low[is_constant], ends[0])
-        high[is_constant] = np.maximum(high[is_constant], ends[1])
-        is_constant[is_constant] = _are_same(
-            low[is_constant], high[is_constant], X.dtype
-        )
-        if not is_constant.any():
-            break
-    return is_constant
-
-
-def _are_same(low, high, dtype):
-    eps = np.finfo(dtype if dtype == np.float32 else np.float64).eps
-    return high - low <= EQUAL_ROUNDING_ERRORS * eps * np.maximum(
-        np.abs(low), np.abs(high)
-    )
 
 
 def normal_log_prob(squared_error, variance):
@@ -171,7 +105,7 @@ class Gaussian(DispersionLikelihood):
 
     def units(self, X, weight=None, by_column=False):
         """Return means, and one standard deviation or those of the columns."""
-        return (column_units if by_column else common_units)(X, weight)
+        return units_of(X, weight, by_column)
 
     @staticmethod
     def start_location(X, weight=None):

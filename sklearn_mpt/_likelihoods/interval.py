@@ -5,6 +5,18 @@ location, its log-probability is :math:`\log(\Phi(b) - \Phi(a))`, which is conca
 the location [1]_. An interval without lower end is a left-censored number, as in the
 Tobit model.
 
+Like a category, an interval becomes a code. It has the bits of both ends in single
+precision, without the last one, and two bits that make it larger than any number of X:
+
+====  =================  ==========================================
+bits  in the code        what they are
+====  =================  ==========================================
+1     sign               sign of the lower end
+2     exponent           ones, so that a code is at least 2 ** 513
+30    exponent, rest     size of the lower end
+31    rest               upper end
+====  =================  ==========================================
+
 References
 ----------
 .. [1] J. W. Pratt, "Concavity of the log likelihood", JASA 76, 1981.
@@ -22,24 +34,42 @@ from sklearn_mpt._likelihoods.gaussian import (
     LOG_2PI,
     SINGLE_NOISE_FLOOR,
     Gaussian,
-    column_units,
     normal_log_prob,
     normal_pairs,
-)
-from sklearn_mpt._likelihoods.interval_codes import (
-    INFINITE,
-    codes_of,
-    ends_of,
-    has_codes,
+    units_of,
 )
 
-# Width in standard deviations from which the far end has a probability below the
-# rounding error of that of the interval: it is at -10 or further, and the near end
-# within 10, or the ratio of both is below exp(-200).
-WIDE = 20.0
-# Relative rounding error of ends. An interval, and the standard deviation of its
-# column, must be so many roundings wide: their inverse is the error of probabilities.
-ROUNDING_OF_CODES, MAX_ROUNDING = 2.0**-23, 1e-3
+INFINITE = 2.0**100  # stands for infinite ends, so that a code is finite
+_LOWER, _UPPER = 2**30 - 1, 2**31 - 1  # the bits of the size, and of the upper end
+
+
+def codes_of(lower, upper):
+    """Return the codes of intervals; float64."""
+    lower, upper = (_bits_of(end.clamp(-INFINITE, INFINITE)) for end in (lower, upper))
+    sign, size = lower >> 30, lower & _LOWER
+    return ((sign << 63) | (3 << 61) | (size << 31) | upper).view(torch.float64)
+
+
+def has_codes(X):
+    """Return where X has codes; bool."""
+    return X.abs() >= 2.0**513
+
+
+def ends_of(X):
+    """Return where X has codes, and the ends of their intervals, 0.0 elsewhere."""
+    is_code = has_codes(X)
+    code = torch.where(is_code, X, 0.0).view(torch.int64)
+    lower = (code >> 63 & 1) << 30 | (code >> 31 & _LOWER)
+    return is_code, _end_of(lower), _end_of(code & _UPPER)
+
+
+def _bits_of(end):
+    """Return the bits of numbers in single precision, rounded to 31 of them."""
+    return (end.float().view(torch.int32).long() % 2**32 + 1) >> 1
+
+
+def _end_of(bits):
+    return ((bits << 33) >> 32).int().view(torch.float32).double()
 
 
 class _Ends(NamedTuple):
@@ -67,7 +97,10 @@ class _Ends(NamedTuple):
         a, b = (lower - location) / size, (upper - location) / size
         is_mirrored = a + b > 0
         far, near = torch.where(is_mirrored, -b, a), torch.where(is_mirrored, -a, b)
-        is_wide, log_near = near - far > WIDE, torch.special.log_ndtr(near)
+        # Beyond 20 deviations the far end has a probability below the rounding error
+        # of that of the interval: it is at -10 or further, and the near end within 10,
+        # or the ratio of both is below exp(-200).
+        is_wide, log_near = near - far > 20, torch.special.log_ndtr(near)
         if is_wide.all():
             return cls(far, near, is_mirrored, log_near)
         far_if_close = torch.where(is_wide, near - 1, far)  # keeps gradients finite
@@ -209,17 +242,8 @@ def log_prob_of(X, mean, variance):
 
 def moments_of(X, mean, variance):
     """Return the expected deviation of entries from the mean, and its square's."""
-    is_code = has_codes(X)
-    residual = torch.where(is_code, 0.0, X) - mean
-    if not is_code.any():
-        return residual, residual**2
-    ends = _Ends.of(X, mean, variance)
-    first = variance.sqrt() * ends.derivative()
-    second = variance * (1 + 2 * ends.variance_derivative())
-    return (
-        torch.where(is_code, first, residual),
-        torch.where(is_code, second, residual**2),
-    )
+    derivative, in_variance, _ = _derivatives(X, mean, variance)
+    return variance.sqrt() * derivative, variance * (1 + 2 * in_variance)
 
 
 def drawn_within(X, mean, variance, uniform):
@@ -255,7 +279,7 @@ def check_intervals(X):
 
 def _units(X, weight=None):
     """Return the units of numbers near the intervals; 1 for constant columns."""
-    units = column_units(numbers_near(X), weight)
+    units = units_of(numbers_near(X), weight)
     return units._replace(scale=np.where(units.constant, 1.0, units.scale))
 
 
@@ -267,7 +291,9 @@ def _check_width(X, shift=0.0, scale=math.inf):
         )
         for end in (lower, upper)
     ]
-    least = torch.maximum(*sizes) * ROUNDING_OF_CODES / MAX_ROUNDING
+    # An interval, and the standard deviation of its column, must be 1000 roundings of
+    # ends wide: the inverse is the error of probabilities.
+    least = torch.maximum(*sizes) * 1000 * torch.finfo(torch.float32).eps
     is_narrow = is_code & ((upper - lower < least) | (least > scale))
     if is_narrow.any():
         first = tuple(

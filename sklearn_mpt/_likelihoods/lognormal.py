@@ -8,15 +8,12 @@ from sklearn_mpt._likelihoods.base import (
     check_values,
     column_moments,
 )
+from sklearn_mpt._likelihoods.counts import amounts_of
 from sklearn_mpt._likelihoods.gaussian import (
     EQUAL_ROUNDING_ERRORS,
     normal_log_prob,
     normal_pairs,
 )
-from sklearn_mpt._likelihoods.poisson import amounts_of
-
-# Least variance of a logarithm: a rounding error of single precision.
-DISPERSION_FLOOR = 1e-7
 
 
 def log_of(X):
@@ -41,7 +38,7 @@ class Lognormal(DispersionLikelihood):
     kind = "lognormal"
     measure = "density"
     bounds = (0.0, np.inf)
-    floor = DISPERSION_FLOOR
+    floor = 1e-7  # a rounding error of single precision
     attribute = "noise_variance_"
 
     @classmethod

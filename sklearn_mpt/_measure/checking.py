@@ -27,7 +27,6 @@ from sklearn_mpt._measure.rows import Rows, as_objects, with_entries, with_moved
 from sklearn_mpt._messages import listed, plain
 
 MAX_ROWS = 50  # rows that are checked
-TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
 MAX_VALUES = 20  # largest number of values of a discrete column
 # Largest range of integers whose probabilities are added up, and number of those beyond
 # the ones seen that are tried for counts.
@@ -35,18 +34,7 @@ MAX_INTEGERS = 200
 SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
 GRID_TOLERANCE = 0.02  # relative error of an integral on a grid
 ROWS_TO_SUM = 10  # rows for which probabilities are added up
-# Points of the grids on which a density of whole numbers is integrated: nearly five for
-# each number if a column has `MAX_VALUES` of them without gaps.
-INTEGER_GRID_POINTS = 2001
-# Hidden features whose densities are integrated. Each costs calls of the model with at
-# least `GRID_POINTS` rows; check_masked_model integrates one for each of its masks.
-TESTED_FEATURES = 3
-GRID_POINTS = 33  # number of points of the first grid
-MAX_HALVINGS = 12  # of intervals of the grid: to 1 / 131072 of the range
 MAX_INTEGRAL = 1.1  # largest integral of a density, with errors of the grid
-MAX_WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
-# changes are no noise if they are larger than this times those of repeated calls
-NOISE_FACTOR = 10
 
 
 def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:
@@ -72,9 +60,10 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
             change_of(*calls).max() <= MIN_CHANGE
         ):
             check_sums(ask, rows_to_sum, mask, binary)
-    most = MAX_INTEGRAL if is_compared else MAX_WITHOUT_CONSTANT
+    # the largest integral of exp(-x**2 / 2) and the like is below 10
+    most = MAX_INTEGRAL if is_compared else 10.0
     half, _ = tried[0]
-    for j in np.flatnonzero(half)[:TESTED_FEATURES].tolist():
+    for j in np.flatnonzero(half)[:3].tolist():
         if integral := excessive_integral(conditional, rows, few, half, j, most):
             warn_caller(
                 f"The density of feature {j} integrates to {integral:.3g}, for the "
@@ -131,7 +120,7 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
                 repeated = ask(rows, mask)
                 if repeated is not None:
                     noise = change_of(before, repeated[:, kept]).max()
-                    allowed = max(MIN_CHANGE, NOISE_FACTOR * noise)
+                    allowed = max(MIN_CHANGE, 10 * noise)
             when = f"when the hidden values of the features {listed(changed)} changed"
             check_same(rows, log_prob, after, mask, when, allowed, kept)
 
@@ -194,16 +183,16 @@ def _range(low, high, is_discrete):
     return start, min(end, 1.0) if is_fraction else end
 
 
-def _integral(density, low, high):
+def _integral(density, low, high, n_points=33, n_halvings=12):
     """Integrate on a grid that is halved where most of the integral is."""
-    points = np.linspace(low, high, GRID_POINTS)
+    points = np.linspace(low, high, n_points)
     values, total = density(points), np.inf
-    for _ in range(MAX_HALVINGS):
+    for _ in range(n_halvings):
         parts = np.diff(points) * (values[1:] + values[:-1]) / 2
         before, total = total, parts.sum()
         if total <= MAX_INTEGRAL or abs(total - before) <= GRID_TOLERANCE * total:
             break
-        where = np.flatnonzero(parts > GRID_TOLERANCE * total / GRID_POINTS)
+        where = np.flatnonzero(parts > GRID_TOLERANCE * total / n_points)
         middles = (points[where] + points[where + 1]) / 2
         points = np.insert(points, where + 1, middles)
         values = np.insert(values, where + 1, density(middles))
@@ -340,12 +329,12 @@ def _is_explained(ask, rows, mask, i, j, column):
     )
 
 
-def _is_density(densities, low, high):
+def _is_density(densities, low, high, n_points=2001):
     """Return whether densities integrate to one, with a probability of zero if any."""
     margin = 10 * (high - low + 1)
-    grids = [np.linspace(low - margin, high + margin, INTEGER_GRID_POINTS)]
+    grids = [np.linspace(low - margin, high + margin, n_points)]
     if low >= 0:  # amounts: the model may refuse negative values
-        grids.append(np.geomspace(1e-6, 1e3, INTEGER_GRID_POINTS) * (high + 1))
+        grids.append(np.geomspace(1e-6, 1e3, n_points) * (high + 1))
     integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
     totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
     return bool((np.abs(np.array(totals) - 1) < GRID_TOLERANCE).any())
@@ -440,7 +429,7 @@ def check_masked_model(
                 f"{raised}"
             ) from raised
         _check_entries(log_prob, rows.targets(mask), mask)
-        limit = MIN_CHANGE if conditional.is_single else TOLERANCE
+        limit = MIN_CHANGE if conditional.is_single else 1e-6
         repeated = _ask(conditional, rows, mask)
         check_same(rows, log_prob, repeated, mask, "in a second call", limit)
         alone = _ask(conditional, rows.slice(0, 1), mask)

@@ -382,7 +382,12 @@ def _name(estimators):
 
 def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
-    _check_features(name, getattr(model, "n_features_in_", None), X)
+    n_features = getattr(model, "n_features_in_", None)
+    if n_features is not None and np.shape(X)[1:] != (n_features,):
+        raise ValueError(
+            f"The models must have the same features: {name!r} has {n_features}, X has "
+            f"the shape {np.shape(X)}."
+        )
     if ask := getattr(model, "_score_samples_on_masks", None):
         return ask(X, options["random_state"], options["n_jobs"])[None]
     if _is_density_estimator(model):
@@ -410,8 +415,17 @@ def check_kinds(kinds):
 def check_measures(measures_of, density_estimators):
     """Raise an error if one model has a density of a column, another a probability."""
     known = [(name, measures) for name, measures in measures_of.items() if measures]
-    if unknown := [name for name in density_estimators if not measures_of[name]]:
-        _warn_of_probabilities(sorted(unknown), known)
+    unknown = sorted(name for name in density_estimators if not measures_of[name])
+    for name, measures in known if unknown else ():
+        columns = [j for j, measure in enumerate(measures) if measure == "probability"]
+        if columns:
+            warn_caller(
+                f"{name!r} gives probabilities of the values of the columns "
+                f"{listed(columns)}. Density estimators such as {unknown[0]!r} usually "
+                "give densities, which have units and must not be compared with "
+                "probabilities."
+            )
+            break
     for name, measures in known[1:]:
         other, first = known[0]
         for j, pair in enumerate(zip(first, measures, strict=False)):
@@ -421,27 +435,6 @@ def check_measures(measures_of, density_estimators):
                     f"column {j} has a {pair[0]} in {other!r} and a {pair[1]} in "
                     f"{name!r}. Give both models the same kind of likelihood there."
                 )
-
-
-def _warn_of_probabilities(density_estimators, known):
-    for name, measures in known:
-        columns = [j for j, measure in enumerate(measures) if measure == "probability"]
-        if columns:
-            warn_caller(
-                f"{name!r} gives probabilities of the values of the columns "
-                f"{listed(columns)}. Density estimators such as "
-                f"{density_estimators[0]!r} usually give densities, which have units "
-                "and must not be compared with probabilities."
-            )
-            return
-
-
-def _check_features(name, n_features, X):
-    if n_features is not None and np.shape(X)[1:] != (n_features,):
-        raise ValueError(
-            f"The models must have the same features: {name!r} has {n_features}, X has "
-            f"the shape {np.shape(X)}."
-        )
 
 
 def _is_density_estimator(model):
@@ -473,10 +466,7 @@ def _check_scores(name, scores, X):
 
 
 def _std_error(scores):
-    """Return the standard error of the mean over orders and rows, and its degrees.
-
-    Rows and orders are both random samples.
-    """
+    """Return the standard error of the mean over orders and rows, and its degrees."""
     n_orders, n_rows = scores.shape
     rows = scores.mean(axis=0)
     variances, degrees = [rows.var(ddof=1) / n_rows], [n_rows - 1]

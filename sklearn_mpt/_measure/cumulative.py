@@ -16,10 +16,11 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
 from sklearn_mpt._checks import (
+    VERBOSE,
     RandomState,
+    check,
     check_int,
     check_n_jobs,
-    check_verbose,
     draw_seed,
 )
 from sklearn_mpt._measure.curve import std_error_of_mean, student_quantile
@@ -29,9 +30,6 @@ from sklearn_mpt._messages import listed, text_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-START_FRACTION = 0.1  # "auto": of the rows, those before the first scored row
-MAX_LINES = 12  # largest number of lines in the table of a result
 
 
 def predictive_score(estimator, y):
@@ -277,7 +275,7 @@ class CumulativeCV:
             f"orders: {self.log_evidence:.3f}, standard error {self.std_error:.3f} nats"
         )
         mean, error = self.predictive_scores, self.predictive_std_errors
-        n_lines = min(MAX_LINES, len(mean))
+        n_lines = min(12, len(mean))
         shown = np.linspace(0, len(mean) - 1, n_lines).round().astype(int)
         names = [f"{n:11d}" for n in self.n_seen[shown]]
         columns = [("nats per row", 16, mean[shown]), ("std_error", 13, error[shown])]
@@ -432,7 +430,7 @@ def cumulative_cv_score(
     """
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
-    check_verbose(verbose)
+    check(verbose, "verbose", *VERBOSE)
     score = predictive_score(estimator, y)
     (X,) = indexable(X if hasattr(X, "shape") else np.asarray(X))
     n_samples = np.shape(X)[0]
@@ -466,7 +464,7 @@ def _check_start(n_start, X, y):
             raise ValueError(f"n_start must be 'auto' or an int, got {n_start!r}.")
         n_classes = 0 if y is None else len(np.unique(np.asarray(y)))
         n_features = X.shape[1] if len(X.shape) > 1 else 1
-        least = max(int(START_FRACTION * n_samples), n_features + 1, 2 * n_classes)
+        least = max(n_samples // 10, n_features + 1, 2 * n_classes)
         return min(least, n_samples // 2)
     check_int(n_start, "n_start", min_val=0)
     if n_start >= n_samples:

@@ -11,8 +11,6 @@ from scipy.special import ndtri, stdtrit
 from sklearn_mpt._checks import check_bool, check_int, check_real
 from sklearn_mpt._measure.masks import mask_size
 
-UPPER_PROBABILITY = 0.975  # probability below the upper end of a 95% interval
-
 
 def contrast_scale(n_drawn, n_all=np.inf):
     r"""Return the factor from deviations from a mean to contrasts.
@@ -74,7 +72,8 @@ def student_quantile(confidence, degrees, name="confidence"):
 
 def student_factor(degrees):
     """Return by how much to enlarge an estimated standard error."""
-    return _student_ppf(UPPER_PROBABILITY, degrees) / ndtri(UPPER_PROBABILITY)
+    upper = 0.975  # probability below the upper end of a 95% interval
+    return _student_ppf(upper, degrees) / ndtri(upper)
 
 
 def _student_ppf(probability, degrees):

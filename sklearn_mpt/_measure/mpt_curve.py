@@ -52,13 +52,6 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 # With so many features, `draw_distinct` lists at most 924 masks of a size.
 MAX_FEATURES_FOR_ALL = 12
-# Groups of rows whose errors are stored separately: with two sets of masks each, their
-# variance has so many degrees of freedom.
-N_STRATA = 8
-# Balanced sets of masks of each size, if there are no more rows than that; as many less
-# one are the degrees of freedom of their variance for each row. Student's t with four
-# is 1.4 times as wide as the normal distribution.
-N_SETS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +180,8 @@ def balanced(measurement):
 
 def _strata(n_rows):
     """Return the first row of each group of rows whose errors are added up."""
-    return np.arange(0, n_rows, -(-n_rows // N_STRATA))
+    # with two sets of masks each, the variance of 8 groups has 8 degrees of freedom
+    return np.arange(0, n_rows, -(-n_rows // 8))
 
 
 def _n_enumerated(measurement, index):
@@ -201,7 +195,8 @@ def _sets(measurement, index):
     """Return the number of masks in each set of a size; 1 if drawn from a list."""
     n_masks = n_sets = measurement.n_drawn[index]
     if _n_enumerated(measurement, index) == np.inf:
-        n_sets = min(n_masks, 2 if measurement.shape[0] > N_SETS else N_SETS)
+        # Student's t with four degrees of freedom is 1.4 times as wide as the normal
+        n_sets = min(n_masks, 2 if measurement.shape[0] > 5 else 5)
     return [len(part) for part in np.array_split(np.arange(n_masks), n_sets)]
 
 

@@ -32,8 +32,8 @@ from sklearn_mpt._measure.curve import std_error_of_mean
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import map_tasks
-from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._tables.frames import column_index
 
 
 @overload
@@ -285,12 +285,13 @@ def _read_orders(order, model, X, n_features):
                 f"{order!r}."
             )
         return np.arange(n_features)[None]
-    given = np.atleast_2d(order)
+    given = orders = np.atleast_2d(order)
     if given.dtype.kind not in "iu":
         given = np.atleast_2d(np.asarray(order, dtype=object))
-    names = feature_names(model, X)
-    names = list(range(n_features)) if names is None else names
-    orders = given if given.dtype.kind in "iu" else _by_name(given, names)
+        names = feature_names(model, X) or list(range(n_features))
+        orders = np.array(
+            [[column_index(key, names, "order") for key in one] for one in given]
+        )
     is_permutation = orders.ndim == 2 and orders.shape[1] == n_features
     if not is_permutation or not len(orders):
         raise ValueError(
@@ -304,17 +305,6 @@ def _read_orders(order, model, X, n_features):
             f"{given[wrong][0].tolist()}."
         )
     return orders
-
-
-def _by_name(given, names):
-    index = {name: j for j, name in enumerate(names)}
-    unknown = [name for name in given.ravel().tolist() if name not in index]
-    if unknown:
-        raise ValueError(
-            f"order must hold indices or names of features, got {unknown[0]!r}; the "
-            f"features are {listed(names)}."
-        )
-    return np.array([[index[name] for name in order] for order in given.tolist()])
 
 
 def _mixture(sums):

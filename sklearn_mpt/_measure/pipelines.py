@@ -40,10 +40,6 @@ def _over_scale(scaler, X):
     return 0.0 if scaler.scale_ is None else -np.log(scaler.scale_)
 
 
-def _times_scale(scaler, X):
-    return np.log(scaler.scale_)
-
-
 def _of_power(power, X):
     lambdas_less_one = power.lambdas_ - 1
     if power.method == "box-cox":
@@ -55,18 +51,14 @@ def _of_power(power, X):
     return log_derivative
 
 
-def _of_function(transformer, X):
-    return FUNCTIONS[transformer.func](X)
-
-
 # Transforms of each feature by itself; subclasses can transform in another way.
 LOG_DERIVATIVES = {
     StandardScaler: _over_scale,
     MaxAbsScaler: _over_scale,
     RobustScaler: _over_scale,
-    MinMaxScaler: _times_scale,
+    MinMaxScaler: lambda scaler, X: np.log(scaler.scale_),
     PowerTransformer: _of_power,
-    FunctionTransformer: _of_function,
+    FunctionTransformer: lambda transformer, X: FUNCTIONS[transformer.func](X),
 }
 
 
@@ -95,7 +87,10 @@ def check_pipeline(model: object) -> None:
     """Refuse a Pipeline, fitted or not, whose transforms have no known derivatives."""
     if isinstance(model, Pipeline) and not _takes_texts(model[-1]):
         for name, transformer in _transformers(model):
-            if not _has_derivative(transformer):
+            is_known = type(transformer) in LOG_DERIVATIVES
+            if type(transformer) is FunctionTransformer:
+                is_known = transformer.func in FUNCTIONS and not transformer.kw_args
+            if not is_known or getattr(transformer, "clip", False):
                 raise TypeError(
                     f"The step {name!r} of a Pipeline, {transformer!r}, has no known "
                     "derivative, so densities after it cannot be given in the units "
@@ -118,14 +113,6 @@ def _transformers(pipeline):
         for name, step in pipeline.steps[:-1]
         if step is not None and step != "passthrough"
     ]
-
-
-def _has_derivative(transformer):
-    if type(transformer) is FunctionTransformer:
-        return transformer.func in FUNCTIONS and not transformer.kw_args
-    return type(transformer) in LOG_DERIVATIVES and not getattr(
-        transformer, "clip", False
-    )
 
 
 def _last_has(name):

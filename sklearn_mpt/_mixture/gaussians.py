@@ -17,8 +17,12 @@ from functools import cached_property
 import torch
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
-from sklearn_mpt._likelihoods.interval import drawn_within, log_prob_of, moments_of
-from sklearn_mpt._likelihoods.interval_codes import has_codes
+from sklearn_mpt._likelihoods.interval import (
+    drawn_within,
+    has_codes,
+    log_prob_of,
+    moments_of,
+)
 from sklearn_mpt._matrices import inverse_of_lower, log_determinant
 from sklearn_mpt._mixture.patterns import Patterns
 from sklearn_mpt._numbers import TINY

@@ -143,7 +143,7 @@ class ColumnStorage(NamedTuple):
             return True
         if self.holds == LEVELS and self.levels is not None:
             return self._takes_levels(categories)
-        kinds = _kinds_of(categories)
+        kinds = types_among(categories)
         if self.holds in (LEVELS, STRINGS):
             return kinds == {STRINGS}
         if self.holds == INTEGERS:
@@ -160,24 +160,23 @@ class ColumnStorage(NamedTuple):
 
 def _numbers_among(column):
     """Return the kind of numbers among the present values, whatever the dtype."""
-    kinds = _kinds_of(column.present)
+    kinds = types_among(column.present)
     return kinds.pop() if len(kinds) == 1 and kinds <= {BOOLEANS, INTEGERS} else NUMBERS
 
 
-def _kinds_of(values):
-    return {_kind_of(value) for value in one_of_each_type(values)}
-
-
-def _kind_of(value):
-    for kinds, name in (
+def types_among(values):
+    """Return the types of values: of booleans, integers, numbers, strings, objects."""
+    types = (
         ((bool, np.bool_), BOOLEANS),
         (Integral, INTEGERS),
         (Real, NUMBERS),
         (str, STRINGS),
-    ):
-        if isinstance(value, kinds):
-            return name
-    return OBJECTS
+        (object, OBJECTS),
+    )
+    return {
+        next(name for kinds, name in types if isinstance(value, kinds))
+        for value in one_of_each_type(values)
+    }
 
 
 def _bounds(dtype):
@@ -317,7 +316,7 @@ def _dtype_of(fitted, column, values):
         return backend.CategoricalDtype(levels, ordered=fitted.is_ordered)
     if is_same_library:
         return nw.Enum(levels) if fitted.dtype == "Enum" else getattr(nw, fitted.dtype)
-    kinds = _kinds_of(values)
+    kinds = types_among(values)
     if fitted.holds == LEVELS and kinds == {STRINGS}:
         return nw.Categorical
     known = PANDAS_DTYPES if is_pandas else OTHER_DTYPES

@@ -403,36 +403,22 @@ def readable_numbers(X, of_strings=ADVICE):
         is_object = isinstance(X, np.ndarray) and X.dtype == object
         return np.where(missing_in_array(X), np.nan, X) if is_object else X
     X = with_distinct_names(X)
-    others = names_of_others(X)
+    columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
+    words = {column.name: words_for(column.present) for column in columns}
+    others = [name for name in words if words[name]]
     if len(others) > 1:
-        raise ValueError(f"{message_of_others(X)}. {ADVICE}")
+        held = " and ".join(sorted(set().union(*words.values())))
+        raise ValueError(
+            f"Columns {joined(others)} hold {held}, not numbers. {of_strings}"
+        )
     converted = [
         column._replace(stored=None).series_of(
             column.numbers(of_strings).tolist(),
             "float64" if column.is_pandas else nw.Float64,
         )
-        for column in columns_of(X, lambda dtype: not is_of_numbers(dtype))
+        for column in columns
     ]
     return with_columns(X, converted)
-
-
-def names_of_others(X):
-    """Return the names of the columns of a DataFrame that do not hold numbers."""
-    return list(_words_of_others(X))
-
-
-def message_of_others(X):
-    """Say what the columns of a DataFrame that do not hold numbers hold."""
-    found = _words_of_others(X)
-    words = " and ".join(sorted(set().union(*found.values())))
-    return f"Columns {joined(list(found))} hold {words}, not numbers"
-
-
-def _words_of_others(X):
-    """Return the words for what each column holds that does not hold numbers."""
-    columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
-    found = {column.name: words_for(column.present) for column in columns}
-    return {name: words for name, words in found.items() if words}
 
 
 def with_columns(X, series):

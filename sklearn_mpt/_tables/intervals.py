@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE
-from sklearn_mpt._likelihoods.interval_codes import codes_of
+from sklearn_mpt._likelihoods.interval import codes_of
 from sklearn_mpt._messages import examples_of
 from sklearn_mpt._tables.frames import is_interval, one_of_each_type
 

@@ -15,6 +15,7 @@ from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
 from sklearn_mpt._messages import examples_of, plain
 from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 from sklearn_mpt._tables.days import kind_of_days, zones_of
+from sklearn_mpt._tables.filling import INTEGERS, NUMBERS, types_among
 from sklearn_mpt._tables.frames import (
     ADVICE,
     ADVICE_ON_INTERVALS,
@@ -24,7 +25,6 @@ from sklearn_mpt._tables.frames import (
     column_names,
     columns_of,
     no_numbers,
-    one_of_each_type,
     words_for,
 )
 from sklearn_mpt._tables.intervals import INTERVAL, holds_intervals
@@ -37,7 +37,6 @@ MIN_IDS = 20  # a column of at least so many distinct values is taken as names o
 MAX_LEVELS, ROWS_PER_LEVEL = 20, 5
 MAX_GAPS = 2  # largest number of levels for each distinct value of a numeric column
 AS_CATEGORIES = "Its likelihood could be 'categorical'."
-KINDS_OF_OBJECTS = {"numbers": "gaussian", "booleans": "bernoulli"}
 EMPTY, ONE_VALUE = "no values", "one value"  # why a column has no kind
 
 
@@ -46,7 +45,7 @@ def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
     requested = requested_kinds(likelihood, column_names(X), allowed)
     if FROM_DTYPE not in requested:
         return requested
-    problems, kinds = {}, []
+    problems, kinds = [], []
     for kind, column in zip(requested, columns_of(X), strict=True):
         try:
             _check_not_empty(column, column.present)
@@ -54,9 +53,9 @@ def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
             if kinds[-1] in CATEGORIES:
                 CATEGORIES[kinds[-1]](column)
         except (TypeError, ValueError) as error:
-            problems[column.name] = error
+            problems.append(str(error))
     if problems:
-        raise ColumnErrors(" ".join(map(str, problems.values())), problems)
+        raise ColumnErrors(" ".join(problems))
     return kinds
 
 
@@ -69,14 +68,7 @@ def _check_not_empty(column, values):
 
 
 class ColumnErrors(ValueError, TypeError):
-    """Errors of some columns of a table.
-
-    names : of these columns.
-    """
-
-    def __init__(self, message, names=()):
-        super().__init__(message)
-        self.names = list(names)
+    """Errors of some columns of a table."""
 
 
 def requested_kinds(likelihood, names, allowed, others="gaussian"):
@@ -242,14 +234,9 @@ def _kind_from_dtype(column):
 
 
 def _kind_of_objects(values):
-    if values.dtype != object:
-        return "gaussian"
-    kinds = kinds_of_values(values)
-    return (
-        KINDS_OF_OBJECTS.get(kinds.pop(), "categorical")
-        if len(kinds) == 1
-        else "categorical"
-    )
+    kinds = kinds_of_values(values) if values.dtype == object else {"numbers"}
+    of_objects = {("numbers",): "gaussian", ("booleans",): "bernoulli"}
+    return of_objects.get(tuple(kinds), "categorical")
 
 
 def is_of_categories(dtype):
@@ -386,12 +373,4 @@ def _check_codes(column, present):
 
 def kinds_of_values(values):
     """Return the kinds of values: booleans, strings, numbers, objects."""
-    return {_kind_of_value(value) for value in one_of_each_type(values)}
-
-
-def _kind_of_value(value):
-    if isinstance(value, bool | np.bool_):
-        return "booleans"
-    if isinstance(value, str):
-        return "strings"
-    return "numbers" if isinstance(value, int | float | np.number) else "objects"
+    return {NUMBERS if kind == INTEGERS else kind for kind in types_among(values)}

@@ -24,9 +24,6 @@ DATES = [
 ]
 TIMES = ["", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p"]
 DATE_FORMATS = list(map("".join, product(DATES, TIMES)))
-N_SHOWN = 20  # strings by which forms of dates are chosen
-# Share of strings that are no numbers or dates from which on no line is given.
-MAX_LOST = 0.2
 
 
 class Look(NamedTuple):
@@ -46,7 +43,7 @@ class Look(NamedTuple):
         """Return the end of a sentence: how the column of this name is converted."""
         what = "dates" if self.words.startswith("dates") else "numbers"
         lost = f"{self.n_lost} of {self.n_all} are no {what}" if self.n_lost else ""
-        if lost and self.n_lost >= MAX_LOST * self.n_all:
+        if lost and 5 * self.n_lost >= self.n_all:
             return f"{lost}."
         gaps = f"{lost} and become gaps; " if lost else ""
         polars = library == "polars"
@@ -117,7 +114,7 @@ def look_of(values):
     )
     if found:
         return found
-    shown = sorted(distinct)[:: max(1, len(distinct) // N_SHOWN)]
+    shown = sorted(distinct)[:: max(1, len(distinct) // 20)]
     forms = [f for f in DATE_FORMATS if any(_is_date(value, f) for value in shown)]
     words = "dates as strings"
     looks = [look(partial(_is_date, form=form), words, "", form) for form in forms]

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import (
+    AUTO,
+    COUNT,
+    check,
     check_bool,
     check_choice,
-    check_int_or_auto,
     check_n_jobs,
     draw_seed,
 )
@@ -283,7 +285,7 @@ class TextScoresMixin(OpenedModelMixin):
         if mask_blocks is not None:
             check_choice(mask_blocks, "mask_blocks", ["word"])
         n_masks = self.n_masks if n_masks is None else n_masks
-        check_int_or_auto(n_masks, "n_masks")
+        check(n_masks, "n_masks", AUTO, COUNT)
         check_n_jobs(n_jobs)
         seed = self._seed if random_state is None else draw_seed(random_state)
         draw = replace(self._draw_of("mpt", seed, n_masks), mask_blocks=mask_blocks)

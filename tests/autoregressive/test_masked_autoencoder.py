@@ -524,7 +524,7 @@ def test_data_frames_keep_their_kinds():
     [
         ("hidden_layer_sizes", "many", ValueError, "hidden_layer_sizes must be one of"),
         ("hidden_layer_sizes", 3, TypeError, "hidden_layer_sizes must be a sequence"),
-        ("hidden_layer_sizes", (0,), ValueError, "hidden_layer_sizes == 0"),
+        ("hidden_layer_sizes", (0,), ValueError, "hidden_layer_sizes must be an int"),
         ("n_mixtures", 0, ValueError, "'n_mixtures' .* Got 0"),
         ("n_orders", 0, ValueError, "'n_orders' .* Got 0"),
         ("dropout", 1.0, ValueError, r"'dropout' .* \[0\.0, 1\.0\). Got 1\.0"),

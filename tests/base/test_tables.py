@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
-from sklearn.exceptions import ConvergenceWarning
 from tables import some_table, with_gaps
 
 from sklearn_mpt import (
@@ -320,22 +319,16 @@ def passengers(n_rows=40):
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("likelihood", ["from_dtype", "gaussian"])
 @pytest.mark.parametrize("estimator", [MPTMixture(2), MPTLinearVAE(1)])
-def test_all_problems_of_columns_are_named_with_the_call_that_is_taken(
-    estimator, likelihood, library
-):
+def test_all_problems_of_columns_are_named_at_once(estimator, likelihood, library):
     X = passengers()
     if library == "polars":
         X = pl.DataFrame(X.drop(columns="mixed").to_dict("list"))
     estimator = clone(estimator).set_params(likelihood=likelihood)
-    with pytest.raises(ValueError, match=r"This is taken: ") as caught:
+    with pytest.raises(ValueError, match="from_dtype") as caught:
         estimator.fit(X)
     said = str(caught.value)
-    assert all(repr(name) in said for name in ("name", "day", "ship", "cabin"))
-    call = said.rpartition("This is taken: ")[2].removesuffix(".")
-    call = call.replace(", ...", ", max_iter=1, random_state=0")
-    with pytest.warns(ConvergenceWarning):
-        fitted = eval(call, {type(estimator).__name__: type(estimator), "X": X})
-    assert fitted.likelihoods_ == ["categorical", "gaussian"]
+    assert all(repr(name) in said for name in ("name", "day", "ship"))
+    assert (repr("cabin") in said) == (likelihood == "from_dtype")
 
 
 def test_all_columns_that_are_no_numbers_are_named():

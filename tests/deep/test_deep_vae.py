@@ -259,7 +259,7 @@ def test_warm_start_refuses_other_nets():
         ("activation", "step", ValueError, "'activation' .* Got 'step'"),
         ("conditional", "guess", ValueError, "'conditional' .* Got 'guess'"),
         ("hidden_layer_sizes", 8, TypeError, "hidden_layer_sizes must be a sequence"),
-        ("hidden_layer_sizes", (0,), ValueError, "hidden_layer_sizes == 0"),
+        ("hidden_layer_sizes", (0,), ValueError, "hidden_layer_sizes must be an int"),
         ("hidden_layer_sizes", "deep", ValueError, "must be one of 'auto', got 'deep'"),
         ("n_importance_samples", 0, ValueError, "'n_importance_samples' .* Got 0"),
         ("n_importance_samples", "many", ValueError, "'auto'}. Got 'many'"),

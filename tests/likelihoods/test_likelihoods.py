@@ -16,7 +16,7 @@ from sklearn_mpt._likelihoods import (  # noqa: E402
     Gaussian,
     Poisson,
 )
-from sklearn_mpt._likelihoods.base import Locations, log_softmax  # noqa: E402
+from sklearn_mpt._likelihoods.base import Locations  # noqa: E402
 
 NOISE = 0.4
 
@@ -97,27 +97,6 @@ def test_columns_of_a_table_have_that_of_their_kind(entries, location):
         assert_allclose(whole[:, [j]].detach(), alone.detach())
 
 
-def test_pairs_are_sums_of_entries(name, entries, location):
-    likelihood = LIKELIHOODS[name]
-    observed = torch.ones_like(entries)
-    observed[0, 0] = 0
-    pairs = likelihood.pair_log_prob(entries * observed, observed, location)
-    each = likelihood.entry_log_prob(entries[:, None], location)
-    expected = (each * observed[:, None]).sum(2)
-    assert_allclose(pairs.detach(), expected.detach())
-
-
-@pytest.mark.parametrize("n_rows", [1, 2])
-def test_pairs_take_all_rows_as_observed_at_once(name, entries, location, n_rows):
-    entries, location = entries[:n_rows], location.clone().requires_grad_()
-    pairs, slopes = [], []
-    for observed in (torch.ones_like(entries), torch.ones_like(entries[:1])):
-        pairs.append(LIKELIHOODS[name].pair_log_prob(entries, observed, location))
-        slopes += torch.autograd.grad((pairs[-1] ** 2).sum(), location)
-    assert_allclose(*(pair.detach() for pair in pairs))
-    assert_allclose(*slopes)
-
-
 def test_slopes_of_pairs_are_those_of_sums_of_entries(name, entries, location):
     likelihood = LIKELIHOODS[name]
     observed = torch.ones_like(entries)
@@ -162,31 +141,6 @@ def test_factors_of_locations_serve_as_their_product(
         assert_allclose(one, other, atol=1e-12)
 
 
-def test_slopes_are_those_of_autograd(name, entries, location):
-    location.requires_grad_()
-    total = LIKELIHOODS[name].entry_log_prob(entries, location).sum()
-    (expected,) = torch.autograd.grad(total, location, create_graph=True)
-    slope, curvature = LIKELIHOODS[name].derivatives(entries, location)
-    assert_allclose(slope.detach(), expected.detach())
-    if name in ("bernoulli", "gaussian", "poisson"):  # others have several locations
-        (second,) = torch.autograd.grad(expected.sum(), location)
-        assert_allclose(curvature.detach(), -second)
-
-
-def test_noise_slopes_are_those_of_autograd():
-    X = torch.tensor(VALUES["table"], dtype=torch.float64)
-    location = torch.tensor(np.random.default_rng(3).normal(size=(2, 8)))
-    log_noise = torch.tensor([np.log(NOISE)], requires_grad=True)
-    error = (X[:, 1] - location[:, 3]) ** 2
-    log_prob = -0.5 * (log_noise + error / log_noise.exp())
-    expected = [
-        torch.autograd.grad(v, log_noise, retain_graph=True)[0] for v in log_prob
-    ]
-    ones, z = torch.ones(2, 1, 5).double(), torch.ones(2, 1, 1).double()
-    slope, _ = table().shape_sums(X[:, None], location[:, None], ones, ones, z)
-    assert_allclose(slope.detach(), sum(expected))
-
-
 def fisher_information(likelihood, location, jacobian):
     """By its definition: expected outer product of slopes, over draws."""
     rng = np.random.default_rng(0)
@@ -216,25 +170,6 @@ def test_precision_is_the_fisher_information_of_draws(name, location):
     assert_allclose(own, shared)
 
 
-def test_draws_have_the_expected_mean(name, location):
-    likelihood, location, n_draws = LIKELIHOODS[name], location[0], 20000
-    shape = n_draws, N_FEATURES[likelihood]
-    uniform = torch.tensor(np.random.default_rng(0).random(shape))
-    with torch.no_grad():
-        drawn = likelihood.draw(location.expand(n_draws, -1), uniform).numpy()
-        mean = likelihood.mean(location).numpy()
-    if name == "categorical":
-        shares = [(drawn[:, [j]] == range(3)).mean(axis=0) for j in range(2)]
-        drawn_mean = np.concatenate(shares)
-    elif name == "table":
-        first, second = ((drawn[:, [j]] == range(c)) for j, c in ((0, 3), (3, 2)))
-        columns = [drawn[:, 4:], second, first, drawn[:, 1:3]]  # kind by kind
-        drawn_mean = np.concatenate([part.mean(axis=0) for part in columns])
-    else:
-        drawn_mean = drawn.mean(axis=0)
-    assert_allclose(drawn_mean, mean, atol=0.05)
-
-
 def test_categories_are_the_same_when_centred(entries, location):
     logits = torch.tensor([[3.0, 1.0, 2.0, 5.0, 5.0, 8.0]])
     centred = Categorical(3).centre(logits)
@@ -244,23 +179,6 @@ def test_categories_are_the_same_when_centred(entries, location):
         Categorical(3).entry_log_prob(X, logits),
         Categorical(3).entry_log_prob(X, centred),
     )
-
-
-def test_gaps_are_filled_in_with_the_most_probable_category():
-    mean = torch.tensor([[0.2, 0.5, 0.3, 0.9, 0.1, 0.0]])
-    assert Categorical(3).fill(mean).tolist() == [[1.0, 0.0]]
-
-
-def test_log_softmax_is_that_of_torch():
-    rows = [[0.5, -1.0, 2.0], [1e4, -1e4, 1e4 - 1], [-torch.inf, 0.0, 3.0]]
-    logits = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
-    weight = torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)
-    gradients = []
-    for function in (log_softmax, lambda x: x.log_softmax(-1)):
-        log_prob = function(logits)
-        gradients += torch.autograd.grad(log_prob.exp() @ weight, logits, torch.ones(3))
-        assert_allclose(log_prob.detach(), logits.log_softmax(-1).detach(), rtol=1e-12)
-    assert_allclose(*gradients, atol=1e-14)
 
 
 def test_columns_of_a_kind_may_stand_apart_or_together():
@@ -314,19 +232,6 @@ def test_columns_name_the_column_that_is_refused():
         likelihood.check_rows(rows)
     with pytest.raises(ValueError, match="Column 'smokes': likelihood='bernoulli'"):
         likelihood.check_columns(rows, ["visits", "smokes"])
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "n_shape_params"),
-    [
-        (Poisson(), 0),
-        (Columns(["bernoulli", "poisson"], [1, 1]), 0),
-        (Columns(["gaussian", "poisson"], [1, 1], noise_variance=torch.ones(1)), 1),
-    ],
-)
-def test_only_kinds_with_noise_have_parameters_of_their_own(likelihood, n_shape_params):
-    assert len(likelihood.shape_param_features) == n_shape_params
-    assert likelihood.shape_params.shape == (n_shape_params,)
 
 
 COUNTS = np.array([0, 1, 2, 15, 16, 17, 300, 1e6, 2.0**32, 1e12, 1e15, 1e22, 1e300])

@@ -20,8 +20,11 @@ from sklearn_mpt import (
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._likelihoods.interval import Interval  # noqa: E402
-from sklearn_mpt._likelihoods.interval_codes import codes_of, ends_of  # noqa: E402
+from sklearn_mpt._likelihoods.interval import (  # noqa: E402
+    Interval,
+    codes_of,
+    ends_of,
+)
 
 COMPONENTS = np.array([[8.0, -6.0, 3.0], [0.0, 2.0, 4.0]])
 INTERCEPT, NOISE = np.array([50.0, 0.0, -20.0]), np.array([30.0, 20.0, 10.0])

@@ -262,7 +262,7 @@ def test_intervals_of_rows_without_skewness_are_those_of_student():
     low, high = table_of(rows, lml_diff_degrees=np.array([8, 2])).lml_diff_interval()
     expected = 2 * stats.t.ppf(0.975, 2) * table.lml_diff_std_error[1]
     assert_allclose(high[1] - low[1], expected)
-    with pytest.raises(ValueError, match="confidence == 95"):
+    with pytest.raises(ValueError, match="confidence must be a float"):
         table.lml_interval(95)
 
 

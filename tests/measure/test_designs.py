@@ -1,13 +1,11 @@
 """The designs of `mpt_curve`: no bias, and errors that cover, whatever the model."""
 
 import itertools
-import math
 
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from recorder import Recorder
 
@@ -85,28 +83,6 @@ def test_all_masks_are_the_average_over_all_that_exist(has_gaps):
     assert (curve - another).lml == 0
 
 
-def test_scores_of_all_masks_are_the_terms_of_all_orders():
-    """The (t - 1)! (D - t)! orders in which t features, the j-th first, come last."""
-    model, X = model_of(3)
-    terms = np.zeros((3, 3, 2, 2, 2))  # by size, feature and mask
-    for order in itertools.permutations(range(3)):
-        for place, feature in enumerate(order):
-            mask = np.isin(range(3), order[place:])
-            log_prob = model.conditional_log_prob(X, mask)[:, feature].mean()
-            terms[(2 - place, feature, *mask.astype(int))] += log_prob / 6
-    curve = mpt_curve(model, X, design="all")
-    assert_allclose(curve.scores, terms.sum(axis=(1, 2, 3, 4)))
-    assert_allclose(curve.lml, model.score(X))
-    for mask in itertools.product([0, 1], repeat=3):
-        for feature in np.flatnonzero(mask):
-            size = sum(mask)
-            n_orders = math.factorial(size - 1) * math.factorial(3 - size)
-            assert n_orders == math.factorial(3) / (math.comb(3, size) * size)
-            log_prob = model.conditional_log_prob(X, np.array(mask, dtype=bool))
-            expected = n_orders / 6 * log_prob[:, feature].mean()
-            assert_allclose(terms[(size - 1, feature, *mask)], expected)
-
-
 @pytest.mark.parametrize(
     ("n_features", "options", "message"),
     [
@@ -175,39 +151,6 @@ def test_errors_are_those_of_samples_without_repetition(n_drawn):
     assert_allclose(curve.scores, drawn.mean())
     variance = drawn.var(ddof=1) / n_drawn * (1 - n_drawn / 6)
     assert_allclose(curve.std_errors, np.sqrt(variance), atol=1e-15)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("design", "shared", "degrees"),
-    [
-        ("independent", True, 4),  # 5 masks
-        ("balanced", True, 4),  # 5 masks
-        ("balanced", False, 8),  # 8 strata of rows, 2 sets
-    ],
-)
-def test_degrees_of_freedom_are_those_of_the_variance(design, shared, degrees):
-    """A variance with f of them, of normal errors, varies by 2 / f of its square.
-
-    The score depends on the mask as if it were random; sums over rows make it normal.
-    """
-    rng = np.random.default_rng(0)
-    X = rng.normal(scale=30, size=(96, 10))
-
-    def hashed(X, mask):
-        return (np.cos((X * ~mask).sum(axis=1, keepdims=True)) - 8) * mask
-
-    def model():
-        if not shared:
-            return hashed
-        return Recorder(lambda masks: rng.normal(size=len(masks)))
-
-    options = {"design": design, "n_masks": 5, "mask_sizes": [5]}
-    curves = [mpt_curve(model(), X, random_state=s, **options) for s in range(300)]
-    variances = np.array([curve.std_errors[0] ** 2 for curve in curves])
-    assert_array_equal(curves[0].noise.degrees, [degrees])
-    seen = 2 * variances.mean() ** 2 / variances.var(ddof=1)
-    assert 0.75 < seen / degrees < 1.3
 
 
 @pytest.mark.slow
@@ -299,19 +242,6 @@ def test_only_hidden_entries_count():
         curve = mpt_curve(careless, X, **options)
         expected = mpt_curve(model.conditional_log_prob, X, **options)
         assert_allclose(curve.scores, expected.scores)
-
-
-def test_tensors_with_gradients_are_a_model():
-    weight = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
-
-    def module(X, mask):
-        X = torch.as_tensor(X)
-        return torch.where(torch.as_tensor(mask), -((X - weight) ** 2), 0.0)
-
-    X = np.random.default_rng(0).normal(size=(6, 4))
-    for design in DESIGNS:
-        curve = mpt_curve(module, X, n_masks=6, design=design)
-        assert abs(curve.lml + (X**2).sum(1).mean()) <= 5 * curve.lml_std_error + 1e-12
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -503,23 +433,6 @@ def test_a_row_that_varies_most_leaves_few_degrees_of_freedom():
     assert reach[1] > 2.2
 
 
-@pytest.mark.parametrize("n_rows", [8, 9, 20, 41])
-def test_the_strata_of_rows_are_counted(n_rows):
-    X = model_of(7, n_rows=n_rows)[1]
-    options = {"design": "balanced", "n_masks": 2, "mask_sizes": [3]}
-    noise = mpt_curve(no_joint, X, random_state=0, **options).noise
-    assert_array_equal(noise.degrees, [noise.n_strata])
-    assert np.count_nonzero(noise.contrasts) == 2 * noise.n_strata
-
-
-def test_blocks_of_rows_do_not_change_what_they_add_up_to(monkeypatch):
-    model, X = model_of(6, n_rows=30)
-    whole = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
-    monkeypatch.setattr("sklearn_mpt._measure.mpt_curve.CHUNK_ENTRIES", 24)
-    blocks = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
-    assert_allclose(blocks.scores, whole.scores)
-
-
 @pytest.mark.parametrize("options", [{"allocation": "neyman"}, {"design": "balanced"}])
 def test_more_masks_than_a_float_can_count(options):
     X = np.random.default_rng(0).normal(size=(2, 1100))
@@ -527,16 +440,6 @@ def test_more_masks_than_a_float_can_count(options):
         negative_square, X, mask_sizes=[2, 550], n_masks=4, random_state=0, **options
     )
     assert np.isfinite(curve.std_errors).all()
-
-
-@pytest.mark.parametrize("n_masks", [1, 2])
-def test_neyman_without_masks_to_share_out_is_independent(n_masks):
-    X = model_of(6)[1]
-    options = {"n_masks": n_masks, "random_state": 0}
-    neyman = mpt_curve(no_joint, X, allocation="neyman", **options)
-    expected = mpt_curve(no_joint, X, design="independent", **options)
-    assert_array_equal(neyman.scores, expected.scores)
-    assert_array_equal(neyman.std_errors, expected.std_errors)
 
 
 def test_a_difference_of_curves_says_what_differs(known):

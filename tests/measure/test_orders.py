@@ -152,8 +152,8 @@ def test_gaps_are_integrated_out(known):
             r"each of the 3 features once, of .* got shape \(2,\)",
         ),
         ([0, 1, 1], r"each of the 3 features once, got \[0, 1, 1\]"),
-        ([0, 1, "z"], "indices or names of features, got 'z'; the features are"),
-        (0, "order == 0, must be >= 1"),
+        ([0, 1, "z"], "order names a column 'z', which X does not have"),
+        (0, "order must be an int in the range"),
         (np.zeros((0, 3), int), "each of the 3 features once"),
     ],
 )

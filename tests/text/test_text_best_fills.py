@@ -170,8 +170,8 @@ def test_targets_in_a_column_or_a_generator(column):
     [
         ("a [MASK]", {"top_k": 2, "n_samples": 2}, "n_samples and temperature are tho"),
         ("a [MASK]", {"targets": ["cat"], "temperature": 0}, "n_samples and temperat"),
-        ("a [MASK]", {"top_k": 0}, "top_k == 0, must be >= 1"),
-        ("a [MASK]", {"top_k": 1, "beam_size": 0}, "beam_size == 0, must be >= 1"),
+        ("a [MASK]", {"top_k": 0}, "top_k must be an int in the range"),
+        ("a [MASK]", {"top_k": 1, "beam_size": 0}, "beam_size must be an int in"),
         ("a [MASK]", {"targets": ["cat"], "order": "confident"}, "targets are filled"),
         ("a [MASK]", {"targets": "cat"}, "targets must be a sequence of str, got a si"),
         ("a [MASK]", {"targets": []}, "targets must be a non-empty sequence"),

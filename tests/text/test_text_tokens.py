@@ -130,7 +130,7 @@ def test_feature_contributions_of_texts_are_scores_of_tokens_along_orders():
     assert_array_equal(found, chain.score_samples(texts, return_std=True))
     other = feature_contributions(scorer, texts, n_orders=5, random_state=4)
     assert (other[0] != values[0]).any()
-    with pytest.raises(ValueError, match="n_orders == 0, must be >= 1"):
+    with pytest.raises(ValueError, match="n_orders must be an int in the range"):
         feature_contributions(scorer, texts, n_orders=0)
 
 
