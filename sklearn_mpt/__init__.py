@@ -9,15 +9,11 @@ if TYPE_CHECKING:
     from sklearn_mpt._autoregressive.autoencoder import MPTMaskedAutoencoder
     from sklearn_mpt._autoregressive.network import MPTDependencyNetwork
     from sklearn_mpt._deep.vae import MPTDeepVAE
-    from sklearn_mpt._gaussian.covariance_rows import (
-        rows_from_covariance,
-    )
+    from sklearn_mpt._gaussian.covariance_rows import rows_from_covariance
     from sklearn_mpt._imputation.display import ImputationDisplay
     from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
-    from sklearn_mpt._items.display import (
-        ItemCurveDisplay,
-    )
+    from sklearn_mpt._items.display import ItemCurveDisplay
     from sklearn_mpt._items.estimator import MPTItemResponse
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
@@ -29,9 +25,7 @@ if TYPE_CHECKING:
     )
     from sklearn_mpt._measure.cumulative import CumulativeCV, cumulative_cv_score
     from sklearn_mpt._measure.curve import MPTCurve
-    from sklearn_mpt._measure.display import (
-        MPTCurveDisplay,
-    )
+    from sklearn_mpt._measure.display import MPTCurveDisplay
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._measure.orders import lml_samples, order_log_prob

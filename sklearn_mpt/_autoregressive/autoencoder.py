@@ -26,9 +26,8 @@ from sklearn_mpt._autoregressive.net_training import (
 )
 from sklearn_mpt._autoregressive.order_mixture import draw_orders
 from sklearn_mpt._base.density import Units, unit_attributes
-from sklearn_mpt._base.nets import NetMPT
+from sklearn_mpt._base.nets import NetMPT, UserModule, arrays_of, load_arrays
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._base.user_modules import UserModule, arrays_of, load_arrays
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,

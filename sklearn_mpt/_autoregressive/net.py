@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sklearn_mpt._base.user_modules import UserModuleWrapper, seeded
+from sklearn_mpt._base.nets import UserModuleWrapper, seeded
 
 
 class Layer(torch.nn.Linear):

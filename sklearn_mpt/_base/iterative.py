@@ -21,11 +21,7 @@ from sklearn_mpt._checks import (
     VERBOSE,
     check_device,
 )
-from sklearn_mpt._optim.loop import (
-    Solver,
-    fit_loop,
-    fit_part,
-)
+from sklearn_mpt._optim.loop import Solver, fit_loop, fit_part
 from sklearn_mpt._tables.weights import rows_that_count, rows_with_entries
 
 

@@ -7,7 +7,7 @@ are standardised; the decoder's fitted arrays are in the units of X.
 import torch
 
 from sklearn_mpt._base.density import as_tensor, units_of_locations
-from sklearn_mpt._base.user_modules import arrays_of, load_arrays
+from sklearn_mpt._base.nets import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
     FEW_DIMS,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sklearn_mpt._base.user_modules import UserModuleWrapper
+from sklearn_mpt._base.nets import UserModuleWrapper
 from sklearn_mpt._latent.quadrature import gaussian_around
 from sklearn_mpt._likelihoods.base import FormedLocations, Locations
 from sklearn_mpt._matrices import identity, sums_of_outer_products

@@ -11,9 +11,8 @@ from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._base.latent import LatentMixin
-from sklearn_mpt._base.nets import NetMPT
+from sklearn_mpt._base.nets import NetMPT, UserModule, arrays_of
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._base.user_modules import UserModule, arrays_of
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._base.callbacks import in_callback_context
 from sklearn_mpt._base.density import torch_modes
-from sklearn_mpt._base.information_criteria import akaike, bayesian
+from sklearn_mpt._base.inference import akaike, bayesian
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.tables import TableMPT

@@ -7,12 +7,7 @@ larger matrix diag(p) in its place, which gives the same step.
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import (
-    Likelihood,
-    at_codes,
-    log_softmax,
-    softmax,
-)
+from sklearn_mpt._likelihoods.base import Likelihood, at_codes, log_softmax, softmax
 from sklearn_mpt._likelihoods.levels import check_codes, smoothed_fractions
 from sklearn_mpt._matrices import drawn_codes
 

@@ -5,11 +5,7 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import (
-    ColumnUnits,
-    DispersionLikelihood,
-    totals,
-)
+from sklearn_mpt._likelihoods.base import ColumnUnits, DispersionLikelihood, totals
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 
 LOG_2PI = math.log(2 * math.pi)

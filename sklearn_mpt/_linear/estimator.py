@@ -9,7 +9,7 @@ from sklearn.utils import Bunch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, torch_modes
-from sklearn_mpt._base.information_criteria import InformationCriteriaMixin
+from sklearn_mpt._base.inference import InformationCriteriaMixin
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_device

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._base.standard_errors import StandardErrorsMixin
+from sklearn_mpt._base.inference import StandardErrorsMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import POSITIVE, RandomState
 from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian

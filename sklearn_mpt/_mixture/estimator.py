@@ -13,7 +13,7 @@ from sklearn.utils import Bunch, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
-from sklearn_mpt._base.information_criteria import InformationCriteriaMixin
+from sklearn_mpt._base.inference import InformationCriteriaMixin
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
@@ -59,7 +59,7 @@ from sklearn_mpt._optim.loop import (
 from sklearn_mpt._optim.masks import (
     MaskSource,
 )
-from sklearn_mpt._tables.intervals import INTERVAL
+from sklearn_mpt._tables.kinds import INTERVAL
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 
 # `fit` warns if a component stands for fewer: it describes single rows.

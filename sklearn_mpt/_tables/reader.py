@@ -27,12 +27,13 @@ from sklearn_mpt._tables.frames import (
     numbers_of,
     with_columns,
 )
-from sklearn_mpt._tables.intervals import INTERVAL, codes_of_column
 from sklearn_mpt._tables.kinds import (
     AS_CATEGORIES,
     CATEGORIES,
     FROM_DTYPE,
+    INTERVAL,
     ONE_VALUE,
+    codes_of_column,
     is_of_categories,
     kind_or_reason,
     requested_kinds,
