@@ -7,16 +7,10 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-from sklearn_mpt._gaussian.likelihood import (
-    conditional_moments,
-    fit_factors,
-    packing_of,
-)
+from sklearn_mpt._gaussian.density import LinearGaussian
+from sklearn_mpt._gaussian.likelihood import fit_factors
 from sklearn_mpt._numbers import TINY
-from sklearn_mpt._optim.natural import (
-    Point,
-    as_arrays,
-)
+from sklearn_mpt._optim.natural import as_arrays
 
 
 def count_factors(
@@ -54,14 +48,12 @@ class NumberMoments(torch.nn.Module):
     @torch.no_grad()
     def forward(self, X, visible):
         """Return mean and standard deviation of each entry given the visible ones."""
-        point = Point(self.coefs.double(), self.log_noise.double())
-        if point.coefs.shape[1] == 1:
-            mean, std = point.coefs[:, 0], (0.5 * point.shape_params).exp()
+        coefs, noise = self.coefs.double(), self.log_noise.double().exp()
+        if coefs.shape[1] == 1:
+            mean, std = coefs[:, 0], noise.sqrt()
             return mean.to(X).expand_as(X), std.to(X).expand_as(X)
-        packing = packing_of(point.coefs.shape[1] - 1, X.device)
-        mean, variance = conditional_moments(
-            X.double(), visible.double(), point, packing
-        )
+        factors = LinearGaussian(coefs[:, :-1].T, coefs[:, -1], noise)
+        mean, variance = factors.conditional_moments(X.double(), visible.double())
         return mean.to(X.dtype), variance.sqrt().to(X.dtype)
 
 

@@ -3,15 +3,13 @@
 import functools
 import math
 import operator
-from abc import abstractmethod
 
 import numpy as np
 import torch
-from scipy.linalg import helmert
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from sklearn_mpt._gaussian.density import (
-    density_of,
+    LinearGaussian,
 )
 from sklearn_mpt._gaussian.moments import (
     moments_of,
@@ -110,15 +108,6 @@ def _posterior(residual, visible, m, symmetric):
     return C, (C @ projected[..., None])[..., 0]
 
 
-def conditional_moments(X, visible, point, symmetric):
-    """Return mean and variance of each entry given the visible entries; (n, d) each."""
-    # For an entry that is visible they are those of another draw of it.
-    m = LinearGaussianParts(point)
-    C, z = _posterior(X - m.mean, visible, m, symmetric)
-    outer = symmetric.outer(m.scaled) * symmetric.twice
-    return z @ m.W.T + m.mean, m.noise * (1 + symmetric.pack(C) @ outer.T)
-
-
 def likelihood_sums(X, present, point, symmetric, weight=None):
     """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
     # present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
@@ -149,14 +138,6 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
-def location_gradients(X, present, point, symmetric):
-    """Return gradients of the log-density of rows in their locations; (n, d)."""
-    m = LinearGaussianParts(point)
-    residual = (X - m.mean) * present
-    _, z = _posterior(residual, present, m, symmetric)
-    return (residual - z @ m.W.T) * present / m.noise
-
-
 def _information(C, z, entry_weight, m, symmetric):
     """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry."""
     # entry_weight : (n, d), 0 where missing; of complete rows, (n, 1).
@@ -170,36 +151,6 @@ def _bordered(second, first, count):
     top = torch.cat([second, first[..., None]], 2)
     bottom = torch.cat([first, count[:, None]], 1)
     return torch.cat([top, bottom[:, None]], 1)
-
-
-def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
-    """Return `likelihood_sums` of complete rows from their second moments."""
-    m, d = LinearGaussianParts(point), len(variance)
-    C = symmetric.covariance(variance.new_ones(1, d), m.scaled)[0]
-    V = (C @ m.W.T) / m.noise
-    z_x = product(V)
-    z_z = z_x @ V.T
-    explained = (m.W.T * z_x).sum(0)
-    e_x = variance - explained  # divided by the noise, it is x' C^-1 x
-    log_scale = d * LOG_2PI + m.log_noise.sum() - torch.linalg.slogdet(C)[1]
-    value = -0.5 * n_rows * (log_scale + (e_x / m.noise).sum())
-    second = C + z_z
-    loading_gradient = (z_x - second @ m.W.T).T / m.noise[:, None]
-    squares = variance - 2 * explained + ((m.W @ second) * m.W).sum(1)
-    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - 1))
-    loading_gradient = torch.nn.functional.pad(loading_gradient, (0, 1))
-    gradient = Point(n_rows * loading_gradient, n_rows * noise_gradient)
-    information = _moment_information(second[None], d, m).times(n_rows)
-    eye = identity(len(C), C)
-    rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
-    return Sums(value, value**2 / n_rows, gradient, information, n_rows, rescaling)
-
-
-def _moment_information(second, n_features, m):
-    n_masks, n_dims = second.shape[:2]
-    first, count = second.new_zeros(1, n_dims), second.new_full((1,), float(n_masks))
-    full = _bordered(second.sum(0)[None], first, count)
-    return _curvature(full, count.expand(n_features) / 2, m)
 
 
 def _curvature(second, count, m):
@@ -286,44 +237,79 @@ def _unexplained(product, unit, axes, lengths, tol=1e-3):
     return values.flip(0), vectors.flip(1)
 
 
-class GaussianObjective(Objective):
-    """Log marginal likelihood of a linear Gaussian model, from rows or moments."""
+class GaussianRows(Objective):
+    """Log marginal likelihood of a linear Gaussian model of rows, NaN where missing."""
 
-    # joins_noises : whether the information of up to `max_joint_noises` noise variances
-    # is inverted as a matrix, which enlarges the noise of gradients of a part of the
-    # rows. trial : least gain of a direction that is tried, as a fraction of the loss
-    # by removing the component, and number of epochs.
+    # X : (n, d), in single or double precision. max_batch : rows in a step, if
+    # `batch_size` is "auto". noise_rows : from which the information of the noise is
+    # estimated. joins_noises : whether the information of up to `max_joint_noises`
+    # noise variances is inverted as a matrix, which enlarges the noise of gradients of
+    # a part of the rows. trial : least gain of a direction that is tried, as a fraction
+    # of the loss by removing the component, and number of epochs.
 
+    max_batch = 2**17
+    noise_rows = 1000
     max_joint_noises = 500
     trial = 0.25, 16
-    joins_noises = True
-    has_gaps = False
 
-    def __init__(self, n_dims, floor, device, log_scale):
-        self.log_scale = log_scale
-        self.n_dims = n_dims
-        self.floor = floor
-        self.symmetric = packing_of(n_dims, device)
+    def __init__(
+        self, X, n_dims, batch_size, floor, weight=None, units=None, is_all=True
+    ):
+        self.log_scale = 0.0 if units is None else units.mean_log_scale(X, weight)
+        self.floor, self.symmetric = floor, packing_of(n_dims, X.device)
+        self.X, self.units = X, units
+        self.weights = SampleWeights.from_array(weight, X)
+        self.n_rows, n_features = X.shape
+        size = min(len(X), self.max_batch) if batch_size == "auto" else batch_size
+        self.n_batches = math.ceil(len(X) / size)
+        self.n_block = max(64, CHUNK_ENTRIES // (8 * n_features + 4 * n_dims**2))
+        self.is_noisy = self.n_batches > 1
+        self.joins_noises = is_all and not self.is_noisy
+        self.has_gaps = bool(torch.isnan(X.min()))
+
+    @classmethod
+    def of_moments(cls, moments, n_dims, floor, log_scale=0.0):
+        """Return the likelihood of complete rows, by few rows of the same moments."""
+        X = moments.rows()
+        objective = cls(X, n_dims, len(X), floor)
+        objective.moments, objective.log_scale = moments, log_scale
+        return objective
 
     @staticmethod
     def density(coefs, log_noise):
         """Return the density of a point."""
-        return density_of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
+        return LinearGaussian(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
+
+    def rows(self, index):
+        """Return some rows, standardised, and their weights."""
+        X, weight = self.X[index].double(), self.weights.values[index]
+        return X if self.units is None else self.units.standardise(X), weight
+
+    def batches(self, rng):
+        order = np.arange(self.n_rows)
+        if self.n_batches > 1:
+            order = rng.permutation(order)
+        order = torch.from_numpy(order).to(self.X.device)
+        return torch.tensor_split(order, self.n_batches)
 
     def sums(self, point, batch):
-        """Return the sums of a batch."""
         # Orthogonal axes make precisions nearly diagonal. Otherwise rounding errors of
         # strong components would affect weak ones.
         rotation = axes_of(point)
         rotated = point._replace(coefs=point.coefs @ rotation)
-        sums = functools.reduce(operator.add, self._parts(rotated, batch))
-        is_shared = point.shape_params.ndim == 0
+        parts = []
+        for index in batch.split(self.n_block):
+            X, weight = self.rows(index)
+            present = (~torch.isnan(X)).to(X.dtype)
+            if present.all():
+                present = present[:1]  # rows have one posterior covariance
+            X = torch.nan_to_num(X)
+            parts.append(likelihood_sums(X, present, rotated, self.symmetric, weight))
+        sums = functools.reduce(operator.add, parts)
         is_joint = self.joins_noises and len(point.coefs) <= self.max_joint_noises
-        if is_shared or is_joint:
-            row_information = self._noise_information(rotated)
-            information = sums.information._replace(
-                shape_params=sums.n_rows * row_information
-            )
+        if point.shape_params.ndim == 0 or is_joint:
+            of_noise = sums.n_rows * self._noise_information(rotated)
+            information = sums.information._replace(shape_params=of_noise)
             sums = sums._replace(information=information)
         return sums.rotated(rotation.T)
 
@@ -346,19 +332,24 @@ class GaussianObjective(Objective):
         return 0.5 * self._present_pairs * precision**2
 
     @functools.cached_property
+    def _patterns(self):
+        """Which entries of some rows are present, and the weights of these rows."""
+        rows = self._spaced_rows(min(len(self.X), self.noise_rows))
+        if not self.has_gaps:
+            rows = rows[:1]
+        weight = self.weights.values[rows]
+        return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
+
+    @functools.cached_property
     def _present_pairs(self):
         """Fractions of rows in which two features are both present; (d, d)."""
         present, weight = self._patterns
         return present.T @ (weight[:, None] * present)
 
-    @property
-    @abstractmethod
-    def _patterns(self):
-        """Which entries of some rows are present, and the weights of these rows."""
-
-    @abstractmethod
-    def _parts(self, point, batch):
-        """Yield the sums of parts of a batch."""
+    def _spaced_rows(self, n_rows):
+        """Return the indices of evenly spaced rows."""
+        rows = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
+        return torch.from_numpy(rows).to(self.X.device)
 
     def escapes(self, point, min_gain):
         """Yield points with directions that explain more than weak components."""
@@ -372,154 +363,21 @@ class GaussianObjective(Objective):
             if candidate is not None:
                 yield candidate, n_epochs
 
-    @abstractmethod
     def gradient_moments(self, point):
         """Return a function from V to the mean of s s' V over rows, and information."""
-
         # s : posterior means of the gradient of a row in its locations, as in
-        # `saddles`. The information is that of the locations.
-
-
-class GaussianRows(GaussianObjective):
-    """Log marginal likelihood of rows, NaN where missing."""
-
-    # X : (n, d), in single or double precision. max_batch : rows in a step, if
-    # `batch_size` is "auto". noise_rows : from which the information of the noise is
-    # estimated.
-
-    max_batch = 2**17
-    noise_rows = 1000
-
-    def __init__(
-        self,
-        X,
-        n_dims,
-        batch_size,
-        floor,
-        weight=None,
-        units=None,
-        is_all=True,
-    ):
-        log_scale = 0.0 if units is None else units.mean_log_scale(X, weight)
-        super().__init__(n_dims, floor, X.device, log_scale)
-        self.X, self.units = X, units
-        self.weights = SampleWeights.from_array(weight, X)
-        n_rows, n_features = X.shape
-        self.n_rows = n_rows
-        size = min(n_rows, self.max_batch) if batch_size == "auto" else batch_size
-        self.n_batches = math.ceil(n_rows / size)
-        row_entries = 8 * n_features + 4 * n_dims**2
-        self.n_block = max(64, CHUNK_ENTRIES // row_entries)
-        self.is_noisy = self.n_batches > 1
-        self.joins_noises = is_all and self.n_batches == 1
-        self.has_gaps = bool(torch.isnan(X.min()))
-
-    def rows(self, index):
-        """Return some rows, standardised, and their weights."""
-        X, weight = self.X[index].double(), self.weights.values[index]
-        return X if self.units is None else self.units.standardise(X), weight
-
-    def _spaced_rows(self, n_rows):
-        """Return the indices of evenly spaced rows."""
-        rows = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
-        return torch.from_numpy(rows).to(self.X.device)
-
-    def batches(self, rng):
-        order = np.arange(self.n_rows)
-        if self.n_batches > 1:
-            order = rng.permutation(order)
-        order = torch.from_numpy(order).to(self.X.device)
-        return torch.tensor_split(order, self.n_batches)
-
-    @functools.cached_property
-    def _patterns(self):
-        rows = self._spaced_rows(min(len(self.X), self.noise_rows))
-        weight = self.weights.values[rows]
-        return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
-
-    def _parts(self, point, batch):
-        for index in batch.split(self.n_block):
-            X, weight = self.rows(index)
-            present = (~torch.isnan(X)).to(X.dtype)
-            if present.all():
-                present = present[:1]  # rows have one posterior covariance
-            X = torch.nan_to_num(X)
-            yield likelihood_sums(X, present, point, self.symmetric, weight)
-
-    def gradient_moments(self, point):
-        """Return a function from V to the mean of s s' V over rows, and information."""
+        # `with_missing_components`. The information is that of the locations.
         n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
-        rows = self._spaced_rows(n_rows)
-        X, weight = self.rows(rows)
+        X, weight = self.rows(self._spaced_rows(n_rows))
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
-        X = torch.nan_to_num(X)
-        gradients = location_gradients(X, present, rotated, self.symmetric)
+        m = LinearGaussianParts(rotated)
+        residual = (torch.nan_to_num(X) - m.mean) * present
+        _, z = _posterior(residual, present, m, self.symmetric)
+        gradients = (residual - z @ m.W.T) * present / m.noise
         fraction = weight[:, None] / weight.sum()
-        information = (fraction * present).sum(0) / point.shape_params.exp()
+        information = (fraction * present).sum(0) / m.noise
         return (lambda V: gradients.T @ (fraction * (gradients @ V))), information
-
-
-class GaussianMoments(GaussianObjective):
-    """Log marginal likelihood of complete rows, from their second moments."""
-
-    # The mean of the rows must be that of the model: it maximises the score of every
-    # mask.
-
-    has_all_masks = True
-    n_rows = math.inf  # noise from masks is removed whatever the number of rows
-    n_batches, is_noisy = 1, False
-
-    def __init__(self, moments, n_dims, floor, log_scale=0.0):
-        super().__init__(n_dims, floor, moments.mean.device, log_scale)
-        self.moments = moments
-
-    @functools.cached_property
-    def _equivalent_rows(self):
-        """At most d + 1 rows of the same mean and second moments."""
-        # Scores of masks are quadratic in the row, so their means are those of all
-        # rows.
-        left, *right = self.moments.covariance_factors
-        root = right[0] if right else root_of(left)
-        centred = torch.from_numpy(helmert(len(root) + 1).T).to(root)
-        return self.moments.mean + math.sqrt(len(centred)) * (centred @ root)
-
-    def rows(self, index):
-        """Return some of the rows with these moments, and their weights."""
-        X = self._equivalent_rows
-        return X[index], X.new_full((len(index),), 1 / len(X))
-
-    def batches(self, rng):
-        left = self.moments.covariance_factors[-1]
-        return [torch.arange(len(left) + 1, device=left.device)]
-
-    def gradient_moments(self, point):
-        """Return what `GaussianRows.gradient_moments` does, from the moments."""
-        model = LinearGaussianParts(point)
-        size = model.noise.sqrt()[:, None]
-        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
-
-        def inverse(V):
-            """Multiply V by the inverse of the model's covariance."""
-            return inverse_product(axes, lengths, V / size) / size
-
-        return (
-            lambda V: inverse(self.moments.product(inverse(V).T).T)
-        ), 1 / model.noise
-
-    @property
-    def _patterns(self):
-        return torch.ones_like(self.moments.mean)[None], self.moments.mean.new_ones(1)
-
-    def _parts(self, point, batch):
-        args = self.moments.product, self.moments.variance
-        yield moment_likelihood_sums(*args, 1, point, self.symmetric)
-
-
-def root_of(covariance):
-    """Return a matrix R with R' R = covariance, (d, d)."""
-    values, vectors = torch.linalg.eigh(covariance)
-    return values.clamp(min=0).sqrt()[:, None] * vectors.T
 
 
 # Rubin and Thayer, "EM algorithms for ML factor analysis", Psychometrika 47, 1982.

@@ -1,11 +1,12 @@
 """Moments of rows, and where factors start: principal components."""
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import eigh, inv
+from scipy.linalg import eigh, helmert, inv
 from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._gaussian.rotation import (
@@ -25,6 +26,17 @@ class Moments(NamedTuple):
         """Return V C, for V of shape (..., d)."""
         flat = functools.reduce(torch.matmul, self.covariance_factors, V.flatten(0, -2))
         return flat.reshape(V.shape)
+
+    def rows(self):
+        """Return at most d + 1 rows of these moments."""
+        left, *right = self.covariance_factors
+        if right:
+            root = right[0]
+        else:
+            values, vectors = torch.linalg.eigh(left)
+            root = values.clamp(min=0).sqrt()[:, None] * vectors.T
+        centred = torch.from_numpy(helmert(len(root) + 1).T).to(root)
+        return self.mean + math.sqrt(len(centred)) * (centred @ root)
 
     def divided(self, scale):
         """Return the moments of rows about their mean divided by `scale`, (d,)."""

@@ -6,11 +6,10 @@ import torch
 from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._gaussian.density import (
-    density_of,
+    LinearGaussian,
     expected_information,
 )
 from sklearn_mpt._gaussian.likelihood import (
-    GaussianMoments,
     GaussianRows,
 )
 from sklearn_mpt._gaussian.moments import (
@@ -131,7 +130,7 @@ class GaussianModel(LinearModel):
     def density(self, fitted, device):
         names = ("components_", "mean_", "noise_variance_")
         arrays = (np.asarray(fitted[name]) for name in names)
-        return density_of(*(as_tensor(array, device) for array in arrays))
+        return LinearGaussian(*(as_tensor(array, device) for array in arrays))
 
     def information(self, fitted, X, weight):
         coefs, log_noise = _point(fitted, X.device)
@@ -140,7 +139,7 @@ class GaussianModel(LinearModel):
 
         def log_prob(moved, log_noise):
             mean = moved[:, -1] - coefs[:, -1]
-            density = density_of(moved[:, :-1].T, mean, log_noise.exp())
+            density = LinearGaussian(moved[:, :-1].T, mean, log_noise.exp())
             return weight @ density.lml(rows)[0]
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
@@ -180,7 +179,7 @@ class GaussianModel(LinearModel):
         if is_whole:
             moments = _moments(data.X, data.device, data.weight, data.fitted)
             log_scale = float(units.log_scale.expand(n_features).sum())
-            likelihood = GaussianMoments(moments, n_dims, floor, log_scale)
+            likelihood = GaussianRows.of_moments(moments, n_dims, floor, log_scale)
             # the mean of the rows maximises the score of every mask
             coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
             point = point._replace(coefs=coefs)
@@ -308,7 +307,7 @@ def _best_factors(X, moments, weight, points, units, rng):
         cpu_units = Units.from_attributes(units, rows.device)
         objective = GaussianRows(rows, *args, units=cpu_units)
     else:
-        objective = GaussianMoments(moments, n_dims, floor)
+        objective = GaussianRows.of_moments(moments, n_dims, floor)
     return best_of_points(objective, points, SHORT_RUN_EPOCHS)
 
 
@@ -337,10 +336,9 @@ class ClosedForm(Solver):
         solution = closed_form(moments, self.n_components, DOUBLE_NOISE_FLOOR)
         solution = _attributes(*solution, data.fitted, moments.mean.cpu().numpy())
         self._point = _point(data.fitted | solution, data.device)
-        W, noise_variance = self._point.coefs[:, :-1].T, self._point.shape_params.exp()
-        density = density_of(W, self._point.coefs[:, -1], noise_variance)
+        log_prob, _ = GaussianRows.density(*self._point).lml(moments.rows())
         log_scale = len(moments.mean) * np.log(data.fitted["_scale"])
-        self.loss_curve.append(log_scale - float(density.mean_log_prob(moments)))
+        self.loss_curve.append(log_scale - float(log_prob.mean()))
 
     def terminate(self):
         return True

@@ -21,7 +21,7 @@ from sklearn_mpt._measure.masks import (
     enumerate_masks,
     fixed_size,
 )
-from sklearn_mpt._numbers import CACHE_BYTES, CHUNK_BYTES, chunk_slices
+from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
 from sklearn_mpt._optim.loop import (
     ends_without_masks,
 )
@@ -33,30 +33,23 @@ from sklearn_mpt._optim.natural import (
 
 # Least number of pairs of a row and a mask in a step: few rows have several masks.
 MIN_PAIRS = 2048
+# Most masks of a size, all of which a step has if `n_masks` is "auto".
+MAX_ALL_MASKS = 512
 
 
 class MaskedPairs(NamedTuple):
-    """Pairs of a row and a mask.
+    """Pairs of a row and a mask."""
 
-    rows, of_mask : numbers of the row and of the mask of each pair, (m,), in the order
-    of masks. masks : True where hidden, (n_masks, d).
-    """
+    # rows, of_mask : numbers of the row and of the mask of each pair, (m,), in the
+    # order of masks. masks : True where hidden, (n_masks, d).
 
     rows: torch.Tensor
     of_mask: torch.Tensor
     masks: torch.Tensor
 
-    def chunks(self, row_bytes, has_all):
-        """Yield slices of pairs, and what they hide, (1 or n, d).
-
-        row_bytes : memory that the conditionals of a row take. has_all : whether each
-        row has all masks; then the many rows of a mask share its matrices.
-        """
-        n_rows = len(self.rows) // len(self.masks)
-        if has_all and n_rows * row_bytes > CACHE_BYTES:
-            parts = chunk_slices(len(self.rows), 1, n_rows)
-            yield from zip(parts, self.masks.split(1), strict=True)
-            return
+    def chunks(self, row_bytes):
+        """Yield slices of pairs, and what they hide, (n, d)."""
+        # row_bytes : memory that the conditionals of a row take.
         for part in chunk_slices(len(self.rows), row_bytes, CHUNK_BYTES):
             yield part, self.masks[self.of_mask[part]]
 
@@ -79,33 +72,34 @@ class MaskSource(NamedTuple):
     n_masks: int | str
     n_features: int
 
-    def draw(self, rng):
-        """Draw the masks of a step; all masks of a size, if they are no more.
+    @property
+    def are_all(self):
+        """Whether a step has all masks of the size."""
+        if self.mask_rate == "uniform":
+            return False
+        n_masks = MAX_ALL_MASKS if self.n_masks == "auto" else self.n_masks
+        size = fixed_size(self.mask_rate, self.n_features)
+        return math.comb(self.n_features, size) <= n_masks
 
-        With a uniform rate every other mask hides what the one before shows, so that
-        columns are hidden about equally often, which lowers the noise.
-        """
+    def draw(self, rng):
+        """Draw the masks of a step; all masks of a size, if they are no more."""
+        # With a uniform rate every other mask hides what the one before shows, so that
+        # columns are hidden about equally often, which lowers the noise.
         n_masks, n_features = number_of_masks(self.n_masks), self.n_features
+        if self.are_all:
+            return enumerate_masks(n_features, fixed_size(self.mask_rate, n_features))
         if self.mask_rate != "uniform":
-            size = fixed_size(self.mask_rate, n_features)
-            if math.comb(n_features, size) <= n_masks:
-                return rng.permutation(enumerate_masks(n_features, size))
             return shared_masks(self.mask_rate, n_masks, n_features, rng)
         masks = shared_masks("uniform", (n_masks + 1) // 2, n_features, rng)
         # the complement of all columns hides nothing: all columns take its place
         others = ~masks | masks.all(1, keepdims=True)
         return np.stack([masks, others], 1).reshape(-1, n_features)[:n_masks]
 
-    def pairs(self, rows, rng, has_all=False):
-        """Divide rows, a tensor of their numbers, among the masks of a step.
-
-        has_all : whether each row has all masks; else it has one, or several if rows
-        are few.
-        """
-        masks, n_rows = self.draw(rng), len(rows)
-        n_copies = len(masks)
-        if not has_all:
-            n_copies = min(n_copies, max(1, MIN_PAIRS // n_rows))
+    def pairs(self, rows, rng):
+        """Divide rows, a tensor of their numbers, among the masks of a step."""
+        # Rows have one mask each, or several if rows are few.
+        masks, n_rows = rng.permutation(self.draw(rng)), len(rows)
+        n_copies = min(len(masks), max(1, MIN_PAIRS // n_rows))
         first = np.zeros(n_rows, dtype=int)  # with all masks no row is drawn
         if n_copies < len(masks):
             first = n_copies * rng.permutation(n_rows)
@@ -157,53 +151,65 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
     return MaskedScores(by_mask, gradient)
 
 
+def moment_sums(density_of, params, masks, moments):
+    """Return `MaskedScores` of masks, of complete rows with these moments."""
+    params = [param.detach().requires_grad_() for param in params]
+    n_features = masks.shape[1]
+    with torch.enable_grad():
+        scores = density_of(*params).moment_scores(moments, masks)
+        (n_features * scores.sum()).backward()
+    with torch.no_grad():
+        density = density_of(*params)
+        alone = density.alone_scores(moments)
+    excess = masks / masks.to(alone).mean(1, keepdim=True) - 1
+    values = n_features * scores.detach() - excess @ alone
+    by_mask = torch.stack([values, torch.ones_like(values)])
+    return MaskedScores(by_mask, [param.grad for param in params])
+
+
 class MaskedObjective(Objective):
-    """The mean masked score of rows, as objective of natural steps.
+    """The mean masked score of rows; the information is that of the likelihood."""
 
-    The information is that of the log marginal likelihood.
+    # likelihood : objective of the same rows, with `density(*point)` and `rows(index)`,
+    # and `moments` of complete rows of a Gaussian model, or None. following : what is
+    # maximised afterwards, or None. information_steps : number of steps on the same
+    # rows that share the information.
 
-    Parameters
-    ----------
-    likelihood : Objective
-        The log marginal likelihood of the same rows, with ``density(*point)`` and
-        ``rows(index)``.
-    source : MaskSource
-    following : Objective, default=None
-        What is maximised afterwards.
-
-    Attributes
-    ----------
-    information_steps : int
-        Number of steps on the same rows that share the information.
-    """
-
-    is_noisy = True
     information_steps = 3
 
     def __init__(self, likelihood, source, following=None):
         self.likelihood, self.source, self._following = likelihood, source, following
         self.floor, self.log_scale = likelihood.floor, likelihood.log_scale
-        self.rules = likelihood.rules
+        self.rules, self.n_batches = likelihood.rules, likelihood.n_batches
+        self.is_noisy = likelihood.moments is None or not source.are_all
         self._information, self._n_steps = None, 0
 
     def batches(self, rng):
-        has_all = self.likelihood.has_all_masks
         for rows in self.likelihood.batches(rng):
-            yield rows, self.source.pairs(rows, rng, has_all)
+            if self.likelihood.moments is None:
+                yield rows, self.source.pairs(rows, rng)
+            else:
+                yield rows, torch.from_numpy(self.source.draw(rng)).to(rows.device)
 
     def sums(self, point, batch):
-        rows, pairs = batch
-        likelihood, has_all = self.likelihood, self.likelihood.has_all_masks
-        is_new = has_all or likelihood.n_batches > 1
+        rows, masks = batch
+        likelihood, has_moments = self.likelihood, self.likelihood.moments is not None
+        is_new = has_moments or likelihood.n_batches > 1
         if is_new or self._n_steps % self.information_steps == 0:
             sums = likelihood.likelihood_sums(point, rows)
             self._information = sums.information.times(1 / sums.n_rows)
         self._n_steps += 1
-        chunks = pairs.chunks(likelihood.density(*point).row_bytes, has_all)
-        scores = masked_sums(likelihood.density, point, pairs, likelihood.rows, chunks)
+        if has_moments:
+            scores = moment_sums(likelihood.density, point, masks, likelihood.moments)
+        else:
+            chunks = masks.chunks(likelihood.density(*point).row_bytes)
+            scores = masked_sums(
+                likelihood.density, point, masks, likelihood.rows, chunks
+            )
         value, n_rows = scores.by_mask.sum(1)
         gradient, information = Point(*scores.gradient), self._information.times(n_rows)
-        sums = Sums(value, value, gradient, information, n_rows, by_mask=scores.by_mask)
+        by_mask = scores.by_mask if self.is_noisy else None
+        sums = Sums(value, value, gradient, information, n_rows, by_mask=by_mask)
         return likelihood.completed(sums, point)
 
     def exact_objective(self):

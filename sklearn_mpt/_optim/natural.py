@@ -371,8 +371,8 @@ class Objective(ABC):
 
     # is_noisy : whether batches differ, by their masks or rows. floor : smallest values
     # of the shape parameters, such as the log noise variance. log_scale : what the
-    # units of the rows add to the loss of standardised ones. has_all_masks : whether
-    # each row gets all masks of a step, or they are divided among the rows.
+    # units of the rows add to the loss of standardised ones. moments : of complete
+    # rows of a Gaussian model, whose masked scores need no more.
 
     n_rows: float
     n_batches: int
@@ -380,7 +380,7 @@ class Objective(ABC):
     floor = -math.inf
     rules = AscentRules()
     log_scale = 0.0
-    has_all_masks = False
+    moments = None
 
     @abstractmethod
     def batches(self, rng):

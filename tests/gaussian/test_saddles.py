@@ -8,7 +8,6 @@ from sklearn.preprocessing import scale
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
-    GaussianMoments,
     GaussianRows,
     gain_of,
     with_missing_components,
@@ -42,7 +41,7 @@ def objective(by_moments):
     X = torch.tensor(rows())
     if not by_moments:
         return GaussianRows(X, 3, "auto", floor=-30.0)
-    return GaussianMoments(moments_of(X), 3, torch.tensor(-30.0))
+    return GaussianRows.of_moments(moments_of(X), 3, torch.tensor(-30.0))
 
 
 def found_at(point, by_moments, min_gain=1e-6):

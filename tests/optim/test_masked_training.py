@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt import MPTLinearVAE, MPTMixture  # noqa: E402
 from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
-    GaussianMoments,
     GaussianRows,
 )
 from sklearn_mpt._gaussian.moments import (  # noqa: E402
@@ -27,6 +26,7 @@ from sklearn_mpt._optim.masks import (  # noqa: E402
     MaskedPairs,
     MaskSource,
     masked_sums,
+    moment_sums,
 )
 from sklearn_mpt._optim.natural import (  # noqa: E402
     Point,
@@ -49,13 +49,6 @@ def point(n_locations=N_FEATURES, shape_params=()):
 
 def gaussian(shape_params):
     return GaussianRows(rows(), 2, "auto", floor=-20.0), point(5, shape_params)
-
-
-def moments():
-    objective = GaussianMoments(moments_of(rows(gaps=False)), 2, floor=-20.0)
-    at = point(5, np.linspace(-1, 0, 5))
-    at.coefs[:, -1] = objective.moments.mean
-    return objective, at
 
 
 def binary():
@@ -87,7 +80,6 @@ def all_pairs(n_rows):
 OBJECTIVES = {
     "shared noise": lambda: gaussian(-0.5),
     "noise of each": lambda: gaussian(np.linspace(-1, 0, 5)),
-    "moments": moments,
     "binary": binary,
     "mixed": mixed,
 }
@@ -103,7 +95,7 @@ def test_all_masks_add_up_to_the_likelihood_and_its_gradient(name, row_bytes):
     (index,) = objective.batches(np.random.default_rng(0))
     exact = objective.likelihood_sums(at, index)
     pairs, share = all_pairs(len(index))
-    chunks = list(pairs.chunks(row_bytes, objective.has_all_masks))
+    chunks = list(pairs.chunks(row_bytes))
     assert (len(chunks) > 1) == (row_bytes > 1)
     shares = iter([share[pairs.of_mask[part]] for part, _ in chunks])
 
@@ -116,6 +108,22 @@ def test_all_masks_add_up_to_the_likelihood_and_its_gradient(name, row_bytes):
     assert_allclose(scores.by_mask[0].sum(), exact.value, rtol=0.1 * rtol)
     for found, expected in zip(scores.gradient, exact.gradient, strict=True):
         assert_allclose(found, expected, rtol=rtol, atol=0.3 * rtol)
+
+
+@pytest.mark.parametrize("log_noise", [-0.5, np.linspace(-1, 0, 5)])
+def test_masked_scores_of_moments_are_those_of_rows(log_noise):
+    X, at = rows(gaps=False), point(5, log_noise)
+    source = MaskSource("uniform", 6, N_FEATURES)
+    masks = torch.from_numpy(source.draw(np.random.default_rng(0)))
+    index = torch.arange(len(masks)).repeat_interleave(len(X))
+    pairs = MaskedPairs(torch.arange(len(X)).repeat(len(masks)), index, masks)
+    objective = GaussianRows(X, 2, "auto", floor=-20.0)
+    args = objective.density, at
+    by_rows = masked_sums(*args, pairs, objective.rows, pairs.chunks(2**20))
+    by_moments = moment_sums(*args, masks, moments_of(X))
+    assert_allclose(by_moments.by_mask[0], by_rows.by_mask[0] / len(X))
+    for of_moments, of_rows in zip(by_moments.gradient, by_rows.gradient, strict=True):
+        assert_allclose(of_moments, of_rows / len(X), atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical", "low_rank"])
@@ -192,8 +200,6 @@ def test_rows_are_divided_among_masks(n_rows):
     together = torch.stack([pairs.rows, pairs.of_mask])
     assert len(together.unique(dim=1).T) == len(pairs.rows)
     assert (pairs.of_mask.diff() >= 0).all()
-    everything = MaskSource("uniform", 8, 6).pairs(index, rng, has_all=True)
-    assert len(everything.rows) == 8 * n_rows
 
 
 def test_fits_by_masks_do_not_depend_on_units():
