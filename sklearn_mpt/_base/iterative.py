@@ -29,11 +29,8 @@ class EpochCallbacks:
     """Calls callbacks around the epochs of a fit, and prints losses if verbose."""
 
     def __init__(self, estimator, X, solver, context, fitted):
-        self.estimator = estimator
-        self.X = X
-        self.solver = solver
-        self.context = context
-        self.fitted = fitted
+        self.estimator, self.X, self.solver = estimator, X, solver
+        self.context, self.fitted = context, fitted
 
     def begin(self):
         self._task = self.context.subcontext(task_name="epoch")
@@ -42,7 +39,7 @@ class EpochCallbacks:
     def end(self):
         """Return whether a callback ends training."""
         if self.estimator.verbose:
-            n_iter, loss = len(self.solver.loss_curve), self.solver.loss_curve[-1]
+            n_iter, loss = len(self.solver.losses), self.solver.losses[-1]
             print(f"Iteration {n_iter}, loss = {loss:.8f}")
         return self._task.call_on_fit_task_end(
             estimator=self.estimator,
@@ -54,7 +51,7 @@ class EpochCallbacks:
         """Return the fitted attributes of the best parameters so far."""
         result = self.solver.result
         trained = self.estimator._trained_attributes(result, self.fitted)
-        loss_curve = list(self.solver.loss_curve)
+        loss_curve = self.solver.losses
         history = {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
         return self.fitted | trained | history
 
@@ -130,7 +127,7 @@ class IterativeMPT(BaseMPT):
         solver = self._solver(data._replace(fitted=fitted))
         epochs = EpochCallbacks(self, data.given, solver, context, fitted)
         n_required = self.n_iter_no_change if data.is_refit else 1
-        fit_loop(solver, self.max_iter, epochs, n_required)
+        solver = fit_loop(solver, self.max_iter, epochs, n_required)
         fitted = epochs.attributes() | {"_optimizer_state": solver.state()}
         self._warn_of_limits(vars(self) | fitted, len(data.X))
         return fitted

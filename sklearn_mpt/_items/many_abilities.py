@@ -188,7 +188,7 @@ class ManyAbilities:
         if not is_all:
             return NoisyAscent.of_part(objective, point, n_before, rng=rng)
         tol = max(tol, LEAST_TOLERANCE) * len(flat) / self.answers.total
-        return Phases(Ascent(objective, point, tol=tol))
+        return Ascent(objective, point, tol=tol)
 
     def __call__(self, flat):
         rows = self.rows(is_fine=True)

@@ -2,9 +2,6 @@
 
 import torch
 
-from sklearn_mpt._optim.loop import (
-    Phases,
-)
 from sklearn_mpt._optim.steps import (
     NoisyAscent,
     ascent_of,
@@ -21,7 +18,7 @@ def natural_ascent(params, data, objective, point):
     if not data.is_all:
         return NoisyAscent.of_part(objective, point, data.fitted["n_iter_"], **steps)
     steps |= {"tol": params.tol, "n_iter_no_change": params.n_iter_no_change}
-    return Phases(ascent_of(objective, point, **steps))
+    return ascent_of(objective, point, **steps)
 
 
 def _without_zeros(point, rng):

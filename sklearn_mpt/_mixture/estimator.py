@@ -53,7 +53,6 @@ from sklearn_mpt._mixture.three_step import (
 from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
 from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._optim.loop import (
-    Phases,
     ends_without_masks,
 )
 from sklearn_mpt._optim.masks import (
@@ -759,7 +758,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if self.objective == "lml" or not data.is_all:
             n_before = data.fitted["n_iter_"]
             return EM(training_rows, starts, n_before=n_before, **params)
-        masked = MaskedEM(
+        return MaskedEM(
             training_rows,
             starts,
             MaskSource(self.mask_rate, self.n_masks, data.X.shape[1]),
@@ -768,7 +767,6 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             is_followed=self._ends_without_masks,
             **params,
         )
-        return Phases(masked)
 
     @property
     def _ends_without_masks(self):

@@ -22,6 +22,12 @@ class Solver(ABC):
     # each epoch, in nats per row.
 
     loss_curve: list[float]
+    losses_before: list[float] | tuple = ()  # of the solvers that this one follows
+
+    @property
+    def losses(self):
+        """The losses of all epochs."""
+        return [*self.losses_before, *self.loss_curve]
 
     def init(self, max_iter):
         """Choose where to start, before at most `max_iter` epochs."""
@@ -68,17 +74,24 @@ class Solver(ABC):
 
 
 def fit_loop(solver, max_iter, epochs, n_required=1):
-    """Take steps of a solver until it terminates, or `max_iter` are taken."""
+    """Take steps of a solver, and those that follow it; return the last solver."""
     # epochs : its `begin` is called before each epoch, and `end` after each, which
-    # returns True to end training. n_required : number of epochs from which on an
-    # interruption ends training, and does not raise.
+    # returns True to end training; it has the `solver` that takes the steps.
+    # n_required : number of epochs from which on an interruption ends training, and
+    # does not raise.
     try:
         solver.init(max_iter)
         for _ in range(max_iter):
+            epochs.solver = solver
             epochs.begin()
             solver.step()
-            if epochs.end() or solver.terminate():
+            if epochs.end():
                 break
+            if solver.terminate():
+                following = solver.following()
+                if following is None:
+                    break
+                following.losses_before, solver = solver.losses, following
         else:
             warn_caller(
                 f"Maximum iterations (max_iter={max_iter}) reached and the "
@@ -87,15 +100,16 @@ def fit_loop(solver, max_iter, epochs, n_required=1):
             )
         solver.check()
     except DIVERGENCE:
-        warn_diverged(len(solver.loss_curve))
+        warn_diverged(len(solver.losses))
         solver.recover()
     except KeyboardInterrupt:
         solver.interrupt()
-        if len(solver.loss_curve) < n_required:
+        if len(solver.losses) < n_required:
             raise
         warn_caller("Training interrupted by user.")
     finally:
         solver.close()
+    return solver
 
 
 def run(solver, max_iter):
@@ -127,12 +141,6 @@ def warn_diverged(n_epochs):
     )
 
 
-# There are local maxima, so several starts are tried. With a uniform mask rate, masked
-# scores of all sizes add up to the log marginal likelihood of a row: a few steps with
-# masks, which cost less or escape from a poor start, may precede steps without their
-# noise.
-
-
 def ends_without_masks(mask_rate, n_masks):
     """Return whether the last epochs draw no masks, given an estimator's parameters."""
     # Not with a number of masks, because the user asks for it, nor with a fixed rate,
@@ -155,55 +163,6 @@ def best_of_runs(solvers, max_iter):
     if divergence is not None and not finished:
         raise divergence
     return min(finished, key=lambda solver: solver.loss_curve[-1])
-
-
-class Phases(Solver):
-    """Solvers in turn: where one terminates, the next one goes on."""
-
-    # `following` of a solver returns the next one, or None.
-
-    def __init__(self, first):
-        self._solver = first
-        self._losses_before = []
-
-    @property
-    def loss_curve(self):
-        return self._losses_before + self._solver.loss_curve
-
-    @property
-    def result(self):
-        return self._solver.result
-
-    def init(self, max_iter):
-        self._solver.init(max_iter)
-
-    def step(self):
-        self._solver.step()
-
-    def terminate(self):
-        if not self._solver.terminate():
-            return False
-        following = self._solver.following()
-        if following is None:
-            return True
-        self._losses_before = self.loss_curve
-        self._solver = following
-        return False
-
-    def check(self):
-        self._solver.check()
-
-    def recover(self):
-        self._solver.recover()
-
-    def interrupt(self):
-        self._solver.interrupt()
-
-    def close(self):
-        self._solver.close()
-
-    def state(self):
-        return self._solver.state()
 
 
 class Trend(NamedTuple):

@@ -2,7 +2,6 @@
 
 import math
 from abc import abstractmethod
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +9,6 @@ import torch
 from sklearn_mpt._optim.loop import (
     DIVERGENCE,
     Solver,
-    Trend,
     best_of_runs,
 )
 from sklearn_mpt._optim.natural import (
@@ -112,161 +110,40 @@ class QuasiNewton:
 EPS = float(np.finfo(float).eps)
 
 
-class Move(NamedTuple):
-    """Value and gradient at a point, in nats per row, and the full step from there."""
-
-    # step : what a model needs to take the step.
-
-    value: float
-    gradient: torch.Tensor  # shape: (p,)
-    step: object
-    is_finite: bool
-
-
-class ExactSteps(Solver):
-    """Take full steps, corrected by those before, until little is left to gain."""
-
-    # A full step divides the gradient by the information of complete data, as the
-    # M-step of EM does. If a corrected step loses, the steps before are forgotten, and
-    # the full step is halved until it gains. Half of the product of gradient and next
-    # step is the gain to expect of all later ones; steps end when it is below
-    # `min_gain`, in nats per row. log_scale : added to losses, as in `Objective`.
-
-    log_scale = 0.0
-
-    def __init__(self, point, *, learning_rate=1.0, min_gain=0.0):
-        self.point, self.learning_rate, self.min_gain = point, learning_rate, min_gain
-        self.loss_curve: list[float] = []
-        self.converged = False
-        self._memory, self._now = QuasiNewton(), None
-
-    @abstractmethod
-    def move(self, point):
-        """Return the `Move` at a point."""
-
-    @abstractmethod
-    def divide(self, gradient):
-        """Return the full step for a gradient at the last point, (p,) each; linear."""
-
-    @abstractmethod
-    def moved(self, size):
-        """Return the point after a full step of some size."""
-
-    @abstractmethod
-    def moved_by(self, step):
-        """Return the point after a corrected step, (p,)."""
-
-    @abstractmethod
-    def displacement(self, point):
-        """Return the difference of a point from the last one, (p,)."""
-
-    def place_nodes(self):
-        """Move the nodes of integrals, if it is time; return whether values changed."""
-        return False
-
-    @property
-    def result(self):
-        """The last point."""
-        return self.point
-
-    def terminate(self):
-        return self.converged
-
-    def start_at(self, point):
-        """Go on from a point, without the steps before."""
-        self.point, self._now = point, None
-        self._memory, self.converged = QuasiNewton(), False
-
-    def begin(self):
-        """Evaluate the point from which steps start."""
-        self.place_nodes()
-        self._now = self.move(self.point)
-        if not self._now.is_finite:
-            raise FloatingPointError
-
-    def step(self):
-        if self._now is None:
-            self.begin()
-        before = self._now
-        point, now = self._better_point()
-        if point is None:
-            self.converged = True
-        else:
-            self._memory.add(self.displacement(point), before.gradient, now.gradient)
-            self.point, self._now = point, now
-            if self.place_nodes():
-                self._now = self.move(point)
-            self.converged = self._is_at_maximum(now.value - before.value)
-        self.loss_curve.append(self.log_scale - self._now.value)
-
-    def _is_at_maximum(self, last_gain):
-        """Return whether later steps gain nothing, given the gain of the last one."""
-        return self._expected_gain(self._corrected_step()) < self._least_gain
-
-    def _corrected_step(self):
-        return self._memory.direction(self._now.gradient, self.divide)
-
-    def _expected_gain(self, step):
-        return 0.5 * float(self._now.gradient @ step)
-
-    @property
-    def _least_gain(self):
-        return max(self.min_gain, EPS * (1 + abs(self._now.value)))
-
-    def _better_point(self):
-        """Return a better point and the move there; None twice if there is none."""
-        if self._memory:
-            step = min(1.0, self.learning_rate) * self._corrected_step()
-            found = self._if_better(self.moved_by(step))
-            if found:
-                return found
-            self._memory = QuasiNewton()
-        size = self.learning_rate
-        gain = self._expected_gain(self.divide(self._now.gradient))
-        if not math.isfinite(gain):
-            raise FloatingPointError
-        while size * gain > self._least_gain:
-            found = self._if_better(self.moved(size))
-            if found:
-                return found
-            size /= 2
-        return None, None
-
-    def _if_better(self, point):
-        """Return a point and the move there; None if it is worse than the last one."""
-        move = self.move(point)
-        is_better = move.is_finite and move.value >= self._now.value
-        return (point, move) if is_better else None
-
-
 def best_of_points(objective, points, n_epochs):
     """Return the end of the best of several short runs, from points."""
     runs = [Ascent(objective, point, escapes=False) for point in points]
     return best_of_runs(runs, n_epochs).point
 
 
-class Ascent(ExactSteps):
-    """Maximise an objective by natural steps, corrected by those before."""
+class Ascent(Solver):
+    """Maximise an objective without noise by natural steps with a memory."""
 
-    # Ends when later epochs would gain less than `tol`, in nats per row. learning_rate
-    # : 1 is a full step. escapes : whether to go on from a better point where the end
-    # is a saddle. remaining_gain_fraction : of `tol`, below which all later steps may
-    # gain. corrected_step_factor : times the bound on full steps is that on corrected
-    # ones.
+    # A full step divides the gradient by the information of complete data, as the
+    # M-step of EM does; those before correct it. If a corrected step loses, they are
+    # forgotten, and the full step is halved until it gains. Half of the product of
+    # gradient and next step is the gain to expect of all later ones; steps end when it
+    # is a small part of `tol`, in nats per row. learning_rate : 1 is a full step.
+    # escapes : whether to go on from a better point where the end is a saddle.
+    # remaining_gain_fraction : of `tol`, below which all later steps may gain.
+    # corrected_step_factor : times the bound on full steps is that on corrected ones.
 
     remaining_gain_fraction = 0.005
     corrected_step_factor = 5.0
 
     def __init__(self, objective, point, *, learning_rate=1.0, tol=0.0, escapes=True):
-        super().__init__(
-            point,
-            learning_rate=learning_rate,
-            min_gain=self.remaining_gain_fraction * tol,
-        )
-        self.objective, self.log_scale = objective, objective.log_scale
-        self.tol, self._escapes = tol, escapes
-        self._information = None
+        self.objective, self.point, self.tol = objective, point, tol
+        self.learning_rate, self._escapes = learning_rate, escapes
+        self.loss_curve, self.converged = [], False
+        self._memory, self._now, self._information = QuasiNewton(), None, None
         self._rng = np.random.default_rng(0)  # of the order of rows
+
+    @property
+    def result(self):
+        return self.point
+
+    def terminate(self):
+        return self.converged
 
     def following(self):
         """Return the ascent of the finer objective, from the result, or None."""
@@ -282,47 +159,82 @@ class Ascent(ExactSteps):
         return following
 
     def step(self):
-        super().step()
+        if self._now is None:
+            self._now = self._full_step(self.point)
+            if not self._now.is_finite:
+                raise FloatingPointError
+        before = self._now
+        for point, is_full in self._candidates():
+            now = self._full_step(point)
+            if now.is_finite and now.value >= before.value:
+                move = point.plus(self.point, -1).flat()
+                gradients = before.gradient.flat(), now.gradient.flat()
+                self._memory.add(move, *gradients)
+                self.point, self._now = point, now
+                is_error = now.value - before.value < (
+                    self.objective.rules.stop_gain * self.tol
+                )
+                gain = self._expected_gain(self._corrected_step())
+                self.converged = is_error or gain < self._least_gain
+                break
+            if not is_full:
+                self._memory = QuasiNewton()
+        else:
+            self.converged = True
+        self.loss_curve.append(self.objective.log_scale - self._now.value)
         if self.converged and self._escapes:
             self._escape()
+
+    def _candidates(self):
+        """Yield points after steps, until their gain is too small to be seen."""
+        objective = self.objective
+        if self._memory:
+            step = min(1.0, self.learning_rate) * self._corrected_step()
+            max_step = self.corrected_step_factor * objective.rules.max_step
+            move = corrected(self._now, self.point.with_flat(step), max_step)
+            yield apply(self.point, move, 1.0, objective.floor), False
+        size = self.learning_rate
+        gain = self._expected_gain(self._divide(self._now.gradient.flat()))
+        if not math.isfinite(gain):
+            raise FloatingPointError
+        while size * gain > self._least_gain:
+            yield apply(self.point, self._now, size, objective.floor), True
+            size /= 2
 
     def _escape(self):
         """Go on from a better point, if this one is a saddle."""
         for candidate, n_epochs in self.objective.escapes(self.point, self.tol):
             if n_epochs:
                 candidate = best_of_points(self.objective, [candidate], n_epochs)
-            move = self.move(candidate)
-            if move.is_finite and move.value > self._now.value + self.tol:
-                self.start_at(candidate)
+            now = self._full_step(candidate)
+            if now.is_finite and now.value > self._now.value + self.tol:
+                self.point, self._now = candidate, None
+                self._memory, self.converged = QuasiNewton(), False
                 return
 
-    def move(self, point):
+    def _full_step(self, point):
         (batch,) = self.objective.batches(self._rng)
         step = full_step(self.objective, point, batch, self._information, 1.0)
         self._information = step.information
-        return Move(step.value, step.gradient.flat(), step, step.is_finite)
+        return step
 
-    def divide(self, gradient):
-        gradient = self.point.with_flat(gradient)
-        information = self._now.step.information
+    def _corrected_step(self):
+        return self._memory.direction(self._now.gradient.flat(), self._divide)
+
+    def _divide(self, gradient):
+        """Return the full step for a gradient at the last point, (p,) each; linear."""
+        gradient, information = self.point.with_flat(gradient), self._now.information
         if not getattr(self.objective, "moves_axes", True):
             return divide(gradient, information).flat()
         return with_rescaling(gradient, self.point, information).flat()
 
-    def moved(self, size):
-        return apply(self.point, self._now.step, size, self.objective.floor)
+    def _expected_gain(self, step):
+        return 0.5 * float(self._now.gradient.flat() @ step)
 
-    def moved_by(self, step):
-        max_step = self.corrected_step_factor * self.objective.rules.max_step
-        step = corrected(self._now.step, self.point.with_flat(step), max_step)
-        return apply(self.point, step, 1.0, self.objective.floor)
-
-    def displacement(self, point):
-        return point.flat() - self.point.flat()
-
-    def _is_at_maximum(self, last_gain):
-        is_error = last_gain < self.objective.rules.stop_gain * self.tol
-        return is_error or super()._is_at_maximum(last_gain)
+    @property
+    def _least_gain(self):
+        least = self.remaining_gain_fraction * self.tol
+        return max(least, EPS * (1 + abs(self._now.value)))
 
 
 class NoisySteps(Solver):
@@ -456,7 +368,7 @@ class NoisySteps(Solver):
         if len(self.loss_curve) < 2:
             return False
         before, last = self.loss_curve[-2:]
-        return Trend(before - last, math.hypot(*self._errors[-2:])).is_flat()
+        return before - last <= math.hypot(*self._errors[-2:])
 
     def terminate(self):
         if self.is_followed:

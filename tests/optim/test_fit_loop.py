@@ -7,8 +7,8 @@ from epochs import SILENCE, Silence
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._optim.loop import (
-    Phases,
     Solver,
+    best_of_runs,
     fit_loop,
     fit_part,
 )
@@ -137,19 +137,38 @@ class Followed(Scripted):
 
 
 @pytest.mark.parametrize("max_iter", [2, 4, 9])
-def test_phases_follow_each_other_until_none_follows(max_iter):
+def test_solvers_follow_each_other_until_none_follows(max_iter):
     last = Scripted(3)
     first = Followed(2, last)
-    phases = Phases(first)
     is_over = max_iter > 5
     with nullcontext() if is_over else pytest.warns(ConvergenceWarning):
-        fit_loop(phases, max_iter, SILENCE)
+        ended = fit_loop(first, max_iter, SILENCE)
     n_last = min(3, max_iter - 2)
-    assert len(phases.loss_curve) == 2 + n_last
+    assert len(ended.losses) == 2 + n_last
     assert first.asked.count("step") == 2
     assert last.asked.count("step") == n_last
-    assert phases.result == n_last
+    assert ended.result == n_last
     # only the solver of the last epoch, or one that would follow, sets the result
     assert "close" in last.asked
     assert "close" not in first.asked
     assert "init 3" not in last.asked
+
+
+class Run(Scripted):
+    """A run with a given loss; it diverges without one."""
+
+    def __init__(self, loss):
+        super().__init__(2)
+        self.loss = loss
+
+    def step(self):
+        if self.loss is None:
+            raise FloatingPointError
+        self.loss_curve.append(self.loss)
+
+
+def test_short_runs_that_diverge_are_left_out():
+    runs = [Run(3.0), Run(None), Run(1.0), Run(2.0)]
+    assert best_of_runs(runs, 2) is runs[2]
+    with pytest.raises(FloatingPointError):
+        best_of_runs([Run(None), Run(None)], 1)
