@@ -40,11 +40,13 @@ def _precision_root_by_rows(observed, scaled):
 
 
 def _observed(X, hidden=None):
-    """Return 1.0 where entries are observed, else 0.0; one row if all rows agree."""
+    """Return 1.0 where entries are observed, else 0.0; one row for complete rows."""
     present = ~torch.isnan(X)
     if present.all():
         present = present[:1]
     observed = present if hidden is None else present & ~hidden
+    if not observed.any():
+        observed = observed[:1]
     return observed.to(X.dtype)
 
 
@@ -110,7 +112,7 @@ class LinearGaussian(LatentDensity):
     def conditional_log_prob(self, X, mask):
         z, root = self.posterior(X, _observed(X, mask))
         error = self._standard(X) - z @ self.scaled
-        log_prob = normal_log_prob(error**2, 1 + ((root @ self.scaled) ** 2).sum(1))
+        log_prob = normal_log_prob(error**2, self._variance(root))
         log_prob = _finite(log_prob - self.scale.log())
         return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
 
@@ -118,8 +120,7 @@ class LinearGaussian(LatentDensity):
         """Return mean and variance of each entry given the observed; (n, d) each."""
         # observed : 1.0 where observed, else 0.0, (n, d).
         z, root = self.posterior(X, observed)
-        variance = 1 + ((root @ self.scaled) ** 2).sum(1)
-        return self.decode(z), self.scale**2 * variance
+        return self.decode(z), self.scale**2 * self._variance(root)
 
     def latent_moments(self, X):
         z, root = self.posterior(X, _observed(X))
@@ -239,6 +240,13 @@ class LinearGaussian(LatentDensity):
         """Return deviations in units of the noise; 0 in gaps."""
         # NaN must not occur: it would make the gradient NaN.
         return torch.where(X.isnan(), 0.0, X - self.mean) / self.scale
+
+    def _variance(self, root):
+        """Return the variance of each entry, given z with root F, in units of noise."""
+        if self.signal > MAX_RATIO:
+            return 1 + ((root @ self.scaled) ** 2).sum(1)
+        outer = (self.scaled[:, None] * self.scaled).flatten(0, 1)
+        return 1 + (root.mT @ root).flatten(1) @ outer  # one product for all rows
 
     def _solve(self, root, vectors):
         """Multiply vectors by the covariance F' F of z; (n, k)."""

@@ -383,7 +383,7 @@ class NoisySteps(Solver):
         if n >= n_more and promise > max(loss, self.tol):
             self._n_falling, self._is_noise = 0, False  # averages begin again, too
             return False
-        return loss * n_more / (n + n_more) + promise < self.tol
+        return loss * n_more / (n + n_more) + promise < 0.5 * self.tol
 
     def _promise(self, loss):
         """Return the gain of a full step along the mean gradient, less its noise."""
@@ -449,7 +449,7 @@ class NoisyAscent(NoisySteps):
         return move
 
     def moved(self, point, move, size):
-        return apply(point, move, size, self.objective.floor)
+        return apply(point, move, size, self.objective.floor, is_noisy=True)
 
     def flat(self, move):
         return move.gradient.flat(), move.step.flat()
