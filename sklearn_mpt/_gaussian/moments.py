@@ -9,9 +9,7 @@ import torch
 from scipy.linalg import eigh, helmert, inv
 from sklearn.utils.extmath import randomized_svd
 
-from sklearn_mpt._gaussian.rotation import (
-    principal_axes,
-)
+from sklearn_mpt._gaussian.rotation import principal_axes
 from sklearn_mpt._numbers import CACHE_ENTRIES, MIN_INFORMATION, TINY, chunk_slices
 
 

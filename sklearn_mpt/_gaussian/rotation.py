@@ -9,12 +9,8 @@ from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import TINY
-from sklearn_mpt._optim.information import (
-    central_differences,
-)
-from sklearn_mpt._optim.steps import (
-    backtrack,
-)
+from sklearn_mpt._optim.information import central_differences
+from sklearn_mpt._optim.steps import backtrack
 
 # Bernaards and Jennrich, Educational and Psychological Measurement 65, 2005. Of the
 # slopes A, (d, k), the rotated ones are A inv(T)', for factors T' z with correlations

@@ -22,14 +22,8 @@ from sklearn_mpt._measure.masks import (
     fixed_size,
 )
 from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
-from sklearn_mpt._optim.loop import (
-    ends_without_masks,
-)
-from sklearn_mpt._optim.natural import (
-    Objective,
-    Point,
-    Sums,
-)
+from sklearn_mpt._optim.loop import ends_without_masks
+from sklearn_mpt._optim.natural import Objective, Point, Sums
 
 # Least number of pairs of a row and a mask in a step: few rows have several masks.
 MIN_PAIRS = 2048

@@ -9,9 +9,7 @@ torch = pytest.importorskip("torch")
 from reference import terms_of_orders  # noqa: E402
 
 from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA  # noqa: E402
-from sklearn_mpt._gaussian.density import (  # noqa: E402
-    LinearGaussian,
-)
+from sklearn_mpt._gaussian.density import LinearGaussian  # noqa: E402
 
 N_FEATURES = 7
 

@@ -13,17 +13,13 @@ from reference import (
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._gaussian.density import (  # noqa: E402
-    LinearGaussian,
-)
+from sklearn_mpt._gaussian.density import LinearGaussian  # noqa: E402
 from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
     GaussianRows,
     SymmetricMatrices,
     likelihood_sums,
 )
-from sklearn_mpt._gaussian.moments import (  # noqa: E402
-    moments_of,
-)
+from sklearn_mpt._gaussian.moments import moments_of  # noqa: E402
 from sklearn_mpt._optim.natural import (  # noqa: E402
     Curvature,
     NaturalStep,

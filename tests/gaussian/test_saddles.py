@@ -12,12 +12,8 @@ from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
     gain_of,
     with_missing_components,
 )
-from sklearn_mpt._gaussian.moments import (  # noqa: E402
-    moments_of,
-)
-from sklearn_mpt._optim.natural import (  # noqa: E402
-    Point,
-)
+from sklearn_mpt._gaussian.moments import moments_of  # noqa: E402
+from sklearn_mpt._optim.natural import Point  # noqa: E402
 
 VARIANCES = np.array([9.0, 5.0, 4.0, 1.5, 1.0, 0.5])
 

@@ -9,10 +9,7 @@ from sklearn.preprocessing import scale
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt import MPTLinearVAE  # noqa: E402
-from sklearn_mpt._gaussian.moments import (  # noqa: E402
-    moments_of,
-    regression_factors,
-)
+from sklearn_mpt._gaussian.moments import moments_of, regression_factors  # noqa: E402
 
 
 def rows(n_rows, n_features):

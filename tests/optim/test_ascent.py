@@ -11,16 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._optim.loop import (  # noqa: E402
-    fit_loop,
-    fit_part,
-)
-from sklearn_mpt._optim.natural import (  # noqa: E402
-    Curvature,
-    Objective,
-    Point,
-    Sums,
-)
+from sklearn_mpt._optim.loop import fit_loop, fit_part  # noqa: E402
+from sklearn_mpt._optim.natural import Curvature, Objective, Point, Sums  # noqa: E402
 from sklearn_mpt._optim.steps import (  # noqa: E402
     NoisyAscent,
     ascent_of,

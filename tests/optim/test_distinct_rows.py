@@ -6,9 +6,7 @@ from numpy.testing import assert_allclose
 
 pytest.importorskip("torch")
 
-from sklearn_mpt._optim.weights import (
-    distinct_rows,
-)
+from sklearn_mpt._optim.weights import distinct_rows
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int8])

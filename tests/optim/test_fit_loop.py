@@ -6,12 +6,7 @@ import pytest
 from epochs import SILENCE, Silence
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._optim.loop import (
-    Solver,
-    best_of_runs,
-    fit_loop,
-    fit_part,
-)
+from sklearn_mpt._optim.loop import Solver, best_of_runs, fit_loop, fit_part
 
 
 class Scripted(Solver):

@@ -9,12 +9,8 @@ from sklearn.datasets import load_iris
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt import MPTLinearVAE, MPTMixture  # noqa: E402
-from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
-    GaussianRows,
-)
-from sklearn_mpt._gaussian.moments import (  # noqa: E402
-    moments_of,
-)
+from sklearn_mpt._gaussian.likelihood import GaussianRows  # noqa: E402
+from sklearn_mpt._gaussian.moments import moments_of  # noqa: E402
 from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
     LikelihoodRows,
     ObjectiveParams,
@@ -28,9 +24,7 @@ from sklearn_mpt._optim.masks import (  # noqa: E402
     masked_sums,
     moment_sums,
 )
-from sklearn_mpt._optim.natural import (  # noqa: E402
-    Point,
-)
+from sklearn_mpt._optim.natural import Point  # noqa: E402
 
 N_FEATURES = 5
 

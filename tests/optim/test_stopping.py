@@ -5,12 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import ttest_ind, ttest_rel
 
-from sklearn_mpt._optim.loop import (
-    fall_of_lowest,
-    gain_to_come,
-    trend,
-    trend_of_rows,
-)
+from sklearn_mpt._optim.loop import fall_of_lowest, gain_to_come, trend, trend_of_rows
 
 
 def test_a_trend_is_that_of_a_test_of_two_samples():

@@ -7,9 +7,7 @@ from scipy.stats import chisquare
 
 pytest.importorskip("torch")
 
-from sklearn_mpt._optim.masks import (
-    draw_sizes,
-)
+from sklearn_mpt._optim.masks import draw_sizes
 
 
 def test_uniform_training_sizes_are_stratified():
