@@ -17,11 +17,7 @@ from sklearn_mpt._matrices import (
     sums_of_outer_products,
 )
 from sklearn_mpt._measure.contract import masked_score
-from sklearn_mpt._numbers import (
-    CACHE_ENTRIES,
-    FLOAT_BYTES,
-    chunk_slices,
-)
+from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
 
 # Largest ratio of a feature's variance to the noise for which sums of products have an
 # error of less than 1e-6 nats (benchmarks/RESULTS.rst, "Mechanisms").

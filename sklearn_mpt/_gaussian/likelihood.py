@@ -8,23 +8,12 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
-from sklearn_mpt._gaussian.density import (
-    LinearGaussian,
-)
-from sklearn_mpt._gaussian.moments import (
-    moments_of,
-    principal_factors,
-)
+from sklearn_mpt._gaussian.density import LinearGaussian
+from sklearn_mpt._gaussian.moments import moments_of, principal_factors
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import explained_fractions, identity, inverse_product
-from sklearn_mpt._numbers import (
-    CHUNK_ENTRIES,
-    KEPT_ENTRIES,
-    TINY,
-)
-from sklearn_mpt._optim.loop import (
-    run,
-)
+from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES, TINY
+from sklearn_mpt._optim.loop import run
 from sklearn_mpt._optim.natural import (
     Curvature,
     Objective,
@@ -33,13 +22,8 @@ from sklearn_mpt._optim.natural import (
     axes_of,
     latent_rescaling,
 )
-from sklearn_mpt._optim.steps import (
-    Ascent,
-)
-from sklearn_mpt._optim.weights import (
-    SampleWeights,
-    relative_weights,
-)
+from sklearn_mpt._optim.steps import Ascent
+from sklearn_mpt._optim.weights import SampleWeights, relative_weights
 
 # Symmetric (k, k) matrices of rows are packed into k (k + 1) / 2 numbers.
 

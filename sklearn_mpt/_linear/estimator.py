@@ -14,9 +14,7 @@ from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_device
 from sklearn_mpt._gaussian import rotation as loadings
-from sklearn_mpt._gaussian.rotation import (
-    ROTATIONS,
-)
+from sklearn_mpt._gaussian.rotation import ROTATIONS
 from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.weights import warn_of_row_labels

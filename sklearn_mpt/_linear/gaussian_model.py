@@ -5,23 +5,15 @@ import torch
 
 from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._gaussian.density import (
-    LinearGaussian,
-    expected_information,
-)
-from sklearn_mpt._gaussian.likelihood import (
-    GaussianRows,
-)
+from sklearn_mpt._gaussian.density import LinearGaussian, expected_information
+from sklearn_mpt._gaussian.likelihood import GaussianRows
 from sklearn_mpt._gaussian.moments import (
     closed_form,
     moments_of,
     principal_factors,
     regression_factors,
 )
-from sklearn_mpt._gaussian.rotation import (
-    count_free,
-    simple_axes,
-)
+from sklearn_mpt._gaussian.rotation import count_free, simple_axes
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.initial_arrays import initial_arrays
@@ -29,35 +21,16 @@ from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
-from sklearn_mpt._optim.information import (
-    Information,
-    information_by_hessian,
-)
-from sklearn_mpt._optim.loop import (
-    Solver,
-    ends_without_masks,
-)
-from sklearn_mpt._optim.masks import (
-    masked_first,
-)
-from sklearn_mpt._optim.natural import (
-    Point,
-)
-from sklearn_mpt._optim.steps import (
-    best_of_points,
-)
-from sklearn_mpt._optim.weights import (
-    SampleWeights,
-)
+from sklearn_mpt._optim.information import Information, information_by_hessian
+from sklearn_mpt._optim.masks import masked_first
+from sklearn_mpt._optim.natural import Point
+from sklearn_mpt._optim.steps import Ascent, best_of_points
+from sklearn_mpt._optim.weights import SampleWeights
 from sklearn_mpt._tables.weights import warn_constant
 
 # Smallest noise variance, relative to the mean variance of the features. Differences of
 # sums of squares then keep 7 of the 16 digits of double precision.
 DOUBLE_NOISE_FLOOR = 1e-9
-# Largest number of features of complete rows for which masks come before steps without
-# masks. Masks cost as much as the square of it, and add nothing to the optimum: with
-# 1000 features a fit took 94 times the closed form.
-MAX_MASKED_FEATURES = 200
 # Noise variance from which training starts, as a fraction of the mean variance. Noise
 # that starts there, at 1, lets components shrink that are weaker.
 START_NOISE = 0.1
@@ -164,38 +137,30 @@ class GaussianModel(LinearModel):
         return n_features + count_free(n_features, n_dims, n_noises)
 
     def solver(self, data):
-        is_whole = data.is_all and not np.isnan(data.X).any()
-        if is_whole and self.params.objective != "mpt" and self.noise == "shared":
-            return ClosedForm(data, self.params.n_components)
-        objective, point = self._objective_and_start(data, is_whole)
-        return natural_ascent(self.params, data, objective, point)
-
-    def _objective_and_start(self, data, is_whole):
-        """Return the objective, of rows or of their moments, and where to start."""
         params, units = self.params, Units.from_attributes(data.fitted, data.device)
-        n_features, n_dims = data.X.shape[1], params.n_components
-        point = _point(data.fitted, data.device)
+        n_dims, point = params.n_components, _point(data.fitted, data.device)
         floor = point.coefs.new_tensor(DOUBLE_NOISE_FLOOR).log()
-        if is_whole:
+        if data.is_all and not np.isnan(data.X).any():
             moments = _moments(data.X, data.device, data.weight, data.fitted)
-            log_scale = float(units.log_scale.expand(n_features).sum())
-            likelihood = GaussianRows.of_moments(moments, n_dims, floor, log_scale)
+            log_scale = float(units.log_scale.expand_as(moments.mean).sum())
+            rows = whole = GaussianRows.of_moments(moments, n_dims, floor, log_scale)
+            is_closed_form = params.objective != "mpt" and self.noise == "shared"
+            if is_closed_form:
+                weights, noise = closed_form(moments, n_dims, DOUBLE_NOISE_FLOOR)
+                solution = _attributes(weights, noise, data.fitted)
+                point = _point(data.fitted | solution, data.device)
             # the mean of the rows maximises the score of every mask
             coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
             point = point._replace(coefs=coefs)
-            is_auto = ends_without_masks(params.mask_rate, params.n_masks)
-            if is_auto and n_features > MAX_MASKED_FEATURES:
-                return likelihood, point
-            return masked_first(likelihood, likelihood, params, data), point
-
-        def of_batches(batch_size):
-            rows = as_view(data.X, data.device)
-            args = n_dims, batch_size, floor, data.weight, units, data.is_all
-            return GaussianRows(rows, *args)
-
-        whole = of_batches(len(data.X)) if data.is_all else None
-        batches = of_batches(params.batch_size)
-        return masked_first(batches, whole, params, data), point
+            if is_closed_form:
+                return Ascent(rows, point, tol=params.tol)
+        else:
+            X = as_view(data.X, data.device)
+            args = floor, data.weight, units, data.is_all
+            rows = GaussianRows(X, n_dims, params.batch_size, *args)
+            whole = GaussianRows(X, n_dims, len(X), *args) if data.is_all else None
+        objective = masked_first(rows, whole, params, data)
+        return natural_ascent(params, data, objective, point)
 
     def trained_attributes(self, result, fitted):
         coefs, log_noise = (part.cpu().numpy() for part in result)
@@ -319,33 +284,6 @@ def _are_dependent(weights, tol=1e-6):
     unit = weights / np.maximum(np.linalg.norm(weights, axis=0), TINY)
     lengths = np.linalg.svd(unit, compute_uv=False)
     return n_features > n_components or lengths.min() ** 2 < tol
-
-
-class ClosedForm(Solver):
-    """Solver that computes the maximum likelihood of complete rows in one step."""
-
-    def __init__(self, data, n_components):
-        self.data = data
-        self.n_components = n_components
-        self.loss_curve = []
-        self._point = _point(data.fitted, data.device)
-
-    def step(self):
-        data = self.data
-        moments = _moments(data.X, data.device, data.weight, data.fitted)
-        solution = closed_form(moments, self.n_components, DOUBLE_NOISE_FLOOR)
-        solution = _attributes(*solution, data.fitted, moments.mean.cpu().numpy())
-        self._point = _point(data.fitted | solution, data.device)
-        log_prob, _ = GaussianRows.density(*self._point).lml(moments.rows())
-        log_scale = len(moments.mean) * np.log(data.fitted["_scale"])
-        self.loss_curve.append(log_scale - float(log_prob.mean()))
-
-    def terminate(self):
-        return True
-
-    @property
-    def result(self):
-        return self._point
 
 
 def _patterns_of_all_pairs(present):

@@ -2,10 +2,7 @@
 
 import torch
 
-from sklearn_mpt._optim.steps import (
-    NoisyAscent,
-    ascent_of,
-)
+from sklearn_mpt._optim.steps import NoisyAscent, ascent_of
 
 # Length of a component that starts at zero, where it would stay.
 ZERO_JITTER = 1e-3

@@ -39,9 +39,9 @@ class MPTProbabilisticPCA(LinearMPT):
     n_masks : int or "auto", default="auto"
         Number of masks in each step. With missing entries the rows are divided among
         them, and have several if they are few. With an int, all epochs use masks.
-        "auto" is 32 masks; with a uniform rate they are drawn in at most ten epochs
-        (in none, with complete rows of more than 200 features), and the last epochs use
-        the sum of the scores of all sizes, without masks.
+        "auto" is 32 masks, or all of a fixed size if they are at most 512; with a
+        uniform rate they are drawn in at most ten epochs, and the last epochs use the
+        sum of the scores of all sizes, without masks.
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores; or, for comparison, the LML, in
         closed form for complete rows, else by EM with parameter expansion.

@@ -55,10 +55,10 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
         Fraction of hidden features, or their number if an int: the score of that size
         alone is maximised, and the LML is lower. "uniform" is unbiased for the LML.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step; the rows are divided among them. "auto" is 32.
-        With a uniform rate, masks are drawn in at most ten epochs (in none, with
-        complete Gaussian rows of more than 200 features), and the last epochs use the
-        sum of the scores of all sizes, without masks.
+        Number of masks in each step; the rows are divided among them. "auto" is 32, or
+        all masks of a fixed size if they are at most 512. With a uniform rate, masks
+        are drawn in at most ten epochs, and the last epochs use the sum of the scores
+        of all sizes, without masks.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"

@@ -6,11 +6,7 @@ from abc import abstractmethod
 import numpy as np
 import torch
 
-from sklearn_mpt._optim.loop import (
-    DIVERGENCE,
-    Solver,
-    best_of_runs,
-)
+from sklearn_mpt._optim.loop import DIVERGENCE, Solver, best_of_runs
 from sklearn_mpt._optim.natural import (
     Curvature,
     Point,
