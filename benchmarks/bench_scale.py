@@ -472,7 +472,6 @@ def time_maths():
         LinearGaussian,
     )
     from sklearn_mpt._gaussian.likelihood import (
-        SymmetricMatrices,
         likelihood_sums,
     )
     from sklearn_mpt._optim.natural import (
@@ -488,13 +487,11 @@ def time_maths():
         model = LinearGaussian(*(array.to(dtype) for array in arrays))
         coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
         point = Point(coefs, model.noise_variance.log())
-        symmetric = SymmetricMatrices(k, "cpu")
-        symmetric.twice = symmetric.twice.to(dtype)
         entries = rows.nan_to_num(), present
         return {
             "score_samples": timed_best(lambda: model.lml(rows)),
             "step of a fit": timed_best(
-                lambda: likelihood_sums(*entries, point, symmetric).gradient.coefs
+                lambda: likelihood_sums(*entries, point).gradient.coefs
             ),
         }
 

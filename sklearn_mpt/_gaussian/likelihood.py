@@ -28,47 +28,6 @@ from sklearn_mpt._optim.weights import SampleWeights, relative_weights
 # Symmetric (k, k) matrices of rows are packed into k (k + 1) / 2 numbers.
 
 
-class SymmetricMatrices:
-    """Symmetric k x k matrices as vectors of their upper triangles."""
-
-    def __init__(self, n_dims, device):
-        self.n_dims = n_dims
-        rows, columns = self.indices = torch.triu_indices(n_dims, n_dims, device=device)
-        self.upper = rows * n_dims + columns
-        twice = torch.where(rows == columns, 1.0, 2.0)
-        self.twice = twice.to(torch.float64)  # number of matrix entries of each number
-        position = torch.zeros(n_dims, n_dims, dtype=torch.long, device=device)
-        position[rows, columns] = torch.arange(len(twice), device=device)
-        self.position = (position + position.T - position.diag().diag()).flatten()
-
-    def pack(self, matrices):
-        return matrices.flatten(1).index_select(1, self.upper)
-
-    def unpack(self, vectors):
-        full = vectors.index_select(1, self.position)
-        return full.unflatten(1, (self.n_dims, self.n_dims))
-
-    def outer(self, vectors):
-        rows, columns = (vectors.index_select(1, i) for i in self.indices)
-        return rows * columns
-
-    def covariance(self, visible, scaled):
-        """Return posterior covariances of z given the visible entries; (n, k, k)."""
-        # visible : 1.0 where visible, (n, d). scaled : weights over noise deviations,
-        # (d, k).
-        precision = self.unpack(visible @ self.outer(scaled))
-        precision.diagonal(dim1=1, dim2=2).add_(1)
-        root, failed = torch.linalg.cholesky_ex(precision)
-        root = torch.where(failed[:, None, None] > 0, torch.nan, root)
-        return torch.cholesky_inverse(root)
-
-
-@functools.lru_cache(maxsize=32)
-def packing_of(n_dims, device):
-    """Return the `SymmetricMatrices` of this size, made once for each device."""
-    return SymmetricMatrices(n_dims, device)
-
-
 class LinearGaussianParts:
     """The parts of a `Point`: weights (d, k), mean (d,), noise variances (d,)."""
 
@@ -84,65 +43,62 @@ class LinearGaussianParts:
         return derivatives.sum() if self.is_shared else derivatives
 
 
-def _posterior(residual, visible, m, symmetric):
-    """Return covariances (n, k, k) and means (n, k) of z given the visible entries."""
-    # residual : rows less the mean, any number where not visible, (n, d).
-    C = symmetric.covariance(visible, m.scaled)
-    projected = (residual * visible) @ (m.W / m.noise[:, None])
+def _posterior(residual, present, m):
+    """Return covariances (n, k, k) and means (n, k) of z given the present entries."""
+    # residual : rows less the mean, 0 where not present, (n, d).
+    C = posterior_covariance(present, m.scaled)
+    projected = residual @ (m.W / m.noise[:, None])
     return C, (C @ projected[..., None])[..., 0]
 
 
-def likelihood_sums(X, present, point, symmetric, weight=None):
+def posterior_covariance(present, scaled):
+    """Return covariances of z given the present entries; (n, k, k)."""
+    # present : 1.0 where present, (n, d). scaled : weights over noise deviations, (d,
+    # k).
+    k = scaled.shape[1]
+    outer = (scaled[:, :, None] * scaled[:, None]).flatten(1)
+    precision = (present @ outer).unflatten(1, (k, k))
+    precision.diagonal(dim1=1, dim2=2).add_(1)
+    root, failed = torch.linalg.cholesky_ex(precision)
+    root = torch.where(failed[:, None, None] > 0, torch.nan, root)
+    return torch.cholesky_inverse(root)
+
+
+def likelihood_sums(X, present, point, weight=None):
     """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
     # present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
     m = LinearGaussianParts(point)
-    weight = X.new_ones(len(X)) if weight is None else weight
+    k, weight = m.W.shape[1], X.new_ones(len(X)) if weight is None else weight
     is_complete = len(present) < len(X)
     entry_weight = weight[:, None] if is_complete else present * weight[:, None]
     residual = (X - m.mean) * present
-    C, z = _posterior(residual, present, m, symmetric)
+    C, z = _posterior(residual, present, m)
     error = (residual - z @ m.W.T) * present
-    packed = symmetric.pack(C).expand(len(X), -1)
-    covered = symmetric.unpack(entry_weight.T @ packed)
-    uncertain = (covered @ m.W[..., None])[..., 0]
-    square, weighted_z = error**2, weight[:, None] * z
-    distance = square @ (1 / m.noise) + (z**2).sum(1)
     log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
+    distance = error**2 @ (1 / m.noise) + (z**2).sum(1)
     value = -0.5 * (log_scale + distance)
-    squares = weight @ square + (uncertain * m.W).sum(1)
-    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - entry_weight.sum(0)))
-    loading_gradient = error.T @ weighted_z - uncertain
-    coef_gradient = torch.cat([loading_gradient, (weight @ error)[:, None]], 1)
+    covered = entry_weight.T @ C.flatten(1).expand(len(X), -1)
+    uncertain = (covered.unflatten(1, (k, k)) @ m.W[..., None])[..., 0]
+    squares = weight @ error**2 + (uncertain * m.W).sum(1)
+    n_present = entry_weight.sum(0).expand(len(m.noise))
+    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - n_present))
+    z_1 = torch.nn.functional.pad(z, (0, 1), value=1.0)
+    coef_gradient = error.T @ (weight[:, None] * z_1)
+    coef_gradient[:, :k] -= uncertain
     gradient = Point(coef_gradient / m.noise[:, None], noise_gradient)
-    information = _information(C, z, entry_weight, m, symmetric)
-    second = symmetric.unpack((weight @ packed)[None])[0] + weighted_z.T @ z
-    eye = identity(len(second), second)
-    scale = 0.5 * (second - weight.sum() * eye)
-    rescaling = latent_rescaling(scale, weighted_z.sum(0))
+    second = z_1[:, :, None] * z_1[:, None]  # with C, E (z, 1)(z, 1)'
+    second[:, :k, :k] += C
+    second = second.flatten(1)
+    of_entries = (entry_weight.T @ second).unflatten(1, (k + 1, k + 1))
+    count, sizes = m.noise_derivative(n_present / 2), 1 / m.noise
+    if is_complete:
+        information = Curvature(of_entries, count, sizes=sizes)
+    else:
+        information = Curvature(sizes[:, None, None] * of_entries, count)
+    total = (weight @ second).unflatten(0, (k + 1, k + 1))
+    scale = 0.5 * (total[:k, :k] - weight.sum() * identity(k, total))
+    rescaling = latent_rescaling(scale, total[:k, k])
     return Sums.from_rows(value, weight, gradient, information, rescaling)
-
-
-def _information(C, z, entry_weight, m, symmetric):
-    """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry."""
-    # entry_weight : (n, d), 0 where missing; of complete rows, (n, 1).
-    second = entry_weight.T @ (symmetric.pack(C) + symmetric.outer(z))
-    full = _bordered(symmetric.unpack(second), entry_weight.T @ z, entry_weight.sum(0))
-    count = (entry_weight.sum(0) / 2).expand(len(m.noise))
-    return _curvature(full, count, m)
-
-
-def _bordered(second, first, count):
-    top = torch.cat([second, first[..., None]], 2)
-    bottom = torch.cat([first, count[:, None]], 1)
-    return torch.cat([top, bottom[:, None]], 1)
-
-
-def _curvature(second, count, m):
-    """Return sums of E (z, 1)(z, 1)' over the noise; one of `second` is that of all."""
-    noise_information = m.noise_derivative(count)
-    if len(second) == 1:
-        return Curvature(second, noise_information, sizes=1 / m.noise)
-    return Curvature(second / m.noise[:, None, None], noise_information)
 
 
 # A component weaker than the noise of the first steps shrinks, then grows so slowly
@@ -240,7 +196,7 @@ class GaussianRows(Objective):
         self, X, n_dims, batch_size, floor, weight=None, units=None, is_all=True
     ):
         self.log_scale = 0.0 if units is None else units.mean_log_scale(X, weight)
-        self.floor, self.symmetric = floor, packing_of(n_dims, X.device)
+        self.floor = floor
         self.X, self.units = X, units
         self.weights = SampleWeights.from_array(weight, X)
         self.n_rows, n_features = X.shape
@@ -288,7 +244,7 @@ class GaussianRows(Objective):
             if present.all():
                 present = present[:1]  # rows have one posterior covariance
             X = torch.nan_to_num(X)
-            parts.append(likelihood_sums(X, present, rotated, self.symmetric, weight))
+            parts.append(likelihood_sums(X, present, rotated, weight))
         sums = functools.reduce(operator.add, parts)
         is_joint = self.joins_noises and len(point.coefs) <= self.max_joint_noises
         if point.shape_params.ndim == 0 or is_joint:
@@ -307,7 +263,7 @@ class GaussianRows(Objective):
         present, weight = self._patterns
         model = LinearGaussianParts(point)
         if model.is_shared:
-            C = self.symmetric.covariance(present, model.scaled)
+            C = posterior_covariance(present, model.scaled)
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
         axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
@@ -357,7 +313,7 @@ class GaussianRows(Objective):
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
         m = LinearGaussianParts(rotated)
         residual = (torch.nan_to_num(X) - m.mean) * present
-        _, z = _posterior(residual, present, m, self.symmetric)
+        _, z = _posterior(residual, present, m)
         gradients = (residual - z @ m.W.T) * present / m.noise
         fraction = weight[:, None] / weight.sum()
         information = (fraction * present).sum(0) / m.noise

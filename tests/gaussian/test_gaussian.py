@@ -14,11 +14,7 @@ from reference import (
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._gaussian.density import LinearGaussian  # noqa: E402
-from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
-    GaussianRows,
-    SymmetricMatrices,
-    likelihood_sums,
-)
+from sklearn_mpt._gaussian.likelihood import GaussianRows, likelihood_sums  # noqa: E402
 from sklearn_mpt._gaussian.moments import moments_of  # noqa: E402
 from sklearn_mpt._optim.natural import (  # noqa: E402
     Curvature,
@@ -30,7 +26,6 @@ from sklearn_mpt._optim.natural import (  # noqa: E402
 )
 
 N_DIMS, N_FEATURES = 3, 7
-SYMMETRIC = SymmetricMatrices(N_DIMS, "cpu")
 
 
 @pytest.fixture
@@ -154,7 +149,7 @@ def test_gradients_with_noise_of_each_feature(uneven, gaps, hidden):
         ]
         return torch.stack(parts).sum()
 
-    sums = likelihood_sums(X, present, uneven, SYMMETRIC)
+    sums = likelihood_sums(X, present, uneven)
     assert_allclose(sums.value, likelihood(uneven))
     assert_points_close(sums.gradient, autograd(likelihood, uneven), atol=1e-9)
 
@@ -163,7 +158,7 @@ def test_gradient_of_likelihood_sums_is_that_of_the_density(
     model, joint, point, gaps, hidden
 ):
     X, present, _, _ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    sums = likelihood_sums(X, present, point)
     log_prob = log_density(gaps, *joint)
     assert_allclose(sums.value, log_prob.sum())
     assert_allclose(sums.square, (log_prob**2).sum())
@@ -181,7 +176,7 @@ def test_complete_rows_may_share_a_posterior_covariance(model, log_noise, n_rows
     coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
     point = Point(coefs, torch.tensor(log_noise).double())
     each, shared = (
-        likelihood_sums(X, present, point, SYMMETRIC, weight)
+        likelihood_sums(X, present, point, weight)
         for present in (torch.ones_like(X), torch.ones_like(X[:1]))
     )
     assert_sums_close(shared, each)
@@ -191,7 +186,7 @@ def test_complete_rows_may_share_a_posterior_covariance(model, log_noise, n_rows
 def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
     """Half the symmetrised W' g, and W' g of the means, without that product."""
     X, present, *_ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    sums = likelihood_sums(X, present, point)
     by_gradient = sums._replace(rescaling=None)
     moves = [natural_step(s, point, sums.information) for s in (sums, by_gradient)]
     assert moves[0].rescaling.abs().max() > 0.01
@@ -217,7 +212,7 @@ def test_noise_information_is_that_of_the_density(model):
 
 def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hidden):
     X, present, *_ = entries(gaps, hidden)
-    information = likelihood_sums(X, present, point, SYMMETRIC).information
+    information = likelihood_sums(X, present, point).information
     expected = information_by_loop(gaps, present.numpy().astype(bool), model)
     assert_allclose(information.coefs, expected)
     assert information.shape_params == present.sum() / 2
@@ -226,7 +221,7 @@ def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hid
 def test_natural_step_on_the_likelihood_is_the_m_step(model, point, gaps, hidden):
     """The regression of each feature on z, with the moments of the posterior."""
     X, present, _, _ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    sums = likelihood_sums(X, present, point)
     stepped = point.coefs + divide(sums.gradient, sums.information).coefs
     for j in range(N_FEATURES):
         rows = gaps[~np.isnan(gaps[:, j])]
@@ -242,7 +237,7 @@ def test_change_of_the_law_of_z_is_that_of_its_posterior_moments(
 ):
     """Half of mean E zz' - I for the scale, and E z for the mean."""
     X, present, _, _ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    sums = likelihood_sums(X, present, point)
     mean_information = sums.information.times(1 / len(X))
     move = natural_step(sums, point, mean_information)
     moment = np.mean([second_moment(x, ~np.isnan(x), model) for x in gaps], axis=0)

@@ -14,15 +14,9 @@ from reference import (
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._gaussian.likelihood import (  # noqa: E402
-    SymmetricMatrices,
-    likelihood_sums,
-)
+from sklearn_mpt._gaussian.likelihood import likelihood_sums  # noqa: E402
 from sklearn_mpt._latent import likelihood_rows as integrated_training  # noqa: E402
-from sklearn_mpt._latent.grids import (  # noqa: E402
-    prior_grid,
-    resolves,
-)
+from sklearn_mpt._latent.grids import prior_grid, resolves  # noqa: E402
 from sklearn_mpt._latent.integrals import rows_of  # noqa: E402
 from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
     LikelihoodRows,
@@ -52,9 +46,7 @@ from sklearn_mpt._latent.sums import (  # noqa: E402
     shared_likelihood_sums,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
-from sklearn_mpt._optim.natural import (  # noqa: E402
-    Point,
-)
+from sklearn_mpt._optim.natural import Point  # noqa: E402
 
 N_FEATURES = 5
 BERNOULLI = Bernoulli()
@@ -235,7 +227,6 @@ def test_gaussian_features_agree_with_their_closed_form():
         rows.X,
         rows.observed.double(),
         Point(coefs, log_noise),
-        SymmetricMatrices(1, "cpu"),
     )
     assert_allclose(own.value, exact.value, rtol=1e-6)
     assert_allclose(own.gradient.coefs, exact.gradient.coefs, rtol=1e-4)
