@@ -79,9 +79,6 @@ def moments_of(X, weight=None, mean=None):
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 
-DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is as fast
-
-
 def closed_form(moments, n_components, noise_floor):
     """Return maximum likelihood components (k, d) and noise (Tipping, Bishop)."""
     values, axes = _axes_of_moments(moments, n_components)
@@ -101,12 +98,7 @@ def principal_factors(moments, n_factors, noise_floor, min_noise=0.05):
     """Return components (k, d) and noise variances (d,) of standardised features."""
     # min_noise : of a feature's variance; with less noise at the start, EM hardly
     # moves.
-    n_features = len(moments.mean)
-    values, axes, remaining = _leading_axes(moments, n_factors)
-    noise = max(remaining / max(1, n_features - n_factors), noise_floor)
-    components = np.zeros((n_factors, n_features))  # those beyond the rank are 0
-    components[: len(axes)] = _lengths(values, noise)[:, None] * axes
-    components = principal_axes(components)
+    components, _ = closed_form(moments, n_factors, noise_floor)
     return components, np.maximum(1 - (components**2).sum(axis=0), min_noise)
 
 
@@ -119,9 +111,10 @@ def regression_factors(moments, n_factors, ridge=1e-3):
     precision = _precision_diagonal(moments, ridge)
     noise = (1 - n_factors / (2 * n_features)) / precision
     in_noise = moments.divided(torch.from_numpy(np.sqrt(noise)))
-    values, axes, _ = _leading_axes(in_noise, n_factors)
+    values, axes = _axes_of_moments(in_noise, n_factors)
+    lengths = _lengths(values[: len(axes)], 1.0)
     components = np.zeros((n_factors, n_features))
-    components[: len(axes)] = _lengths(values, 1.0)[:, None] * axes * np.sqrt(noise)
+    components[: len(axes)] = lengths[:, None] * axes * np.sqrt(noise)
     return principal_axes(components), noise  # signs of axes would be arbitrary
 
 
@@ -132,19 +125,6 @@ def _precision_diagonal(moments, ridge):
         return np.diag(inv(left + ridge * np.eye(len(left))))
     inner = inv(right[0] @ left + ridge * np.eye(len(right[0])))
     return (1 - ((left @ inner) * left).sum(axis=1)) / ridge
-
-
-def _leading_axes(moments, n_axes):
-    """Return variances along the leading principal axes, the axes, and what is left."""
-    if len(moments.mean) > max(DENSE_FEATURES, 4 * n_axes):
-        # random projections, which cost O(d^2 q) where all axes cost O(d^3)
-        factors = moments.covariance_factors
-        matrix = factors[-1].cpu().numpy()
-        _, size, axes = randomized_svd(matrix, n_axes, random_state=0)
-        values = size ** len(factors)
-        return values, axes, float(moments.variance.sum()) - values.sum()
-    values, axes = _axes_of_moments(moments, n_axes)
-    return values[: len(axes)], axes, values[n_axes:].sum()
 
 
 def closed_form_of_rows(X, n_components, noise_fraction=1e-3, noise_floor=1e-6):

@@ -49,8 +49,7 @@ from sklearn_mpt._latent.linear_map import LinearMap, max_precision
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._latent.sums import RowContext, point_of, varies_in_rows
 from sklearn_mpt._likelihoods.base import fitted_attributes
-from sklearn_mpt._linear.initial_arrays import initial_arrays
-from sklearn_mpt._linear.linear_model import LinearModel
+from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed

@@ -262,20 +262,6 @@ def test_identical_rows_have_the_density_of_the_floor(model):
     assert model.score(same) == pytest.approx(-2 * np.log(2 * np.pi * 1e-9), rel=0.01)
 
 
-@pytest.mark.parametrize("n_rows", [60, 300], ids=["fewer rows", "more rows"])
-def test_starts_of_wide_tables_are_those_of_all_axes(n_rows, monkeypatch):
-    """Random projections, against an eigendecomposition."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(n_rows, 3)) * [4, 3, 2] @ rng.normal(size=(3, 200))
-    X += rng.normal(size=X.shape)
-    first = factors(3, init="pca", max_iter=0).fit(X)
-    monkeypatch.setattr("sklearn_mpt._gaussian.moments.DENSE_FEATURES", 200)
-    exact = factors(3, init="pca", max_iter=0).fit(X)
-    assert_allclose(first.components_, exact.components_, atol=1e-3)
-    assert_allclose(first.noise_variance_, exact.noise_variance_, rtol=1e-3)
-    assert first.score(X) == pytest.approx(exact.score(X), abs=1e-3)
-
-
 def test_a_heywood_case_is_said_where_the_fit_ends_near_the_bound():
     covariance = [[1, 0.95, 0.9], [0.95, 1, 0.8], [0.9, 0.8, 1]]
     Y = np.random.default_rng(0).multivariate_normal(np.zeros(3), covariance, 100)
