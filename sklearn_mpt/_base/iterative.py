@@ -39,7 +39,7 @@ class EpochCallbacks:
     def end(self):
         """Return whether a callback ends training."""
         if self.estimator.verbose:
-            n_iter, loss = len(self.solver.losses), self.solver.losses[-1]
+            n_iter, loss = len(self.solver.all_losses), self.solver.all_losses[-1]
             print(f"Iteration {n_iter}, loss = {loss:.8f}")
         return self._task.call_on_fit_task_end(
             estimator=self.estimator,
@@ -51,7 +51,7 @@ class EpochCallbacks:
         """Return the fitted attributes of the best parameters so far."""
         result = self.solver.result
         trained = self.estimator._trained_attributes(result, self.fitted)
-        loss_curve = self.solver.losses
+        loss_curve = self.solver.all_losses
         history = {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
         return self.fitted | trained | history
 

@@ -25,7 +25,7 @@ class Solver(ABC):
     losses_before: list[float] | tuple = ()  # of the solvers that this one follows
 
     @property
-    def losses(self):
+    def all_losses(self):
         """The losses of all epochs."""
         return [*self.losses_before, *self.loss_curve]
 
@@ -91,7 +91,7 @@ def fit_loop(solver, max_iter, epochs, n_required=1):
                 following = solver.following()
                 if following is None:
                     break
-                following.losses_before, solver = solver.losses, following
+                following.losses_before, solver = solver.all_losses, following
         else:
             warn_caller(
                 f"Maximum iterations (max_iter={max_iter}) reached and the "
@@ -100,11 +100,11 @@ def fit_loop(solver, max_iter, epochs, n_required=1):
             )
         solver.check()
     except DIVERGENCE:
-        warn_diverged(len(solver.losses))
+        warn_diverged(len(solver.all_losses))
         solver.recover()
     except KeyboardInterrupt:
         solver.interrupt()
-        if len(solver.losses) < n_required:
+        if len(solver.all_losses) < n_required:
             raise
         warn_caller("Training interrupted by user.")
     finally:

@@ -139,7 +139,7 @@ def test_solvers_follow_each_other_until_none_follows(max_iter):
     with nullcontext() if is_over else pytest.warns(ConvergenceWarning):
         ended = fit_loop(first, max_iter, SILENCE)
     n_last = min(3, max_iter - 2)
-    assert len(ended.losses) == 2 + n_last
+    assert len(ended.all_losses) == 2 + n_last
     assert first.asked.count("step") == 2
     assert last.asked.count("step") == n_last
     assert ended.result == n_last
