@@ -33,11 +33,6 @@ def explained_fractions(lengths):
     return lengths**2 / (1 + lengths**2)
 
 
-def inverse_product(axes, lengths, V):
-    """Return (I + U U')^-1 V."""
-    return V - axes @ (explained_fractions(lengths)[:, None] * (axes.T @ V))
-
-
 def drawn_codes(weights, uniform):
     """Return codes 0..C-1, drawn in proportion to weights; (...)."""
     level = weights.cumsum(-1)

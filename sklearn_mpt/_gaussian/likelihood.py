@@ -6,12 +6,12 @@ import operator
 
 import numpy as np
 import torch
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._gaussian.density import LinearGaussian
 from sklearn_mpt._gaussian.moments import moments_of, principal_factors
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._matrices import explained_fractions, identity, inverse_product
+from sklearn_mpt._matrices import explained_fractions, identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES, TINY
 from sklearn_mpt._optim.loop import run
 from sklearn_mpt._optim.natural import (
@@ -112,31 +112,31 @@ def likelihood_sums(X, present, point, weight=None):
 # Royal Statistical Society B 61, 1999, section 3 and appendix A).
 
 
-DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
-
-
-def with_missing_components(point, product, information, min_gain, fraction=1.0):
+def with_missing_components(point, gradients, information, min_gain, fraction=1.0):
     """Replace weak components by directions that explain more; None if none are."""
-    # product : from V, (d, q), to the mean of s s' V over rows. information : of
-    # locations, per row, (d,). min_gain : nats per row. fraction : least gain of the
+    # gradients : rows whose products add up to the mean of s s', (n, d). information :
+    # of locations, per row, (d,). min_gain : nats per row. fraction : least gain of the
     # new component, as a fraction of the loss by removing the old one.
     n_dims = point.coefs.shape[1] - 1
-    size = information.sqrt()[:, None]
+    size = information.sqrt()
     unit = torch.where(size > 0, 1 / size.clamp(min=TINY), 0.0)
     axes, lengths, rotation = torch.linalg.svd(
-        size * point.coefs[:, :n_dims], full_matrices=False
+        size[:, None] * point.coefs[:, :n_dims], full_matrices=False
     )
-    strengths, directions = _unexplained(product, unit, axes, lengths)
+    # M = t' t + Q diag(f) Q' - I, with the axes Q and explained fractions f
+    explained = explained_fractions(lengths).sqrt()[:, None] * axes.T
+    rows = torch.cat([gradients * unit, explained]).cpu().numpy()
+    _, values, directions = randomized_svd(rows, len(lengths), random_state=0)
+    strengths = unit.new_tensor(values**2 - 1)
     gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
-    n_pairs = min(len(gains), len(costs))
-    is_worth_it = gains[:n_pairs] - fraction * costs[:n_pairs] > min_gain
+    is_worth_it = gains - fraction * costs > min_gain
     n_new = int(is_worth_it.to(torch.int64).cumprod(0).sum())
     if n_new == 0:
         return None
     loadings = axes * lengths
-    new = directions[:, :n_new] * strengths[:n_new].sqrt()
+    new = strengths[:n_new].sqrt() * unit.new_tensor(directions[:n_new].T)
     loadings[:, loadings.shape[1] - n_new :] = new.flip(1)
-    weights = (unit * loadings) @ rotation
+    weights = (unit[:, None] * loadings) @ rotation
     return point._replace(coefs=torch.cat([weights, point.coefs[:, n_dims:]], 1))
 
 
@@ -144,37 +144,6 @@ def gain_of(strengths):
     """Return the largest gain of components of these squared lengths, nats per row."""
     strengths = strengths.clamp(min=0)
     return 0.5 * (strengths - strengths.log1p())
-
-
-def _unexplained(product, unit, axes, lengths, tol=1e-3):
-    """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q)."""
-    # unit : of each feature, (d, 1); 0 if it has no information. tol : of eigenvalues.
-
-    def excess(V):
-        return unit * product(unit * V) - inverse_product(axes, lengths, V)
-
-    n_features, n_wanted = len(unit), len(lengths)
-    if n_features <= max(DENSE_FEATURES, 4 * n_wanted):
-        matrix = excess(identity(n_features, unit))
-        values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.T))
-        values, vectors = values[-n_wanted:], vectors[:, -n_wanted:]
-    else:
-        operator = LinearOperator(
-            (n_features, n_features),
-            matvec=lambda v: excess(unit.new_tensor(v).reshape(-1, 1)).cpu().numpy(),
-            dtype=np.float64,
-        )
-        start = np.random.default_rng(0).normal(size=n_features)
-        try:
-            eigenpairs = eigsh(operator, n_wanted, which="LA", v0=start, tol=tol)
-        except ArpackNoConvergence as error:  # equal eigenvalues, of collinear features
-            n_missing = n_wanted - len(error.eigenvalues)
-            eigenpairs = (
-                np.pad(error.eigenvalues, (n_missing, 0)),
-                np.pad(error.eigenvectors, ((0, 0), (n_missing, 0))),
-            )
-        values, vectors = (unit.new_tensor(array) for array in eigenpairs)
-    return values.flip(0), vectors.flip(1)
 
 
 class GaussianRows(Objective):
@@ -296,17 +265,17 @@ class GaussianRows(Objective):
         # With gaps, gains are approximate, and two directions that explain about as
         # much can each be part of a local maximum: one that may explain less is tried
         # for some epochs.
-        moments = self.gradient_moments(point)
+        gradients = self.location_gradients(point)
         trials = ((1.0, 0), self.trial) if self.has_gaps else ((1.0, 0),)
         for fraction, n_epochs in trials:
-            candidate = with_missing_components(point, *moments, min_gain, fraction)
+            candidate = with_missing_components(point, *gradients, min_gain, fraction)
             if candidate is not None:
                 yield candidate, n_epochs
 
-    def gradient_moments(self, point):
-        """Return a function from V to the mean of s s' V over rows, and information."""
-        # s : posterior means of the gradient of a row in its locations, as in
-        # `with_missing_components`. The information is that of the locations.
+    def location_gradients(self, point):
+        """Return rows whose products add up to the mean of s s', and information."""
+        # s : posterior means of the gradient of a row in its locations. The information
+        # is that of the locations.
         n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
         X, weight = self.rows(self._spaced_rows(n_rows))
         present = (~torch.isnan(X)).to(X.dtype)
@@ -317,7 +286,7 @@ class GaussianRows(Objective):
         gradients = (residual - z @ m.W.T) * present / m.noise
         fraction = weight[:, None] / weight.sum()
         information = (fraction * present).sum(0) / m.noise
-        return (lambda V: gradients.T @ (fraction * (gradients @ V))), information
+        return fraction.sqrt() * gradients, information
 
 
 # Rubin and Thayer, "EM algorithms for ML factor analysis", Psychometrika 47, 1982.

@@ -41,8 +41,8 @@ def objective(by_moments):
 
 
 def found_at(point, by_moments, min_gain=1e-6):
-    product, information = objective(by_moments).gradient_moments(point)
-    return with_missing_components(point, product, information, min_gain)
+    gradients = objective(by_moments).location_gradients(point)
+    return with_missing_components(point, *gradients, min_gain)
 
 
 @pytest.mark.parametrize("by_moments", [True, False])
