@@ -322,7 +322,7 @@ def latent_rescaling(scale, shift):
     return rescaling
 
 
-def apply(point, move, size, floor=-math.inf, is_noisy=False):
+def apply(point, move, size, floor=-math.inf, is_even=False):
     """Take a step of a given size; shape parameters stay above their floor."""
     # Numbers whose logarithms are shape parameters change in proportion to their value.
     # The rescaling of z is not larger than in a full step: it is exponential in the
@@ -331,7 +331,7 @@ def apply(point, move, size, floor=-math.inf, is_noisy=False):
     coefs = (point.coefs + size * move.step.coefs) @ change
     change, blocks = size * move.step.shape_params, move.information.blocks
     relative = change.clamp(min=-MAX_FALL).log1p()
-    if is_noisy:  # falls that are as long as rises: noise would drift towards 0
+    if is_even:  # falls are no longer than rises: amid noise, they would drift to 0
         relative = change.sign() * change.abs().log1p()
     if blocks is not None:
         relative = torch.where(blocks.is_log, relative, change)

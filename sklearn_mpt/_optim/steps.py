@@ -426,13 +426,14 @@ class NoisyAscent(NoisySteps):
         super().__init__(point, is_followed=exact is not None, **params)
         self.objective, self._exact = objective, exact
         self._information, self.log_scale = None, objective.log_scale
+        self._is_part = False
 
     @classmethod
     def of_part(cls, objective, point, n_before, **params):
         """Return the ascent on a part of a stream, after so many steps."""
         ascent = cls(objective, point, **params)
         ascent._n_steps = ascent._n_falling = n_before
-        ascent._is_noise = True
+        ascent._is_noise = ascent._is_part = True
         return ascent
 
     def batches(self):
@@ -445,7 +446,8 @@ class NoisyAscent(NoisySteps):
         return move
 
     def moved(self, point, move, size):
-        return apply(point, move, size, self.objective.floor, is_noisy=True)
+        is_even = not self._is_part
+        return apply(point, move, size, self.objective.floor, is_even)
 
     def flat(self, move):
         return move.gradient.flat(), move.step.flat()
