@@ -28,76 +28,72 @@ from sklearn_mpt._optim.weights import SampleWeights, relative_weights
 # Symmetric (k, k) matrices of rows are packed into k (k + 1) / 2 numbers.
 
 
-class LinearGaussianParts:
-    """The parts of a `Point`: weights (d, k), mean (d,), noise variances (d,)."""
-
-    def __init__(self, point):
-        self.W, self.mean = point.coefs[:, :-1], point.coefs[:, -1]
-        self.is_shared = point.shape_params.ndim == 0
-        self.log_noise = point.shape_params.expand(len(self.W))
-        self.noise = self.log_noise.exp()
-        self.scaled = self.W / self.noise.sqrt()[:, None]
-
-    def noise_derivative(self, derivatives):
-        """Add up derivatives over features if they share the noise variance."""
-        return derivatives.sum() if self.is_shared else derivatives
+def scaled_weights(point):
+    """Return noise deviations (d,), and weights in units of them (d, k)."""
+    scale = (0.5 * point.shape_params).exp().expand(len(point.coefs))
+    return scale, point.coefs[:, :-1] / scale[:, None]
 
 
-def _posterior(residual, present, m):
-    """Return covariances (n, k, k) and means (n, k) of z given the present entries."""
-    # residual : rows less the mean, 0 where not present, (n, d).
-    C = posterior_covariance(present, m.scaled)
-    projected = residual @ (m.W / m.noise[:, None])
-    return C, (C @ projected[..., None])[..., 0]
-
-
-def posterior_covariance(present, scaled):
+def posterior_covariance(present, V):
     """Return covariances of z given the present entries; (n, k, k)."""
-    # present : 1.0 where present, (n, d). scaled : weights over noise deviations, (d,
-    # k).
-    k = scaled.shape[1]
-    outer = (scaled[:, :, None] * scaled[:, None]).flatten(1)
-    precision = (present @ outer).unflatten(1, (k, k))
+    # present : 1.0 where present, (n, d). V : scaled weights, (d, k).
+    k = V.shape[1]
+    precision = present @ (V[:, :, None] * V[:, None]).flatten(1)
+    precision = precision.unflatten(1, (k, k))
     precision.diagonal(dim1=1, dim2=2).add_(1)
     root, failed = torch.linalg.cholesky_ex(precision)
     root = torch.where(failed[:, None, None] > 0, torch.nan, root)
     return torch.cholesky_inverse(root)
 
 
+def posterior(X, present, point):
+    """Return covariance, mean of z, and errors of the entries in units of noise."""
+    # X : any number where not present, (n, d).
+    scale, V = scaled_weights(point)
+    residual = (X - point.coefs[:, -1]) / scale * present
+    C = posterior_covariance(present, V)
+    z = (C @ (residual @ V)[..., None])[..., 0]
+    return C, z, (residual - z @ V.T) * present
+
+
 def likelihood_sums(X, present, point, weight=None):
     """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
     # present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
-    m = LinearGaussianParts(point)
-    k, weight = m.W.shape[1], X.new_ones(len(X)) if weight is None else weight
-    is_complete = len(present) < len(X)
+    weight = X.new_ones(len(X)) if weight is None else weight
+    is_complete, is_shared = len(present) < len(X), point.shape_params.ndim == 0
     entry_weight = weight[:, None] if is_complete else present * weight[:, None]
-    residual = (X - m.mean) * present
-    C, z = _posterior(residual, present, m)
-    error = (residual - z @ m.W.T) * present
-    log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
-    distance = error**2 @ (1 / m.noise) + (z**2).sum(1)
-    value = -0.5 * (log_scale + distance)
+    (scale, V), (C, z, error) = scaled_weights(point), posterior(X, present, point)
+    k = V.shape[1]
+    log_scale = present @ (LOG_2PI + 2 * scale.log()) - torch.linalg.slogdet(C)[1]
+    value = -0.5 * (log_scale + (error**2).sum(1) + (z**2).sum(1))
     covered = entry_weight.T @ C.flatten(1).expand(len(X), -1)
-    uncertain = (covered.unflatten(1, (k, k)) @ m.W[..., None])[..., 0]
-    squares = weight @ error**2 + (uncertain * m.W).sum(1)
-    n_present = entry_weight.sum(0).expand(len(m.noise))
-    noise_gradient = m.noise_derivative(0.5 * (squares / m.noise - n_present))
+    uncertain = (covered.unflatten(1, (k, k)) @ V[..., None])[..., 0]
+    squares = weight @ error**2 + (uncertain * V).sum(1)
+    n_present = entry_weight.sum(0).expand(len(V))
+    noise_gradient, count = 0.5 * (squares - n_present), 0.5 * n_present
+    if is_shared:
+        # EM's count, which takes z as known, is much too large if components explain
+        # nearly all of a feature: this is sigma^4 tr(S^-2) / 2, with the covariance S
+        # of the present entries.
+        trace = present.sum(1) - k + (C**2).sum((1, 2))
+        noise_gradient, count = noise_gradient.sum(), 0.5 * (weight * trace).sum()
     z_1 = torch.nn.functional.pad(z, (0, 1), value=1.0)
     coef_gradient = error.T @ (weight[:, None] * z_1)
     coef_gradient[:, :k] -= uncertain
-    gradient = Point(coef_gradient / m.noise[:, None], noise_gradient)
+    gradient = Point(coef_gradient / scale[:, None], noise_gradient)
     second = z_1[:, :, None] * z_1[:, None]  # with C, E (z, 1)(z, 1)'
     second[:, :k, :k] += C
     second = second.flatten(1)
     of_entries = (entry_weight.T @ second).unflatten(1, (k + 1, k + 1))
-    count, sizes = m.noise_derivative(n_present / 2), 1 / m.noise
+    sizes = scale**-2
     if is_complete:
         information = Curvature(of_entries, count, sizes=sizes)
     else:
         information = Curvature(sizes[:, None, None] * of_entries, count)
     total = (weight @ second).unflatten(0, (k + 1, k + 1))
-    scale = 0.5 * (total[:k, :k] - weight.sum() * identity(k, total))
-    rescaling = latent_rescaling(scale, total[:k, k])
+    rescaling = latent_rescaling(
+        0.5 * (total[:k, :k] - weight.sum() * identity(k, total)), total[:k, k]
+    )
     return Sums.from_rows(value, weight, gradient, information, rescaling)
 
 
@@ -215,45 +211,26 @@ class GaussianRows(Objective):
             X = torch.nan_to_num(X)
             parts.append(likelihood_sums(X, present, rotated, weight))
         sums = functools.reduce(operator.add, parts)
-        is_joint = self.joins_noises and len(point.coefs) <= self.max_joint_noises
-        if point.shape_params.ndim == 0 or is_joint:
-            of_noise = sums.n_rows * self._noise_information(rotated)
+        is_shared, n_features = point.shape_params.ndim == 0, len(point.coefs)
+        if not is_shared and self.joins_noises and n_features <= self.max_joint_noises:
+            # the entrywise square of Psi^(1/2) S^-1 Psi^(1/2), with the covariance S,
+            # times 1/2 and the fraction of rows that have both features
+            _, V = scaled_weights(rotated)
+            axes, lengths, _ = torch.linalg.svd(V, full_matrices=False)
+            product = (axes * explained_fractions(lengths)) @ axes.T
+            precision = identity(n_features, axes) - product
+            of_noise = 0.5 * sums.n_rows * self._present_pairs * precision**2
             information = sums.information._replace(shape_params=of_noise)
             sums = sums._replace(information=information)
         return sums.rotated(rotation.T)
 
-    def _noise_information(self, point):
-        """Return the information of the log noise variances, per row."""
-        # EM's, which takes z as known, is much too large if components explain nearly
-        # all of a feature. With a shared noise variance this is sigma^4 tr(C^-2) / 2,
-        # with the covariance C of the present entries; otherwise the entrywise square
-        # of Psi^(1/2) C^-1 Psi^(1/2), times 1/2 and the fraction of rows that have both
-        # features.
-        present, weight = self._patterns
-        model = LinearGaussianParts(point)
-        if model.is_shared:
-            C = posterior_covariance(present, model.scaled)
-            trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
-            return 0.5 * (weight * trace).sum()
-        axes, lengths, _ = torch.linalg.svd(model.scaled, full_matrices=False)
-        product = (axes * explained_fractions(lengths)) @ axes.T
-        precision = identity(len(axes), axes) - product
-        return 0.5 * self._present_pairs * precision**2
-
-    @functools.cached_property
-    def _patterns(self):
-        """Which entries of some rows are present, and the weights of these rows."""
-        rows = self._spaced_rows(min(len(self.X), self.noise_rows))
-        if not self.has_gaps:
-            rows = rows[:1]
-        weight = self.weights.values[rows]
-        return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
-
     @functools.cached_property
     def _present_pairs(self):
         """Fractions of rows in which two features are both present; (d, d)."""
-        present, weight = self._patterns
-        return present.T @ (weight[:, None] * present)
+        rows = self._spaced_rows(min(len(self.X), self.noise_rows))
+        present, weight = (~torch.isnan(self.X[rows])).double(), self.weights.values
+        fraction = weight[rows] / weight[rows].sum()
+        return present.T @ (fraction[:, None] * present)
 
     def _spaced_rows(self, n_rows):
         """Return the indices of evenly spaced rows."""
@@ -280,13 +257,11 @@ class GaussianRows(Objective):
         X, weight = self.rows(self._spaced_rows(n_rows))
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
-        m = LinearGaussianParts(rotated)
-        residual = (torch.nan_to_num(X) - m.mean) * present
-        _, z = _posterior(residual, present, m)
-        gradients = (residual - z @ m.W.T) * present / m.noise
+        _, _, error = posterior(torch.nan_to_num(X), present, rotated)
+        scale, _ = scaled_weights(point)
         fraction = weight[:, None] / weight.sum()
-        information = (fraction * present).sum(0) / m.noise
-        return fraction.sqrt() * gradients, information
+        information = (fraction * present).sum(0) / scale**2
+        return fraction.sqrt() * error / scale, information
 
 
 # Rubin and Thayer, "EM algorithms for ML factor analysis", Psychometrika 47, 1982.
