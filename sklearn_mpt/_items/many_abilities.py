@@ -29,9 +29,6 @@ from sklearn_mpt._latent.sums import RowContext
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.levels import Ordinal
-from sklearn_mpt._optim.loop import (
-    Phases,
-)
 from sklearn_mpt._optim.natural import (
     Point,
 )
