@@ -92,7 +92,9 @@ class MaskSource(NamedTuple):
     def pairs(self, rows, rng):
         """Divide rows, a tensor of their numbers, among the masks of a step."""
         # Rows have one mask each, or several if rows are few.
-        masks, n_rows = rng.permutation(self.draw(rng)), len(rows)
+        masks, n_rows = self.draw(rng), len(rows)
+        if self.are_all:
+            masks = rng.permutation(masks)
         n_copies = min(len(masks), max(1, MIN_PAIRS // n_rows))
         first = np.zeros(n_rows, dtype=int)  # with all masks no row is drawn
         if n_copies < len(masks):
