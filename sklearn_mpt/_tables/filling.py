@@ -190,10 +190,31 @@ def _bounds(dtype):
 def filled_series(column, numbers, gaps, storage, categories):
     """Return the series of a column of a DataFrame with its gaps filled."""
     column = column._replace(missing=gaps)
+    given, nearest = ColumnStorage.from_column(column), storage
     if categories is not None:
-        return _with_categories(column, numbers, storage, categories)
-    fill = _with_days if storage.days else _with_numbers
-    return fill(column, numbers, storage)
+        is_taken = given.takes_categories_of(storage, categories.tolist())
+    elif storage.days:
+        is_taken = given.takes_days_of(storage)
+    else:
+        is_taken = given.takes_numbers_of(storage)
+        if is_taken and storage.numbers == NUMBERS and given.holds == INTEGERS:
+            nearest = given
+    entries = column.values.astype(object)
+    values = _values_of(numbers[gaps], nearest, categories, column.backend)
+    entries[gaps] = array_of_objects(values)
+    entries = entries.tolist()
+    if is_taken:
+        return column.series_of(entries, column.dtype)
+    known = entries if categories is None else categories.tolist()
+    if categories is None and not storage.days:
+        if not _can_be(entries, storage):
+            if any(isinstance(entry, float) for entry in entries):
+                entries = [float(entry) for entry in entries]
+            return column.series_of(entries, None)
+        types = {BOOLEANS: bool, INTEGERS: int, NUMBERS: float}
+        kind = types.get(storage.numbers)
+        entries = known = entries if kind is None else list(map(kind, entries))
+    return column.series_of(entries, _dtype_of(storage, column, known))
 
 
 def drawn_series(name, numbers, storage, categories, backend):
@@ -220,52 +241,6 @@ def _values_of(numbers, storage, categories, library):
     if storage.days:
         return DayCoding(*storage.days).decode(numbers, library)
     return _as_values(numbers, storage)
-
-
-def _with_categories(column, codes, fitted, categories):
-    known = ~np.isnan(codes)
-    entries = column.values.astype(object)
-    entries[known] = array_of_objects(categories[codes[known].astype(int)].tolist())
-    if ColumnStorage.from_column(column).takes_categories_of(
-        fitted, categories.tolist()
-    ):
-        return column.series_of(_merged(column, entries), column.dtype)
-    dtype = _dtype_of(fitted, column, categories.tolist())
-    return column.series_of(entries.tolist(), dtype)
-
-
-def _with_days(column, days, fitted):
-    entries = column.values.astype(object)
-    values = DayCoding(*fitted.days).decode(days[column.missing], column.backend)
-    entries[column.missing] = array_of_objects(values)
-    entries = entries.tolist()
-    if ColumnStorage.from_column(column).takes_days_of(fitted):
-        return column.series_of(entries, column.dtype)
-    return column.series_of(entries, _dtype_of(fitted, column, entries))
-
-
-def _with_numbers(column, numbers, fitted):
-    given = ColumnStorage.from_column(column)
-    values = _as_values(numbers, fitted)
-    if given.takes_numbers_of(fitted):
-        if fitted.numbers == NUMBERS and given.holds == INTEGERS:
-            values = _as_values(numbers, given)
-        return column.series_of(_merged(column, values), column.dtype)
-    entries = _merged(column, values)
-    if _can_be(entries, fitted):
-        entries = _as_python(entries, fitted)
-        return column.series_of(entries, _dtype_of(fitted, column, entries))
-    if any(isinstance(entry, float) for entry in entries):
-        entries = [float(entry) for entry in entries]
-    return column.series_of(entries, None)
-
-
-def _merged(column, values):
-    """Return the present entries, with `values` where entries are missing."""
-    entries = column.values.astype(object)
-    values = values if isinstance(values, np.ndarray) else array_of_objects(values)
-    entries[column.missing] = values[column.missing]
-    return entries.tolist()
 
 
 def _as_values(numbers, storage):
@@ -296,13 +271,6 @@ def _can_be(entries, storage):
     if storage.numbers == LEVELS:
         return set(entries) <= set(storage.levels.tolist())
     return True
-
-
-def _as_python(entries, storage):
-    types = {BOOLEANS: bool, INTEGERS: int, NUMBERS: float}
-    if storage.numbers == LEVELS:
-        return entries
-    return [types[storage.numbers](entry) for entry in entries]
 
 
 def _dtype_of(fitted, column, values):

@@ -1,10 +1,7 @@
-from dataclasses import replace
-
 import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from recorder import Recorder
 from reference import conditional_log_density, covariance_of
 from sklearn.base import clone
 
@@ -96,24 +93,6 @@ def test_neyman_allocation_spends_the_same_and_varies_less():
     assert np.var(lml["neyman"]) < np.var(lml["equal"])
 
 
-def test_masks_are_shared_out_by_the_spread_of_their_scores():
-    """A third of the sizes vary alike, and the others not at all."""
-
-    def score_of(masks):
-        return np.where(masks.sum(axis=1) <= 10, masks @ np.arange(30.0), 0.0)
-
-    spent = {}
-    for allocation in ("equal", "neyman"):
-        recorder = Recorder(score_of)
-        options = {"n_masks": 9, "design": "independent", "allocation": allocation}
-        mpt_curve(recorder, np.zeros((2, 30)), random_state=0, **options)
-        sizes = np.concatenate(recorder.masks).sum(axis=1)
-        spent[allocation] = np.bincount(sizes, minlength=31)[1:]
-    assert_array_equal(spent["equal"], [9] * 29 + [1])  # one mask hides everything
-    assert spent["neyman"].sum() == spent["equal"].sum()
-    assert spent["neyman"][1:8].min() > 2 * spent["neyman"][20:].max()
-
-
 def test_curve_with_missing_entries_sums_to_the_observed_part(known):
     model, X = known
     X[:5, 2] = np.nan
@@ -177,27 +156,6 @@ def test_the_interval_is_wide_where_few_masks_tell_the_error(known):
     assert_allclose(high - few.lml, 12.706 * few.lml_std_error, rtol=1e-4)  # Student's
     with pytest.raises(ValueError, match=r"confidence must be a float in the range"):
         few.lml_interval(1.0)
-
-
-@pytest.mark.parametrize("degrees", [1, 4])
-def test_degrees_of_freedom_of_a_sum_of_variances(degrees, known):
-    """Of equal variances there are those of all, of one that is larger its own."""
-    noise = mpt_curve(*known, n_masks=2, design="independent", random_state=0).noise
-
-    def degrees_of(variances):
-        contrasts, of_each = (
-            np.sqrt(variances)[:, None],
-            np.full(len(variances), degrees),
-        )
-        return replace(noise, contrasts=contrasts, degrees=of_each).of_sum(1.0)[1]
-
-    assert_allclose(degrees_of(np.full(40, 0.3)), 40 * degrees)
-    one_of_many = np.r_[1.0, np.full(99, 1e-6)]
-    assert_allclose(degrees_of(one_of_many), degrees, rtol=1e-3)
-    assert degrees_of(np.zeros(3)) == np.inf
-    variances = np.random.default_rng(0).chisquare(degrees, (400, 40)) / degrees
-    found = np.median([degrees_of(sample) for sample in variances])
-    assert_allclose(found, 40 * degrees**2 / (degrees + 2), rtol=0.15)
 
 
 def test_curves_of_the_same_masks_are_subtracted(known):

@@ -347,17 +347,6 @@ def test_frames_without_entries_are_refused(estimator):
             mpt_curve(estimator, X)
 
 
-def test_an_error_says_what_was_called():
-    def broken(X, mask):
-        raise RuntimeError("out of order")
-
-    with pytest.raises(RuntimeError, match="out of order") as caught:
-        lml_samples(broken, np.ones((3, 2)))
-    note, other = caught.value.__notes__
-    assert "called with X of shape (3, 2) and a boolean mask of shape (2,)" in note
-    assert "for each row instead, of shape (3, 2), it raised RuntimeError: out" in other
-
-
 def test_a_function_that_takes_no_shared_mask_breaks_the_contract():
     def function(X, mask):
         return no_joint(X, mask) * (mask.sum(axis=1, keepdims=True) > 0)
