@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._autoregressive.net import ResidualNet, UserNet
-from sklearn_mpt._autoregressive.net_density import MaskedDensity
-from sklearn_mpt._autoregressive.net_module import NUMBERS, MaskedModule
-from sklearn_mpt._autoregressive.net_recipe import recipe_for
-from sklearn_mpt._autoregressive.net_start import (
+from sklearn_mpt._autoregressive.heads import (
     count_factors,
     count_mixtures,
     fit_linear,
+)
+from sklearn_mpt._autoregressive.net import (
+    NUMBERS,
+    MaskedDensity,
+    MaskedModule,
+    ResidualNet,
+    UserNet,
 )
 from sklearn_mpt._autoregressive.net_training import (
     MaskedLoss,
@@ -408,3 +411,44 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
                 "values, or are functions of other columns, and their densities have "
                 "no upper bound. Values that are few may be 'categorical'."
             )
+
+
+class NetRecipe(NamedTuple):
+    """Sizes of a net, its dropout, and the steps of its training."""
+
+    widths: tuple[int, ...]
+    dropout: float
+    batch_size: int
+    learning_rate: float
+
+
+def recipe_for(
+    n_samples,
+    n_features,
+    *,
+    width_limits=(64, 512),
+    width_step=16,
+    dropout_limits=(0.02, 0.5),
+    batch_limits=(64, 256),
+    learning_rate=0.01,
+):
+    """Return the recipe for given numbers of rows and columns.
+
+    The width grows with the fourth root of rows times columns, in steps of `width_step`
+    units between `width_limits`; more units do not improve the net. Dropout grows with
+    the root of the ratio of columns to rows, because a net overfits few long rows: it
+    is 0.5 with as many rows as columns, and 0.1 with 25 times as many. A batch has two
+    thirds of the rows, between `batch_limits`: how far a net comes depends on the
+    number of rows that it has seen, and large batches take less time for each. What
+    other batches and step sizes do is in benchmarks/RESULTS.rst, "Masked autoencoder:
+    batches".
+    """
+    size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
+    width = int(np.clip(width_step * round(size), *width_limits))
+    dropout = 0.5 * np.sqrt(n_features / n_samples)
+    return NetRecipe(
+        widths=(width, width),
+        dropout=float(np.clip(dropout, *dropout_limits)),
+        batch_size=int(np.clip(2 * n_samples // 3, *batch_limits)),
+        learning_rate=learning_rate,
+    )

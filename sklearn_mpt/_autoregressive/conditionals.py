@@ -7,11 +7,11 @@ rows.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
 from sklearn_mpt._autoregressive.forests import (
     LeafValues,
     Leaves,
@@ -19,14 +19,22 @@ from sklearn_mpt._autoregressive.forests import (
     normal_log_prob,
     resolution,
 )
+from sklearn_mpt._autoregressive.order_mixture import OrderMixture
 from sklearn_mpt._autoregressive.predictors import (
+    N_TREES,
+    PredictorCoding,
+    PredictorInputs,
     has_std,
     means,
+    named,
     probabilities,
     with_std,
 )
+from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
+from sklearn_mpt._likelihoods.counts import MAX_LOG, MIN_DISPERSION
 from sklearn_mpt._matrices import drawn_codes, median_codes
+from sklearn_mpt._numbers import FLOAT_BYTES
 
 
 class ColumnConditional(ABC):
@@ -220,3 +228,230 @@ def number_conditional(predictors, learned, marginal_weight):
     is_forest = "shape_weights" in learned
     conditional = ForestConditional if is_forest else NumberConditional
     return conditional(predictors, learned, marginal_weight)
+
+
+class ResidualFamily(ABC):
+    """A likelihood by means and variances, which are those of `target` of x."""
+
+    kind: str  # name of the likelihood
+    is_positive = False  # whether means must be positive
+    has_values = False  # whether numbers that were seen may have probabilities
+    # Width of the wide component, in standard deviations of the target. It is wider
+    # than the column, because a number that is predicted badly may lie beyond those
+    # seen.
+    wide_scale = 2.0
+
+    def __init__(self):
+        self._likelihood = LIKELIHOODS[self.kind].of_columns(1, 0)
+
+    def target(self, x):
+        """Return the number that a predictor learns."""
+        return x
+
+    def inverse_target(self, y):
+        """Return x, given its target."""
+        return y
+
+    def log_jacobian(self, x):
+        """Return the logarithm of the derivative of the target."""
+        return np.zeros_like(x)
+
+    @abstractmethod
+    def location_and_dispersion(self, mean, variance):
+        """Return the parameters of the likelihood with these means and variances."""
+
+    def log_prob(self, x, mean, variance):
+        """Return log-densities or log-probabilities of x."""
+        likelihood, location = self._at(mean, variance)
+        return likelihood.entry_log_prob(_tensor(x), location).numpy()
+
+    def expect(self, mean, variance):
+        """Return the expectation of x."""
+        likelihood, location = self._at(mean, variance)
+        return likelihood.mean(location).numpy()
+
+    def draw(self, uniform, mean, variance):
+        """Return the quantiles of x at uniform noise."""
+        likelihood, location = self._at(mean, variance)
+        return likelihood.draw(location, _tensor(uniform)).numpy()
+
+    def _at(self, mean, variance):
+        """Return a likelihood and its locations with these means and variances."""
+        location, dispersion = self.location_and_dispersion(mean, variance)
+        return self._likelihood.at(_tensor(np.log(dispersion))), _tensor(location)
+
+
+def _tensor(array):
+    return torch.from_numpy(np.asarray(array, dtype=np.float64))
+
+
+class NormalResiduals(ResidualFamily):
+    kind = "gaussian"
+    has_values = True
+
+    def location_and_dispersion(self, mean, variance):
+        return mean, variance
+
+
+class LognormalResiduals(NormalResiduals):
+    kind = "lognormal"
+    wide_scale = 1.0  # twice as wide has an expectation far beyond what was seen
+
+    def target(self, x):
+        return np.log(x)
+
+    def inverse_target(self, y):
+        return np.exp(np.minimum(y, MAX_LOG))
+
+    def log_jacobian(self, x):
+        return -np.log(x)
+
+
+class PoissonResiduals(ResidualFamily):
+    kind = "poisson"
+    is_positive = True
+
+    def location_and_dispersion(self, mean, variance):
+        return np.log(mean), 1.0
+
+
+class NegativeBinomialResiduals(ResidualFamily):
+    kind = "negative_binomial"
+    is_positive = True
+
+    def location_and_dispersion(self, mean, variance):
+        dispersion = (variance - mean) / mean**2
+        return np.log(mean), np.maximum(dispersion, MIN_DISPERSION)
+
+
+FAMILIES: dict[str, ResidualFamily] = {
+    family.kind: family
+    for family in (
+        NormalResiduals(),
+        LognormalResiduals(),
+        PoissonResiduals(),
+        NegativeBinomialResiduals(),
+    )
+}
+"""Families by the kinds of columns."""
+
+WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
+    "poisson": FAMILIES["negative_binomial"]
+}
+"""Families of the wide component of each kind, whose variance is free."""
+
+
+class WideComponent(NamedTuple):
+    """A component of a distribution that does not depend on other columns."""
+
+    family: ResidualFamily
+    weight: float
+    mean: float
+    variance: float
+
+    @classmethod
+    def from_column(cls, learned, weight):
+        """Return that of a column, as wide as its family says."""
+        family = WIDE_FAMILIES[learned["kind"]]
+        variance = family.wide_scale**2 * learned["variance"]
+        return cls(family, weight, learned["mean"], variance)
+
+    def add_to_log_prob(self, log_prob, x):
+        """Return log-densities of the mixture with others, (..., n)."""
+        wide = self.family.log_prob(x, self.mean, self.variance)
+        return np.logaddexp(
+            np.log1p(-self.weight) + log_prob, np.log(self.weight) + wide
+        )
+
+    def add_to_mean(self, mean):
+        """Return expectations of the mixture with others, (n,)."""
+        wide = self.family.expect(self.mean, self.variance)
+        return (1 - self.weight) * mean + self.weight * wide
+
+    def draw(self, uniform):
+        return self.family.draw(uniform, self.mean, self.variance)
+
+
+class NetworkDensity(OrderMixture):
+    """The mixture of a few orders of columns, and the conditionals of predictors."""
+
+    def __init__(
+        self, columns, predictors, learned, read, marginal_weight, units, orders, names
+    ):
+        super().__init__(units, orders)
+        self.names, self.predictors = names, predictors
+        self.codings = [PredictorCoding(columns, of_column) for of_column in read]
+        self.conditionals = [
+            conditional_of(*fitted, marginal_weight)
+            for fitted in zip(predictors, learned, strict=True)
+        ]
+        n_values = 10 * max(N_TREES, max(columns.n_categories))
+        self.n_values = len(columns.feature_of) + n_values
+
+    @property
+    def row_bytes(self):
+        """Approximate memory for scoring a row along all orders."""
+        return FLOAT_BYTES * self.n_values * len(self.orders)
+
+    def _call(self, method, rows, visible, row, column, *args):
+        """Return what a method of the conditional of a column returns, as a tensor."""
+        coding = self.codings[column]
+        at = np.ix_(row.numpy(), coding.columns)
+        of_read = (array.numpy()[at] for array in (rows, visible))
+        inputs = PredictorInputs(coding, *of_read)
+        args = (arg.numpy() for arg in args)
+        with named(self.predictors[column], self.names[column], "predict"):
+            result = getattr(self.conditionals[column], method)(inputs, *args)
+        return torch.from_numpy(np.ascontiguousarray(result, dtype=np.float64))
+
+    def _call_at(self, method, rows, visible, row, column, *args):
+        """Return what a method of conditionals returns for entries; (n_entries,)."""
+        results = rows.new_empty(len(row))
+        for j in column.unique().tolist():
+            at = (column == j).nonzero()[:, 0]
+            i = row[at]
+            of_column = (arg[i, j] for arg in args)
+            results[at] = self._call(method, rows, visible, i, j, *of_column)
+        return results
+
+    def log_prob(self, rows, visible, hidden):
+        log_prob, (row, column) = torch.zeros_like(rows), hidden.nonzero().T
+        log_prob[row, column] = self._call_at(
+            "log_prob", rows, visible, row, column, rows
+        )
+        return log_prob
+
+    def log_prob_of_entries(self, rows, visible, column):
+        row = torch.arange(len(rows), device=rows.device)
+        return self._call_at("log_prob", rows, visible, row, column, rows)
+
+    def mean(self, rows, visible, hidden=None):
+        """Return expectations where hidden; None is wherever not visible."""
+        hidden = ~visible if hidden is None else hidden
+        means, (row, column) = rows.clone(), hidden.nonzero().T
+        means[row, column] = self._call_at("mean", rows, visible, row, column)
+        return means
+
+    def draw_entries(self, rows, visible, column, uniform):
+        row = torch.arange(len(rows), device=rows.device)
+        return self._call_at("draw", rows, visible, row, column, uniform)
+
+    def predict(self, X):
+        """Return the predictions of all columns from the others; (n, n_outputs)."""
+        rows, present = self._read(X)
+        every = torch.arange(len(rows), device=rows.device)
+        outputs = [
+            self._call("predict", rows, present, every, j)
+            for j in range(len(self.conditionals))
+        ]
+        shift, scale = (
+            unit.expand(len(outputs)) for unit in (self.units.shift, self.units.scale)
+        )
+        pairs = zip(outputs, shift, scale, strict=True)
+        return torch.cat(
+            [output * factor + start for output, start, factor in pairs], 1
+        )
+
+    @property
+    def n_outputs(self):
+        return sum(conditional.n_outputs for conditional in self.conditionals)

@@ -4,10 +4,8 @@ import math
 
 import torch
 
-from sklearn_mpt._optim.minibatches import (
+from sklearn_mpt._optim.nets import (
     MinibatchLoss,
-)
-from sklearn_mpt._optim.net_solver import (
     NetSolver,
 )
 

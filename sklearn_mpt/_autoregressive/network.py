@@ -12,10 +12,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 
-from sklearn_mpt._autoregressive.network_density import NetworkDensity
-from sklearn_mpt._autoregressive.network_training import NetworkSettings, fit_column
+from sklearn_mpt._autoregressive.column_fits import NetworkSettings, fit_column
+from sklearn_mpt._autoregressive.conditionals import NetworkDensity
 from sklearn_mpt._autoregressive.order_mixture import draw_orders
-from sklearn_mpt._autoregressive.relevance import most_related
+from sklearn_mpt._autoregressive.predictors import most_related
 from sklearn_mpt._base.density import Units, unit_attributes
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import COUNT, OPEN_UNIT_INTERVAL, RandomState
@@ -73,8 +73,8 @@ class MPTDependencyNetwork(TableMPT):
         rate and an int a fixed number, which include the predicted column.
     max_inputs : int or None, default=20
         Number of columns that the predictors of a column read: those that tell most of
-        it one by one, by Pearson's :math:`\phi^2` of categories and of polynomials of
-        ranks, less what chance gives. None is all others.
+        it one by one, by Pearson's :math:`\phi^2` of categories and of quarters of
+        numbers, less what chance gives. None is all others.
     max_rows : int or None, default=10000
         Number of rows to which the predictors of a column are fitted, drawn at random
         where there are more. None is all rows.

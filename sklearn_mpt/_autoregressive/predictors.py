@@ -1,23 +1,38 @@
-"""What predictors of scikit-learn give: probabilities, or means and variances.
+r"""What predictors of scikit-learn read and give.
 
-A forest gives the mean and the variance of a leaf for each of its trees, a regressor
-with ``predict(X, return_std=True)`` a mean and a variance, and any other a mean.
+A classifier gives probabilities, a forest of regressors the mean and the variance of a
+leaf for each of its trees, a regressor with ``predict(X, return_std=True)`` a mean and
+a variance, and any other a mean.
+
+A predictor of a column reads those that tell most of it, one by one: numbers and levels
+are divided into four groups of as many rows, and the tables of the groups of two
+columns are compared by Pearson's :math:`\phi^2` (chi-square divided by the number of
+rows, of which Cramer's V is a multiple), less what chance gives. What only two columns
+together tell of a third is not seen.
 """
 
 import inspect
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
+import torch
 from sklearn.base import clone
 from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from sklearn_mpt._checks import seed_from
+from sklearn_mpt._likelihoods.columns import Columns
 from sklearn_mpt._messages import plain
+from sklearn_mpt._numbers import TINY, chunk_slices
 
 N_TREES, LEAF_ROWS = 60, 3  # of a forest; the documented defaults of the estimator
 # criteria for which the impurity of a leaf is the variance of its rows
 SQUARED_CRITERIA = "squared_error", "friedman_mse"
+MAX_ROWS = 2000  # correlations of as many rows have a standard error of 0.02
+N_GROUPS = 4  # of numbers and levels: trends, and extremes in the middle
+MAX_CATEGORIES = 10  # the most frequent ones; the others are one group
+BLOCK_ENTRIES = 2**22  # of a matrix of correlations, for memory
 # Distance of a sum of probabilities from 1 that is rounding, in half precision too.
 PROBABILITY_TOL = 1e-2
 
@@ -178,3 +193,139 @@ def named(predictors, column, method):
             f"{names} failed to {method} column {plain(column)!r}: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+class PredictorCoding:
+    """Code of the columns that a predictor reads as numbers.
+
+    A number is itself, levels are -1 to 1, amounts logarithms, and categories
+    indicators.
+    """
+
+    def __init__(self, columns, read):
+        self.columns = read
+        kinds, counts = (
+            [of_all[j] for j in read]
+            for of_all in (columns.kinds, columns.n_categories)
+        )
+        self._columns = Columns(kinds, counts) if len(read) else None
+
+    def inputs(self, rows):
+        """Return the inputs that code rows of these columns; (n, p)."""
+        return self._columns.inputs(torch.from_numpy(rows)).numpy()
+
+    @property
+    def column_of(self):
+        """The column, among those that are read, of each input; (p,)."""
+        return self._columns.feature_of.numpy()
+
+
+class PredictorInputs:
+    """The columns of rows that predictors read, as far as they are visible."""
+
+    def __init__(self, coding, rows, visible):
+        self.coding, self.rows, self.visible = coding, rows, visible
+
+    def __len__(self):
+        return len(self.rows)
+
+    @property
+    def n_visible(self):
+        """Numbers of visible columns, (n,)."""
+        return self.visible.sum(axis=1)
+
+    @property
+    def fraction_visible(self):
+        """Fractions of the columns that are visible, (n,)."""
+        return self.n_visible / max(1, self.visible.shape[1])
+
+    def given_to(self, predictor):
+        """Return the inputs of a predictor, (n, p).
+
+        Those that are not visible are NaN, if the predictor takes NaN. If not, they are
+        0, and indicators of visible columns are inputs too. Without other columns there
+        is one input, 0.
+        """
+        if not self.visible.shape[1]:
+            return np.zeros((len(self), 1))
+        return self._with_nan if takes_gaps(predictor) else self._with_indicators
+
+    @cached_property
+    def _coded(self):
+        return self.coding.inputs(np.where(self.visible, self.rows, 0.0))
+
+    @property
+    def _is_seen(self):
+        return self.visible[:, self.coding.column_of]
+
+    @cached_property
+    def _with_nan(self):
+        return np.where(self._is_seen, self._coded, np.nan)
+
+    @cached_property
+    def _with_indicators(self):
+        coded = np.where(self._is_seen, np.nan_to_num(self._coded), 0.0)
+        return np.column_stack([coded, self.visible])
+
+
+def most_related(rows, weight, columns, n_related, rng):
+    """Return the columns that tell most of each column, in the order of the table."""
+    d = rows.shape[1]
+    if n_related is None or n_related >= d - 1:
+        return [np.delete(np.arange(d), j) for j in range(d)]
+    if len(rows) > MAX_ROWS:
+        kept = rng.choice(len(rows), MAX_ROWS, replace=False)
+        rows, weight = rows[kept], None if weight is None else weight[kept]
+    related = []
+    for association in associations(rows, weight, columns.kinds):
+        best = np.argsort(-association, kind="stable")[:n_related]
+        related.append(np.sort(best))
+    return related
+
+
+def associations(rows, weight, kinds):
+    """Yield how much other columns tell of each column, -inf for itself; (d,).
+
+    It is chi-square of the table of the groups of two columns, less its mean and a
+    standard deviation under independence, divided by the number of rows.
+    """
+    weight = np.ones(len(rows)) if weight is None else weight
+    # rows of which as many with equal weights have the same standard errors
+    weight = weight * (weight.sum() / (weight**2).sum())
+    groups = [_groups(x, weight, kind) for x, kind in zip(rows.T, kinds, strict=True)]
+    n_groups = np.array([of_column.shape[1] for of_column in groups])
+    first = np.cumsum([0, *n_groups])
+    owner = np.repeat(np.arange(len(groups)), n_groups)
+    groups = np.hstack(groups)
+    weighted = weight[:, None].astype(np.float32) * groups
+    for block in chunk_slices(len(kinds), len(owner) * n_groups.max(), BLOCK_ENTRIES):
+        within = slice(first[block.start], first[block.stop])
+        starts = first[block] - within.start
+        table = (groups.T @ weighted[:, within]).astype(np.float64)
+        # sums over the groups of one of two columns, of rows where both are present
+        of_rows = np.add.reduceat(table, starts, axis=1)
+        of_columns = np.add.reduceat(table, first[:-1], axis=0)
+        n_rows = np.maximum(np.add.reduceat(of_rows, first[:-1], axis=0).T, 1.0)
+        expected = of_rows[:, owner[within] - block.start] * of_columns[owner]
+        terms = table**2 / np.maximum(expected, TINY)
+        terms = np.add.reduceat(np.add.reduceat(terms, starts, axis=1), first[:-1]).T
+        dof = (n_groups[block, None] - 1) * (n_groups - 1)
+        association = terms - 1 - (dof + np.sqrt(2 * dof)) / n_rows
+        association[dof == 0] = -np.inf
+        association[np.arange(len(dof)), np.arange(len(kinds))[block]] = -np.inf
+        yield from association
+
+
+def _groups(x, weight, kind):
+    """Return indicators of the groups of a column, 0 in gaps; float32, (n, C)."""
+    present = ~np.isnan(x)
+    _, value = np.unique(x[present], return_inverse=True)
+    count = np.bincount(value, weight[present])
+    if kind == "categorical":
+        group = np.minimum((-count).argsort(kind="stable").argsort(), MAX_CATEGORIES)
+    else:  # by ranks, so that each has as many rows
+        group = (N_GROUPS * (count.cumsum() - count / 2) / count.sum()).astype(int)
+    _, group = np.unique(group, return_inverse=True)
+    indicators = np.zeros((len(x), 1 + group.max(initial=0)), dtype=np.float32)
+    indicators[present, group[value]] = 1.0
+    return indicators

@@ -12,8 +12,7 @@ import torch
 from sklearn_mpt._base.density import Units, as_tensor, as_view
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._checks import OPEN_UNIT_INTERVAL
-from sklearn_mpt._optim.minibatches import TrainingRows
-from sklearn_mpt._optim.net_solver import NetSolver
+from sklearn_mpt._optim.nets import NetSolver, TrainingRows
 
 UserModule = torch.nn.Module | Callable[[int, int], torch.nn.Module]
 
@@ -150,7 +149,7 @@ class NetMPT(IterativeMPT):
         return rows.split(n_held_out, data.fitted["_seed"])
 
     def _net_solver(
-        self, data, module, loss, validation, learning_rate, kind=NetSolver, **params
+        self, data, module, loss, validation, learning_rate, kind=NetSolver
     ):
         """Return a solver of this kind, with the parameters of the estimator."""
         units = Units.from_attributes(data.fitted, data.device)
@@ -164,5 +163,4 @@ class NetMPT(IterativeMPT):
             n_iter_no_change=self.n_iter_no_change,
             # fits that go on later need the validation rows again
             joins=validation is not None and not self.warm_start,
-            **params,
         )

@@ -1,23 +1,103 @@
 """The density of a deep model, and its nets as a torch module.
 
 A net maps z, standard normal, to the locations of the features, of shape (..., l). Rows
-are standardised; the decoder's fitted arrays are in the units of X.
+are standardised; the decoder's fitted arrays are in the units of X. Scores are averages
+by importance sampling around the modes of the posterior of z, or, for comparison, by
+chains: z is drawn from the encoder given the observed features, then the hidden
+features given z, then z given all features, and so on (appendix F of [1]_).
+
+References
+----------
+.. [1] D. J. Rezende, S. Mohamed and D. Wierstra, "Stochastic backpropagation and
+   approximate inference in deep generative models", ICML 2014.
 """
 
+import functools
+
+import numpy as np
 import torch
 
 from sklearn_mpt._base.density import as_tensor, units_of_locations
 from sklearn_mpt._base.nets import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
-from sklearn_mpt._deep.posterior_modes import (
-    FEW_DIMS,
-    n_modes,
-    posteriors_around_modes,
-)
 from sklearn_mpt._latent.density import IntegratedDensity
-from sklearn_mpt._latent.integrals import IMPORTANCE_TOLERANCE, importance
-from sklearn_mpt._latent.quadrature import gaussian_around, wide_component_scale
+from sklearn_mpt._latent.integrals import IMPORTANCE_TOLERANCE, importance, log_joint
+from sklearn_mpt._latent.modes import gaussians_at_modes
+from sklearn_mpt._latent.quadrature import (
+    Nodes,
+    Posterior,
+    gaussian_around,
+    log_mean_exp,
+    log_peak,
+    normal_points,
+    standard_normal_log_prob,
+    wide_component_scale,
+)
 from sklearn_mpt._likelihoods.base import encoder_inputs, fitted_attributes
+
+# Starts of the search for modes are the mean of the encoder and the likeliest of shared
+# points, which have the tails of a Cauchy distribution: rows far from the data have
+# their modes in the tails of the prior. What other numbers would cost is in
+# benchmarks/RESULTS.rst, "Deep models: the search for modes".
+N_POINTS = 4096
+FEW_DIMS = 3  # up to these, shared points are likely to be near modes
+N_STARTS = 12  # shared points that are starts, in few dimensions
+START_DISTANCE = 0.1  # from each other, relative to 1 + abs(z)
+MAX_STEPS = 20  # to a mode
+MIN_GAIN = 1e-3  # a row is at its mode if the next step would gain less, in nats
+
+
+def n_modes(n_dims):
+    """Return the number of modes; in many dimensions more of them gain nothing."""
+    return 4 if n_dims <= FEW_DIMS else 2
+
+
+def posteriors_around_modes(rows, z, module):
+    """Return Gaussians around the largest modes found from z (n, k) and other starts.
+
+    They are farther from each other than a standard deviation. Where there are fewer
+    modes, the one that is reached from z is repeated.
+    """
+    starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
+    shape = starts.shape[:2]
+    row = torch.arange(shape[0], device=z.device)
+    posterior, joint = gaussians_at_modes(
+        rows.take(row.repeat_interleave(shape[1])),
+        module,
+        starts.flatten(0, 1),
+        max_iter=MAX_STEPS,
+        min_gain=MIN_GAIN,
+    )
+    mass = (joint - log_peak(posterior)).unflatten(0, shape)
+    parts = [part.unflatten(0, shape) for part in posterior]
+    chosen = []
+    for _ in range(n_modes(module.n_dims)):
+        best = Posterior(*(part[row, mass.argmax(1)] for part in parts))
+        chosen.append(best)
+        away = (parts[0] - best.mean[:, None]) @ best.precision_root
+        mass = torch.where(away.norm(dim=2) > 1, mass, -torch.inf)
+    return chosen
+
+
+def likeliest_points(rows, module):
+    """Return the likeliest of shared points, apart from each other; (n, s, k)."""
+    z = _cauchy_points(module.n_dims).to(rows.X)
+    joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
+    chosen = []
+    for _ in range(N_STARTS if module.n_dims <= FEW_DIMS else 1):
+        best = z[joint.argmax(1)]
+        chosen.append(best)
+        least = START_DISTANCE * (1 + best.norm(dim=1, keepdim=True))
+        joint = torch.where(torch.cdist(best, z) < least, -torch.inf, joint)
+    return torch.stack(chosen, 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _cauchy_points(n_dims):
+    """Return points of the multivariate Cauchy distribution; (N_POINTS, k)."""
+    normal = torch.from_numpy(normal_points(N_POINTS, n_dims + 1, 0, 1)[0])
+    return normal[:, :-1] / normal[:, -1:].abs()
+
 
 # Nats. It is smaller than that of scores, because curves add the errors of many
 # conditionals up.
@@ -177,3 +257,49 @@ def _arrays(layers):
 
 def _array(tensor):
     return tensor.detach().double().cpu().numpy().copy()
+
+
+def encode_decode_log_prob(module, X, observed, noise):
+    """Return log p(x_j | x_R) by averages over the last z of chains; (n, d).
+
+    noise : standard normal, (n or 1, n_steps + 1, s, k), and uniform, (n or 1, n_steps,
+    s, d).
+    """
+    normal, uniform = noise
+    n_chains = normal.shape[2]
+    rows, is_observed = (t.repeat_interleave(n_chains, 0) for t in (X, observed))
+    with torch.no_grad():
+        filled, known = rows, is_observed
+        for step in range(uniform.shape[1]):
+            z = _draw(module, filled, known, normal[:, step])
+            draws = module.likelihood.draw(
+                module.decoder(z.unflatten(0, (-1, n_chains))), uniform[:, step]
+            )
+            filled = torch.where(is_observed, rows, draws.flatten(0, 1))
+            known = torch.ones_like(is_observed)
+    z = _draw(module, filled, known, normal[:, -1]).unflatten(0, (-1, n_chains))
+    log_prob = module.likelihood.entry_log_prob(X[:, None], module.decoder(z))
+    return log_mean_exp(log_prob, 1)
+
+
+def _draw(module, X, observed, normal):
+    """Draw z from the encoder for every row of every chain; (n * s, k)."""
+    posterior = module.posterior(X, observed)
+    noise = normal.expand(len(X) // normal.shape[1], -1, -1).flatten(0, 1)
+    return posterior.mean + (noise[:, None] @ posterior.root)[:, 0]
+
+
+class EncodeDecodeDensity(DeepDensity):
+    """A density whose conditionals are those of the chains."""
+
+    n_chains, n_steps = 64, 5
+
+    def _conditionals(self, rows, accuracy):
+        shape = (self.n_steps, self.n_chains, rows.X.shape[1])
+        n_dims = self.joint.n_dims
+        normal = normal_points(self.n_chains, n_dims, self.seed, self.n_steps + 1)
+        uniform = np.random.default_rng(self.seed).random(shape)
+        noise = tuple(
+            torch.tensor(u, device=rows.X.device)[None] for u in (normal, uniform)
+        )
+        return encode_decode_log_prob(self.joint, rows.X, rows.observed, noise)

@@ -23,26 +23,32 @@ References
 
 import math
 from abc import abstractmethod
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.stats import sem
 from torch.utils.checkpoint import checkpoint
 
+from sklearn_mpt._deep.density import EncodeDecodeDensity, encode_decode_log_prob
 from sklearn_mpt._latent.quadrature import (
     LogMeanExp,
+    log_mean_exp,
     logsumexp_and_softmax,
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
+from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, noises_of
+from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._measure.contract import masked_score
-from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 from sklearn_mpt._optim.masks import (
     shared_masks,
     training_sets,
 )
-from sklearn_mpt._optim.minibatches import (
+from sklearn_mpt._optim.nets import (
     MinibatchLoss,
 )
 
@@ -289,3 +295,141 @@ class BoundGainsLoss(MaskedLoss):
         posterior_fit = posterior_fit.sum(0)
         # the value is that of the masked scores alone
         return counts * (posterior_fit.detach() - posterior_fit - gain)
+
+
+SAMPLES_PER_ROW = 16
+BATCH_SIZE = 256  # rows that share their samples
+# Between changes of the logarithm of the noise at which losses are compared. A smaller
+# one would magnify the rounding errors of single precision.
+NOISE_STEP = 0.1
+
+
+class ValidationRows:
+    """Losses of validation rows, by samples that are the same in every epoch."""
+
+    def __init__(self, rows, samples, seed, sets_noise=False, batch_size=BATCH_SIZE):
+        self.rows, self.sets_noise = rows, sets_noise
+        rng = np.random.default_rng(seed)
+        self.parts = []
+        for part in rows.X.split(batch_size):
+            (observed,) = complete_as_one_row((~part.isnan())[None])
+            self.parts.append((part.nan_to_num(), observed))
+        self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.parts]
+
+    @torch.no_grad()
+    def samples(self, module):
+        """Samples of z and their locations for each batch, whatever the noise is."""
+        sample_batches = []
+        for (X, observed), noise in zip(self.parts, self.noise, strict=True):
+            posterior = module.posterior(X, observed.expand_as(X))
+            densities = natural_parameters(posterior)
+            samples = SharedSamples.draw(posterior, densities, (1, len(X)), *noise)
+            sample_batches.append((samples, module.decoder.locations(samples.z)))
+        return sample_batches
+
+    @torch.no_grad()
+    def losses(self, module, samples=None):
+        """Return the loss of each row; (n,)."""
+        samples = self.samples(module) if samples is None else samples
+        bounds = [  # of copies, as locations keep their product
+            batch_samples.bounds(module, copy(locations), part)[0]
+            for (batch_samples, locations), part in zip(
+                samples, self.parts, strict=True
+            )
+        ]
+        losses = -self.rows.relative_weight * torch.cat(bounds)
+        return losses.double().cpu().numpy()
+
+    def after_epoch(self, module):
+        """Set the noise, if it is set after every epoch; return the losses."""
+        if self.sets_noise:
+            return self._set_noise(module, n_steps=1)
+        return self.losses(module)
+
+    def after_training(self, module):
+        """Set the noise for the last time; it is not trained any more."""
+        self._set_noise(module, n_steps=10, is_shrunk=True)
+        for noise in noises_of(module.likelihood):
+            noise.requires_grad_(False)
+
+    @torch.no_grad()
+    def _set_noise(self, module, n_steps, is_shrunk=False):
+        """Multiply the noise variances by one factor; return the losses of the rows.
+
+        The decoder fits the rows that it is trained on better than others, so that the
+        noise estimated on them is too small. The logarithm of the factor is that of the
+        lowest mean loss, by a parabola around the best of several, `n_steps` to both
+        sides. It may be shrunk to 0 by its standard error.
+        """
+        noises, samples = noises_of(module.likelihood), self.samples(module)
+        if not noises:
+            return self.losses(module, samples)
+        start, chosen = [noise.clone() for noise in noises], 0.0
+        changes = NOISE_STEP * np.arange(-n_steps, n_steps + 1)
+
+        def losses_at(change):
+            for noise, log_noise in zip(noises, start, strict=True):
+                noise.copy_(log_noise + change / LOG_NOISE_STEP)
+            return self.losses(module, samples)
+
+        try:
+            losses = np.stack([losses_at(change) for change in changes])
+            mean = losses.mean(1)
+            best = np.clip(mean.argmin(), 1, 2 * n_steps - 1)
+            slopes = (losses[best + 1] - losses[best - 1]) / (2 * NOISE_STEP)
+            curvature = np.diff(mean, 2)[best - 1] / NOISE_STEP**2
+            if curvature > 0:
+                step = np.clip(-slopes.mean() / curvature, -0.5, 0.5)
+                chosen = changes[best] + step
+            if is_shrunk and chosen:
+                error = sem(slopes) / curvature if len(slopes) > 1 else np.inf
+                chosen *= max(0.0, 1 - error**2 / max(chosen**2, TINY))
+        finally:  # after an interruption, too
+            losses = losses_at(chosen)
+        return losses
+
+
+def row_sample_bound(module, X, noise):
+    """Return the importance-weighted bound by each row's own samples; (n,)."""
+    observed, filled = ~torch.isnan(X), torch.nan_to_num(X)
+    posterior = module.posterior(filled, observed)
+    z = posterior.mean[:, None] + noise @ posterior.root
+    log_prob = module.entry_log_prob(filled, z)
+    log_likelihood = (log_prob @ observed.to(X.dtype)[..., None])[..., 0]
+    log_det = 0.5 * log_determinant(posterior.precision_root)
+    log_ratio = 0.5 * ((noise**2).sum(-1) - (z**2).sum(-1)) - log_det[:, None]
+    return log_mean_exp(log_likelihood + log_ratio, 1)
+
+
+class BoundLoss(RowLoss):
+    """Minus the importance-weighted bound: ELBO with one sample per row, else IWAE."""
+
+    def row_losses(self, module, batch):
+        X, counts, noise, _ = batch
+        return -counts * row_sample_bound(module, X, noise)
+
+
+class EncodeDecodeLoss(MaskedLoss):
+    """Minus D times the masked score by chains, over minibatches of rows."""
+
+    def batches(self):
+        n_features = self.rows.X.shape[1]
+        n_chains, _, n_dims = self.samples
+        n_steps = EncodeDecodeDensity.n_steps
+        for X, counts, *_ in super().batches():
+            normal = self.rng.standard_normal((len(X), n_steps + 1, n_chains, n_dims))
+            uniform = self.rng.random((len(X), n_steps, n_chains, n_features))
+            noise = [
+                torch.tensor(u, dtype=X.dtype, device=X.device)
+                for u in (normal, uniform)
+            ]
+            yield X, counts, self.draw(X), noise
+
+    def row_losses(self, module, batch):
+        X, counts, mask, noise = batch
+        present = ~torch.isnan(X)
+        log_prob = encode_decode_log_prob(
+            module, torch.nan_to_num(X), present & ~mask, noise
+        )
+        log_prob = torch.where(mask & present, log_prob, 0.0)
+        return -X.shape[1] * counts * masked_score(log_prob, mask)

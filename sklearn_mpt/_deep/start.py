@@ -7,15 +7,10 @@ import torch
 
 from sklearn_mpt._base.density import unit_attributes, units_of_locations
 from sklearn_mpt._deep.nets import initial_layers, propagate
-from sklearn_mpt._gaussian.moments import (
-    closed_form_of_rows,
-    gradients_at,
-)
+from sklearn_mpt._gaussian.moments import closed_form_of_rows, gradients_at
 from sklearn_mpt._likelihoods.base import encoder_inputs
 from sklearn_mpt._numbers import ROUNDING, TINY
-from sklearn_mpt._optim.weights import (
-    relative_weights,
-)
+from sklearn_mpt._optim.weights import relative_weights
 
 N_ROWS = 512  # rows, or samples of z, by which layers are scaled
 # Largest total variance of the locations, of each of which it is at most 1. A larger
@@ -25,26 +20,9 @@ MAX_TOTAL_VARIANCE = 20
 # posteriors of z are nearly the prior, and the decoder stays linear.
 NOISE_FRACTION = 0.05
 MIN_NOISE_FRACTION = 0.1  # of all features together
-
-
-class StartKind(NamedTuple):
-    """A kind of start.
-
-    activation_scale : standard deviation of the inputs of the decoder's activations,
-    which are the less linear the larger it is. is_linear : whether the decoder is the
-    linear map of principal components.
-    """
-
-    activation_scale: float
-    is_linear: bool = False
-
-
-# Kinds of starts that a fit tries; the best goes on after a few steps. An activation
-# such as SiLU bends within one or two units of 0: with inputs of standard deviation 4
-# it is nearly linear on both sides of a bend. How little other scales change is in
-# benchmarks/RESULTS.rst, "Deep models: numbers of the recipe".
-CURVED = StartKind(4.0)
-LINEAR = StartKind(1.5, is_linear=True)
+# Standard deviation of the inputs of the decoder's activations. One such as SiLU bends
+# within one or two units of 0, and is nearly linear on both sides of a bend.
+ACTIVATION_SCALE = 4.0
 
 
 class WeightedRows(NamedTuple):
@@ -68,24 +46,23 @@ class WeightedRows(NamedTuple):
         return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]
 
 
-def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
+def start(recipe, n_components, likelihood, X, rng, weight=None):
     """Return the fitted attributes from which training starts."""
     units = unit_attributes(likelihood, X, weight)
     shift, scale = units["_shift"], units["_scale"]
     rows = WeightedRows.from_arrays((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
     sizes = [n_components, *recipe.widths[::-1], len(location)]
-    layers, *hidden = _decoder_start(
-        sizes, location, recipe.activation, kind.activation_scale, rng
-    )
+    layers = _decoder_start(sizes, location, recipe.activation, rng)
     fitted = units | {"activation_": recipe.activation}
     fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
         fraction = np.clip(NOISE_FRACTION * X.shape[1], MIN_NOISE_FRACTION, 1)
         fitted["noise_variance_"] = fraction * fitted["noise_variance_"]
     fitted |= _encoder_start(recipe, n_components, likelihood, rows, rng)
-    if kind.is_linear:
-        fitted |= linear_part(likelihood, fitted, rows, location, layers, *hidden)
+    if not recipe.widths:
+        W, changed = linear_part(likelihood, fitted, rows, location, n_components)
+        layers, fitted = ([W], [location]), fitted | changed
     (*coefs, last_coef), (*intercepts, last) = layers
     shift, scale = units_of_locations(likelihood, shift, scale)
     return fitted | {
@@ -94,15 +71,15 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     }
 
 
-def _decoder_start(sizes, location, activation, activation_scale, rng):
-    """Return a decoder, samples of z, and the values of its last hidden layer there."""
+def _decoder_start(sizes, location, activation, rng):
+    """Return coefficients and intercepts of a decoder."""
     coefs, intercepts = initial_layers(sizes, rng)
     z = rng.normal(size=(N_ROWS, sizes[0]))
-    last = propagate(coefs, intercepts, activation, z, activation_scale, rng)
+    last = propagate(coefs, intercepts, activation, z, ACTIVATION_SCALE, rng)
     size = min(1.0, np.sqrt(MAX_TOTAL_VARIANCE / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), TINY)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
-    return (coefs, intercepts), z, last
+    return coefs, intercepts
 
 
 def _encoder_start(recipe, n_components, likelihood, rows, rng):
@@ -137,25 +114,17 @@ def _encoder_inputs(likelihood, X):
     return inputs * observed, observed
 
 
-def linear_part(likelihood, fitted, rows, location, layers, z, last):
-    """Make a decoder linear in z, as principal components are; return attributes.
+def linear_part(likelihood, fitted, rows, location, n_components):
+    """Return the coefficients of a linear decoder, and attributes, by components.
 
     Rows enter by their gradients in the locations, in units of the Fisher information:
     for Gaussian features that is probabilistic PCA, with the encoder its posterior.
-
-    location : where gradients are taken, (l,). layers : coefficients and intercepts of
-    the decoder, whose last layer changes. z, last : samples, and the values of the last
-    hidden layer there.
     """
-    coefs, intercepts = layers
     at_noise = likelihood.from_attributes(fitted, fitted["_scale"])
     inputs, observed = _encoder_inputs(likelihood, rows.X)
     gradient, root, _ = gradients_at(at_noise, rows.X, location, rows.weight)
     size = np.sqrt(rows.weight)[:, None]
-    W, noise = closed_form_of_rows(size * (gradient / root), z.shape[1])
-    basis = np.column_stack([last, np.ones(len(last))])
-    solution = np.linalg.lstsq(basis, z @ (W / root), rcond=1e-6)[0]
-    coefs[-1], intercepts[-1] = solution[:-1], location + solution[-1]
+    W, noise = closed_form_of_rows(size * (gradient / root), n_components)
     # gradients are linear in what is read: their coefficients, and constants
     count = np.maximum(rows.total(observed), TINY)
     centre, level = rows.total(inputs) / count, rows.total(gradient) / count
@@ -168,7 +137,52 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     if "noise_variance_" in fitted:
         noise_attributes = {"noise_variance_": noise * fitted["noise_variance_"]}
     W = W / root
-    return noise_attributes | {
+    return W, noise_attributes | {
         "encoder_information_": information / noise * np.concatenate([W.T, W.T]),
         "encoder_precision_": W * (root / np.sqrt(noise)),
     }
+
+
+# From so many features on, nets are those that suit images. What they gain is in
+# benchmarks/RESULTS.rst, "Deep models: what the recipe consists of".
+IMAGE_FEATURES = 256
+
+
+class DeepRecipe(NamedTuple):
+    """How the nets of a deep model are built and trained."""
+
+    widths: tuple[int, ...]  # of the encoder's hidden layers; the decoder's in reverse
+    activation: str
+    batch_size: int
+    n_samples: int  # samples of z for each row of a step
+    n_prior_samples: int  # of the prior, in each step
+    # whether validation rows set a noise variance of all features after every epoch
+    sets_noise: bool
+
+
+def recipe_for(params, likelihood, n_rows, n_features):
+    """Return the recipe for rows of this kind."""
+    is_image, objective = n_features >= IMAGE_FEATURES, params.objective
+    has_many_numbers = is_image and likelihood.values_of_each(n_features) is None
+    widths, batch_size = params.hidden_layer_sizes, params.batch_size
+    if isinstance(widths, str):
+        widths = (128, 128, 128) if is_image else (128, 128)
+    activation = params.activation
+    if activation == "auto":
+        activation = "relu" if is_image else "silu"
+    n_samples = params.n_importance_samples
+    if objective == "elbo":
+        n_samples = 1
+    elif n_samples == "auto":
+        n_samples = 16 if objective == "iwae" else 4
+    return DeepRecipe(
+        widths=tuple(widths),
+        activation=activation,
+        batch_size=int(np.clip(n_rows // 16, 32, 128))
+        if batch_size == "auto"
+        else batch_size,
+        n_samples=n_samples,
+        # samples of the prior are near the posteriors only in few dimensions
+        n_prior_samples=min(128, 1024 // 2**params.n_components),
+        sets_noise=has_many_numbers and objective == "mpt",
+    )

@@ -23,21 +23,23 @@ from sklearn_mpt._checks import (
     seed_from,
     warn_caller,
 )
-from sklearn_mpt._deep.comparators import (
-    BoundLoss,
+from sklearn_mpt._deep.density import (
+    DeepDensity,
     EncodeDecodeDensity,
-    EncodeDecodeLoss,
+    attributes_of,
+    module_of,
 )
-from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
 from sklearn_mpt._deep.nets import ACTIVATIONS, UserDecoder
 from sklearn_mpt._deep.objectives import (
+    SAMPLES_PER_ROW,
     BoundGainsLoss,
+    BoundLoss,
     DrawnMasksLoss,
+    EncodeDecodeLoss,
     SampleCounts,
+    ValidationRows,
 )
-from sklearn_mpt._deep.recipe import recipe_for
-from sklearn_mpt._deep.start import start
-from sklearn_mpt._deep.validation import SAMPLES_PER_ROW, ValidationRows
+from sklearn_mpt._deep.start import recipe_for, start
 from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._optim.weights import (
@@ -105,7 +107,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, or the importance-weighted one.
     max_iter : int, default=1000
-        Largest number of epochs after the choice of a start. 0 keeps the initial nets.
+        Largest number of epochs. 0 keeps the initial nets.
     learning_rate : float, default=0.015
         Step size of Adam.
     batch_size : int or "auto", default="auto"
@@ -115,7 +117,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     n_iter_no_change : int, default=20
         Epochs over which it is judged; with `early_stopping` up to twice as many.
     early_stopping : bool, default=True
-        Whether validation rows decide on the start, the end of training, the parameters
+        Whether validation rows decide on the end of training, the parameters
         that are kept, and the noise. In the last epochs they are trained on, too.
     validation_fraction : float, default=0.1
         Fraction of the rows that are validation rows.
@@ -273,8 +275,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     def _start(self, X, rng, weight):
         likelihood = self._likelihood()
         recipe = recipe_for(self, likelihood, *X.shape)
-        args = recipe, self.n_components, likelihood, X
-        fitted = start(*args, rng, recipe.starts[0], weight)
+        fitted = start(recipe, self.n_components, likelihood, X, rng, weight)
         fitted["lml_method_"] = "importance"
         if self.decoder is not None:
             rows = (X - fitted["_shift"]) / fitted["_scale"]
@@ -326,24 +327,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
             loss.unseen = as_tensor(unseen, data.device)
             n_rows = len(data.X) if data.weight is None else data.weight.sum()
             loss.unseen_weight = UNSEEN_COUNT / n_rows
-        starts = self._other_starts(data, recipe, likelihood)
-        return self._net_solver(
-            data, module, loss, validation, self.learning_rate, other_starts=starts
-        )
-
-    def _other_starts(self, data, recipe, likelihood):
-        """Return parameters of the other nets from which a new fit may start."""
-        if not (data.is_new and data.is_all and self.decoder is None):
-            return []
-        kinds = recipe.starts[1:]
-        seeds = np.random.SeedSequence(data.fitted["_seed"].tolist()).spawn(len(kinds))
-        args = recipe, self.n_components, likelihood, data.X
-        starts = [
-            start(*args, np.random.default_rng(seed), kind, data.weight)
-            for seed, kind in zip(seeds, kinds, strict=True)
-        ]
-        nets = [module_of(arrays, likelihood, data.device) for arrays in starts]
-        return [net.float().state_dict() for net in nets]
+        return self._net_solver(data, module, loss, validation, self.learning_rate)
 
     def _warn_of_limits(self, fitted, n_samples):
         floor = np.asarray(SINGLE_NOISE_FLOOR * fitted["_scale"] ** 2)

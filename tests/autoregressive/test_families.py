@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from sklearn_mpt._autoregressive.families import FAMILIES
+from sklearn_mpt._autoregressive.conditionals import FAMILIES
 
 COUNTS = "poisson", "negative_binomial"
 

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
-from scipy.stats import chi2_contingency, rankdata
+from numpy.testing import assert_array_equal
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
 from sklearn_mpt import MPTDependencyNetwork
-from sklearn_mpt._autoregressive.relevance import associations
 
 SIMPLE = DummyClassifier(), DummyRegressor()
 
@@ -48,39 +46,6 @@ def test_partners_are_found_among_columns_of_all_kinds(gaps):
         if column not in (4, 5):  # levels of few rows each say nothing for sure
             assert partner in found[column]
         assert column not in found[column]
-
-
-def less_chance(statistic, dof, n):
-    """Return chi-square less its mean and deviation under independence, by rows."""
-    return (statistic - dof - np.sqrt(2 * dof)) / n
-
-
-def test_association_of_categories_is_their_chi_square():
-    rng = np.random.default_rng(0)
-    first = rng.integers(0, 3, 300)
-    codes = [first, np.where(rng.random(300) < 0.5, first, 3), rng.integers(0, 2, 300)]
-    found = [
-        *associations(np.transpose(codes).astype(float), None, ["categorical"] * 3)
-    ]
-    for i, j in [(0, 1), (0, 2), (1, 2)]:
-        table = np.zeros((codes[i].max() + 1, codes[j].max() + 1))
-        np.add.at(table, (codes[i], codes[j]), 1)
-        test = chi2_contingency(table, correction=False)
-        expected = less_chance(test.statistic, test.dof, 300)
-        assert_allclose([found[i][j], found[j][i]], expected, atol=1e-5)
-
-
-def test_association_of_numbers_is_that_of_cubics_of_their_ranks():
-    """It is the sum of the squared canonical correlations, here by regressions."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=200)
-    X = np.c_[x, x**2 + rng.normal(size=200)]
-    powers = [rankdata(column)[:, None] ** np.arange(4) for column in X.T]
-    (p, _), (q, _) = (np.linalg.qr(columns) for columns in powers)
-    squared_correlations = ((p.T @ q) ** 2).sum() - 1  # without that of the constants
-    found = [*associations(X, None, ["gaussian"] * 2)]
-    expected = less_chance(200 * squared_correlations, 9, 200)
-    assert_allclose([found[0][1], found[1][0]], expected, atol=1e-5)
 
 
 def test_weights_count():

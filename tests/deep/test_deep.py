@@ -6,12 +6,12 @@ from reference import all_masks, dense_grid
 from scipy.stats import multivariate_normal
 
 from sklearn_mpt._deep import objectives
-from sklearn_mpt._deep.comparators import row_sample_bound
 from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
     DrawnMasksLoss,
     SampleCounts,
+    row_sample_bound,
     shared_bounds,
     shared_scores,
 )
@@ -25,7 +25,7 @@ from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 from sklearn_mpt._optim.masks import (
     training_sets,
 )
-from sklearn_mpt._optim.minibatches import (
+from sklearn_mpt._optim.nets import (
     TrainingRows,
 )
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._optim.minibatches import (
+from sklearn_mpt._optim.nets import (
     MinibatchLoss,
     TrainingRows,
 )

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._autoregressive.families import FAMILIES, WideComponent
+from sklearn_mpt._autoregressive.conditionals import FAMILIES, WideComponent
 from sklearn_mpt._autoregressive.forests import (
     MAX_COPIES,
     SCALES,
@@ -16,12 +16,9 @@ from sklearn_mpt._autoregressive.forests import (
     normal_log_prob,
     out_of_bag,
 )
-from sklearn_mpt._autoregressive.inputs import (
-    MaskedCopies,
+from sklearn_mpt._autoregressive.predictors import (
     PredictorCoding,
     PredictorInputs,
-)
-from sklearn_mpt._autoregressive.predictors import (
     default_forest,
     fit_weighted,
     has_leaves,
@@ -107,13 +104,10 @@ def fit_column(rows, weight, column, read, columns, settings, seed):
     visible = visible_sets(
         ~np.isnan(inputs), rows.shape[1], n_masks, settings.mask_rate, rng
     )
-    copies = MaskedCopies(
-        np.tile(kept, n_masks),
-        PredictorInputs(
-            PredictorCoding(columns, read), np.tile(inputs, (n_masks, 1)), visible
-        ),
-    )
-    fit = _ColumnFit(copies, weight, settings, settings.names[column], rng)
+    coding = PredictorCoding(columns, read)
+    of_copies = PredictorInputs(coding, np.tile(inputs, (n_masks, 1)), visible)
+    name = settings.names[column]
+    fit = _ColumnFit(np.tile(kept, n_masks), of_copies, weight, settings, name, rng)
     if kind in FAMILIES:
         return fit.numbers(x, kind)
     return fit.categories(x, kind, columns.n_categories[column])
@@ -122,7 +116,8 @@ def fit_column(rows, weight, column, read, columns, settings, seed):
 class _ColumnFit(NamedTuple):
     """Fits of the predictors of one column."""
 
-    copies: MaskedCopies
+    rows: np.ndarray  # of which row each copy is
+    inputs: PredictorInputs  # of the copies
     weight: np.ndarray | None
     settings: NetworkSettings
     name: Any
@@ -132,7 +127,7 @@ class _ColumnFit(NamedTuple):
         n_categories = max(2, n_categories)
         marginal = smoothed_fractions(x[:, None], n_categories, self.weight)[0]
         learned = {"kind": kind, "marginal": marginal}
-        if len(np.unique(x[self.copies.rows])) < 2:
+        if len(np.unique(x[self.rows])) < 2:
             return [], learned
         predictor = self._fitted(x, True)
         if is_classifying_forest(predictor) and self.settings.calibrate:
@@ -145,8 +140,8 @@ class _ColumnFit(NamedTuple):
         log_probs, index = [], []
         least = self.settings.marginal_weight
         for other, _, chosen, counts in self._held_out(forest, x, True):
-            Z = self.copies.inputs.given_to(other)[chosen]
-            code = x[self.copies.rows[chosen]].astype(int)
+            Z = self.inputs.given_to(other)[chosen]
+            code = x[self.rows[chosen]].astype(int)
             prob = mean_of_trees(other, Z, counts[chosen], len(marginal))
             shapes = np.stack([prob[np.arange(len(code)), code], marginal[code]])
             log_probs.append(np.log((1 - least) * shapes + least * marginal[code]))
@@ -156,15 +151,15 @@ class _ColumnFit(NamedTuple):
     def _weights(self, log_probs, index):
         """Return the weights of shapes at held-out copies; (2, n_shapes)."""
         index = np.concatenate(index)
-        visible = self.copies.inputs.fraction_visible[index]
-        weight = None if self.weight is None else self.weight[self.copies.rows[index]]
+        visible = self.inputs.fraction_visible[index]
+        weight = None if self.weight is None else self.weight[self.rows[index]]
         return fitted_weights(np.hstack(log_probs), visible, weight)
 
     def _held_out(self, forest, y, is_classifier):
         """Yield forests, what copies count in their trees, copies that some of the
         trees have not seen, and which trees; bool (n, n_trees).
         """
-        rows = self.copies.rows
+        rows = self.rows
         weight = np.ones(len(rows)) if self.weight is None else self.weight[rows]
         chosen = self.rng.permutation(len(rows))[:MAX_COPIES]
         if forest.bootstrap:
@@ -217,13 +212,13 @@ class _ColumnFit(NamedTuple):
     @np.errstate(under="ignore")  # densities far out are zero
     def _calibrated(self, forest, x, learned, has_values):
         """Return the weights of shapes given a forest, and the numbers in its leaves"""
-        rows, family = self.copies.rows, FAMILIES[learned["kind"]]
+        rows, family = self.rows, FAMILIES[learned["kind"]]
         y, limits = family.target(x), (learned["min_mean"], learned["min_variance"])
         wide = WideComponent.from_column(learned, self.settings.marginal_weight)
         log_probs, index = [], []
         for other, counts, chosen, is_unseen in self._held_out(forest, y, False):
             leaves, unseen = Leaves(other), is_unseen[chosen]
-            of_copies = leaves.of(self.copies.inputs.given_to(other))
+            of_copies = leaves.of(self.inputs.given_to(other))
             normals = leaves.shapes(of_copies[chosen], limits, unseen)
             shapes = normal_log_prob(family, x[rows[chosen]], normals, unseen)
             if has_values:
@@ -241,17 +236,17 @@ class _ColumnFit(NamedTuple):
             return {"shape_weights": normal, "values": None}
         if not forest.bootstrap:
             ones = np.ones(len(rows)) if self.weight is None else self.weight[rows]
-            of_copies = Leaves(forest).of(self.copies.inputs.given_to(forest))
+            of_copies = Leaves(forest).of(self.inputs.given_to(forest))
             counts = draws_of_trees(forest, ones)
             values = LeafValues.from_rows(of_copies, counts, y[rows])
         return {"shape_weights": weights, "values": values.arrays()}
 
     def _fitted(self, y, is_classifier, subset=slice(None)):
         """Return a predictor fitted to (some) copies."""
-        n_rows = len(np.unique(self.copies.rows))
+        n_rows = len(np.unique(self.rows))
         predictor = self.settings.predictor(is_classifier, n_rows, self.rng)
-        rows = self.copies.rows[subset]
-        Z = self.copies.inputs.given_to(predictor)[subset]
+        rows = self.rows[subset]
+        Z = self.inputs.given_to(predictor)[subset]
         weight = None if self.weight is None else self.weight[rows]
         with named([predictor], self.name, "fit"):
             fit_weighted(predictor, Z, y[rows], weight)
@@ -261,22 +256,22 @@ class _ColumnFit(NamedTuple):
         """Return variances of residuals of rows that are left out; (k + 1,)."""
         from sklearn.isotonic import IsotonicRegression  # its import takes long
 
-        squares = np.empty(len(self.copies.rows))
+        squares = np.empty(len(self.rows))
         for out, predictor in self._folds(y, False):
-            Z = self.copies.inputs.given_to(predictor)[out]
+            Z = self.inputs.given_to(predictor)[out]
             with named([predictor], self.name, "predict"):
                 predicted = means(predictor, Z)[:, 0]
-            squares[out] = (y[self.copies.rows[out]] - predicted) ** 2
-        n_visible = self.copies.inputs.n_visible
-        weight = None if self.weight is None else self.weight[self.copies.rows]
+            squares[out] = (y[self.rows[out]] - predicted) ** 2
+        n_visible = self.inputs.n_visible
+        weight = None if self.weight is None else self.weight[self.rows]
         isotonic = IsotonicRegression(increasing=False, out_of_bounds="clip")
         isotonic.fit(n_visible, squares, sample_weight=weight)
-        return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1] + 1))
+        return isotonic.predict(np.arange(self.inputs.visible.shape[1] + 1))
 
     def _folds(self, y, is_classifier, n_folds=3):
         """Yield the copies of rows that are left out, and a predictor of the others."""
         fold = self.rng.permutation(len(y)) % min(n_folds, len(y))
-        copy_fold = fold[self.copies.rows]
+        copy_fold = fold[self.rows]
         for k in range(fold.max() + 1):
             out = copy_fold == k
             yield out, self._fitted(y, is_classifier, ~out)
