@@ -10,11 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._autoregressive.heads import (
-    count_factors,
-    count_mixtures,
-    fit_linear,
-)
+from sklearn_mpt._autoregressive.heads import count_factors, count_mixtures, fit_linear
 from sklearn_mpt._autoregressive.net import (
     NUMBERS,
     MaskedDensity,
@@ -46,13 +42,8 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
-from sklearn_mpt._optim.masks import (
-    RowMasks,
-)
-from sklearn_mpt._optim.weights import (
-    UNSEEN_COUNT,
-    relative_weights,
-)
+from sklearn_mpt._optim.masks import RowMasks
+from sklearn_mpt._optim.weights import UNSEEN_COUNT, relative_weights
 from sklearn_mpt._tables.weights import warn_constant
 
 # Fraction of the entries of a column with the least width that causes a warning.

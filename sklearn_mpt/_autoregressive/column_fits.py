@@ -33,9 +33,7 @@ from sklearn_mpt._checks import N_TORCH_SEEDS, seed_from
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
-from sklearn_mpt._optim.masks import (
-    RowMasks,
-)
+from sklearn_mpt._optim.masks import RowMasks
 
 # Least mean of counts and amounts, as a fraction of the mean of the column: other
 # counts would be impossible given a leaf that holds zeros only.

@@ -4,10 +4,7 @@ import math
 
 import torch
 
-from sklearn_mpt._optim.nets import (
-    MinibatchLoss,
-    NetSolver,
-)
+from sklearn_mpt._optim.nets import MinibatchLoss, NetSolver
 
 CHUNK = 1024  # number of pairs of a row and a mask that are computed at a time
 

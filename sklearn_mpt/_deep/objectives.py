@@ -44,13 +44,8 @@ from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, noises_of
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
-from sklearn_mpt._optim.masks import (
-    shared_masks,
-    training_sets,
-)
-from sklearn_mpt._optim.nets import (
-    MinibatchLoss,
-)
+from sklearn_mpt._optim.masks import shared_masks, training_sets
+from sklearn_mpt._optim.nets import MinibatchLoss
 
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
 # any width before it is trained.

@@ -42,10 +42,7 @@ from sklearn_mpt._deep.objectives import (
 from sklearn_mpt._deep.start import recipe_for, start
 from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
-from sklearn_mpt._optim.weights import (
-    UNSEEN_COUNT,
-    relative_weights,
-)
+from sklearn_mpt._optim.weights import UNSEEN_COUNT, relative_weights
 from sklearn_mpt._tables.weights import warn_constant
 
 # How features are predicted from others: the density, the loss that trains it if

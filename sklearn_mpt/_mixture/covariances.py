@@ -7,15 +7,9 @@ independent. `covariances_` has the shapes of `sklearn.mixture.GaussianMixture`.
 import numpy as np
 import torch
 
-from sklearn_mpt._gaussian.likelihood import (
-    em_step,
-)
-from sklearn_mpt._gaussian.moments import (
-    factors_of_covariances,
-)
-from sklearn_mpt._gaussian.rotation import (
-    count_free,
-)
+from sklearn_mpt._gaussian.likelihood import em_step
+from sklearn_mpt._gaussian.moments import factors_of_covariances
+from sklearn_mpt._gaussian.rotation import count_free
 from sklearn_mpt._matrices import inverse_of_lower
 from sklearn_mpt._mixture.gaussians import DenseGaussians, DiagonalGaussians
 from sklearn_mpt._numbers import TINY

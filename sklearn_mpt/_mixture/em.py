@@ -18,12 +18,8 @@ import torch
 
 from sklearn_mpt._mixture.density import Components
 from sklearn_mpt._numbers import MIN_INFORMATION
-from sklearn_mpt._optim.natural import (
-    MAX_FALL,
-)
-from sklearn_mpt._optim.weights import (
-    UNSEEN_COUNT,
-)
+from sklearn_mpt._optim.natural import MAX_FALL
+from sklearn_mpt._optim.weights import UNSEEN_COUNT
 
 
 class SufficientStatistics(NamedTuple):

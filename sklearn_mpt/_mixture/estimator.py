@@ -52,12 +52,8 @@ from sklearn_mpt._mixture.three_step import (
 )
 from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
 from sklearn_mpt._numbers import ROUNDING
-from sklearn_mpt._optim.loop import (
-    ends_without_masks,
-)
-from sklearn_mpt._optim.masks import (
-    MaskSource,
-)
+from sklearn_mpt._optim.loop import ends_without_masks
+from sklearn_mpt._optim.masks import MaskSource
 from sklearn_mpt._tables.kinds import INTERVAL
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 

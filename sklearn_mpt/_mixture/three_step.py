@@ -44,10 +44,7 @@ from sklearn_mpt._matrices import identity
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
-from sklearn_mpt._optim.information import (
-    covariance_of,
-    information_by_hessian,
-)
+from sklearn_mpt._optim.information import covariance_of, information_by_hessian
 from sklearn_mpt._tables.frames import columns_of
 from sklearn_mpt._tables.kinds import is_of_categories, kinds_of_values
 

@@ -18,22 +18,10 @@ from sklearn_mpt._mixture.em import (
 )
 from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
-from sklearn_mpt._optim.loop import (
-    Solver,
-    best_of_runs,
-    gain_to_come,
-)
-from sklearn_mpt._optim.masks import (
-    masked_sums,
-)
-from sklearn_mpt._optim.natural import (
-    error_of_groups,
-)
-from sklearn_mpt._optim.steps import (
-    NoisySteps,
-    backtrack,
-    falling_size,
-)
+from sklearn_mpt._optim.loop import Solver, best_of_runs, gain_to_come
+from sklearn_mpt._optim.masks import masked_sums
+from sklearn_mpt._optim.natural import error_of_groups
+from sklearn_mpt._optim.steps import NoisySteps, backtrack, falling_size
 
 
 class MixtureRows:

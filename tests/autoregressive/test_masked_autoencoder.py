@@ -29,12 +29,8 @@ from sklearn_mpt._autoregressive.net import MaskedModule
 from sklearn_mpt._autoregressive.net_training import MaskedLoss
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._measure.masks import read_blocks
-from sklearn_mpt._optim.masks import (
-    RowMasks,
-)
-from sklearn_mpt._optim.nets import (
-    TrainingRows,
-)
+from sklearn_mpt._optim.masks import RowMasks
+from sklearn_mpt._optim.nets import TrainingRows
 
 # a few epochs are enough for most tests
 pytestmark = pytest.mark.filterwarnings("ignore:Maximum iterations")

@@ -22,12 +22,8 @@ from sklearn_mpt._latent.quadrature import (
     standard_normal_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
-from sklearn_mpt._optim.masks import (
-    training_sets,
-)
-from sklearn_mpt._optim.nets import (
-    TrainingRows,
-)
+from sklearn_mpt._optim.masks import training_sets
+from sklearn_mpt._optim.nets import TrainingRows
 
 N_DIMS, N_FEATURES = 2, 5
 
