@@ -216,17 +216,13 @@ def seed_from(rng, n_seeds=N_SEEDS):
 
 
 def _generator(random_state):
-    is_int = isinstance(random_state, Integral)
-    if isinstance(random_state, bool) or (is_int and not 0 <= random_state < 2**32):
-        raise _refusal(random_state)
     try:
+        if isinstance(random_state, Integral):
+            seeds = StrictInterval(Integral, 0, 2**32 - 1, closed="both")
+            check(random_state, "random_state", seeds)
         return check_random_state(random_state)
     except (ValueError, TypeError) as error:
-        raise _refusal(random_state) from error
-
-
-def _refusal(random_state):
-    return ValueError(
-        "random_state must be an int in 0..2**32 - 1, a numpy.random.RandomState or "
-        f"None, got {random_state!r}."
-    )
+        raise ValueError(
+            "random_state must be an int in 0..2**32 - 1, a numpy.random.RandomState "
+            f"or None, got {random_state!r}."
+        ) from error

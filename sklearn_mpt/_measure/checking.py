@@ -139,6 +139,19 @@ def check_same(rows, log_prob, other, mask, when, limit, targets=slice(None)):
         )
 
 
+def _density_along(ask, row, mask, j, values):
+    """Return the density of a row whose feature j has these values; NaN if refused."""
+    repeated = np.repeat(row, len(values), axis=0)
+    repeated = repeated.astype(np.result_type(repeated, values), copy=False)
+    repeated[:, j] = values
+    try:
+        log_prob = np.asarray(ask(Rows.from_table(repeated), mask))[:, j]
+    except Exception:  # the user's function may refuse other values
+        return np.full(len(values), np.nan)
+    with np.errstate(over="ignore"):  # those that are not normalised may be large
+        return np.exp(log_prob)
+
+
 def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
     """Return the integral of the density of a hidden feature if it is above `most`.
 
@@ -154,33 +167,23 @@ def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
     low, high = levels[[0, -1]].astype(np.float64)
 
     def density(values):
-        repeated = np.repeat(few.values[:1], len(values), axis=0)
-        repeated = repeated.astype(np.result_type(repeated, values), copy=False)
-        repeated[:, j] = values
-        log_prob = np.asarray(conditional(Rows.from_table(repeated), mask))[:, j]
-        with np.errstate(over="ignore"):
-            return np.exp(np.nan_to_num(log_prob, nan=-np.inf, posinf=-np.inf))
+        found = _density_along(conditional, few.values[:1], mask, j, values)
+        return np.where(np.isfinite(found), found, 0.0)
 
     is_whole = np.all(levels == np.round(levels)) and high - low <= MAX_INTEGERS
     is_discrete = is_whole or len(levels) <= MAX_VALUES
     if is_whole:
         levels = np.arange(low, high + 1).astype(column.dtype)
-    try:
-        if is_discrete and density(levels).sum() <= MAX_INTEGRAL:
-            return 0.0
-        total = _integral(density, *_range(low, high, is_discrete))
-    except Exception:  # the user's function may refuse these values
+    if is_discrete and density(levels).sum() <= MAX_INTEGRAL:
         return 0.0
-    return total if total > most else 0.0
-
-
-def _range(low, high, is_discrete):
-    """Return bounds to integrate between, beyond the values that a column has."""
-    is_fraction = 0 <= low and high <= 1 and not is_discrete
+    # beyond the values that the column has, but not beyond 0 or, of fractions, 1
     beyond = high - low
     start = max(low - beyond, 0.0) if low >= 0 else low - beyond
     end = min(high + beyond, 0.0) if high <= 0 else high + beyond
-    return start, min(end, 1.0) if is_fraction else end
+    if 0 <= low and high <= 1 and not is_discrete:
+        end = min(end, 1.0)
+    total = _integral(density, start, end)
+    return total if total > most else 0.0
 
 
 def _integral(density, low, high, n_points=33, n_halvings=12):
@@ -269,14 +272,10 @@ def check_sums(ask, rows, mask, discrete):
         log_prob = ask(moved, mask)
         if log_prob is None:
             return
-        totals[:, features] += _exp(log_prob[:, features])
+        with np.errstate(over="ignore"):  # those that are not normalised may be large
+            totals[:, features] += np.exp(log_prob[:, features])
     for j in hidden:
         _check_total(ask, rows, mask, j, discrete[j], totals[:, j])
-
-
-def _exp(log_prob):
-    with np.errstate(over="ignore"):  # those that are not normalised may be large
-        return np.exp(log_prob)
 
 
 def _check_total(ask, rows, mask, j, column, total):
@@ -304,16 +303,8 @@ def _check_total(ask, rows, mask, j, column, total):
 def _is_explained(ask, rows, mask, i, j, column):
     """Return whether a feature has a density, or probabilities of unseen integers."""
     low, high = int(min(column.values)), int(max(column.values))
-
-    def densities(values):
-        repeated = np.repeat(np.array(rows.values[[i]], dtype=float), len(values), 0)
-        repeated[:, j] = values
-        try:
-            log_prob = ask(Rows.from_table(repeated), mask)[:, j]
-        except Exception:  # the user's function may refuse other values
-            return np.full(len(values), np.nan)
-        return _exp(log_prob)
-
+    row = rows.values[[i]].astype(float)
+    densities = partial(_density_along, ask, row, mask, j)
     if column.measure is None and _is_density(densities, low, high):
         return True
     least = max(0, low - MAX_INTEGERS) if low >= 0 else low - MAX_INTEGERS

@@ -446,12 +446,7 @@ def _check_array_of_numbers(X):
         return
     kinds = {KINDS_OF_ARRAYS.get(X.dtype.kind, "")}
     if X.dtype == object:
-        kinds = {
-            word
-            for value in {type(v): v for v in X.ravel()}.values()
-            for types, word in NO_NUMBERS
-            if isinstance(value, types) and word != "strings"
-        }
+        kinds = words_for(X.ravel()) & VALUE_WORDS - {"strings"}
     if kinds - {""}:
         raise ValueError(
             f"X holds {' and '.join(sorted(kinds - {''}))} (dtype {X.dtype}), not "
