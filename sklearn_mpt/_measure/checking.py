@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from numbers import Number
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,7 +52,7 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
             check_reading(ask, few, mask, log_prob, np.random.default_rng(0))
     rows_to_sum = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
     columns = discrete_columns(rows_to_sum, [None] * rows.shape[1])
-    binary = {j: column for j, column in columns.items() if column.is_binary}
+    binary = {j: values for j, values in columns.items() if set(values) == {0, 1}}
     for mask, _ in tried if binary else ():
         calls = ask(rows_to_sum, mask), ask(rows_to_sum, mask)
         if all(call is not None for call in calls) and (
@@ -203,7 +202,7 @@ def _integral(density, low, high, n_points=33, n_halvings=12):
 
 
 def discrete_columns(rows, measures):
-    """Return, for each discrete feature, rows that contain each of its values."""
+    """Return, for each discrete feature, a dict of its values: a row with each."""
     entries, columns = as_objects(rows.values), {}
     for j, measure in enumerate(measures):
         present = range(len(rows))
@@ -218,7 +217,7 @@ def discrete_columns(rows, measures):
             and is_integer
             and 2 <= len(first) <= MAX_VALUES
         ):
-            columns[j] = _DiscreteColumn(list(first.values()), list(first), measure)
+            columns[j] = first
     return columns
 
 
@@ -232,28 +231,6 @@ def _numbers_of(values):
     ]
 
 
-class _DiscreteColumn(NamedTuple):
-    """Rows that contain each value of a column, these values, and its measure."""
-
-    rows: list[int]
-    values: list
-    measure: str | None
-
-    @property
-    def is_of_numbers(self):
-        return len(_numbers_of(self.values)) == len(self.values)
-
-    @property
-    def is_of_booleans(self):
-        return all(isinstance(v, bool | np.bool_) for v in self.values)
-
-    @property
-    def is_binary(self):
-        """Whether the values are 0 and 1, or booleans."""
-        numbers_only = self.is_of_numbers or self.is_of_booleans
-        return numbers_only and {*self.values} == {0, 1}
-
-
 def check_sums(ask, rows, mask, discrete):
     """Check that the probabilities of discrete features add up to one over values.
 
@@ -264,8 +241,9 @@ def check_sums(ask, rows, mask, discrete):
     hidden = [j for j in discrete if mask[j]]
     few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
     totals = np.zeros(few.shape)
-    for k in range(max((len(discrete[j].rows) for j in hidden), default=0)):
-        row_of = {j: discrete[j].rows[k] for j in hidden if k < len(discrete[j].rows)}
+    rows_of = {j: list(discrete[j].values()) for j in hidden}
+    for k in range(max(map(len, rows_of.values()), default=0)):
+        row_of = {j: of_values[k] for j, of_values in rows_of.items() if of_values[k:]}
         features, indices = list(row_of), np.full(few.shape, -1)
         indices[:, features] = list(row_of.values())
         moved = Rows.from_table(with_entries(few.values, rows.values, indices))
@@ -275,22 +253,24 @@ def check_sums(ask, rows, mask, discrete):
         with np.errstate(over="ignore"):  # those that are not normalised may be large
             totals[:, features] += np.exp(log_prob[:, features])
     for j in hidden:
-        _check_total(ask, rows, mask, j, discrete[j], totals[:, j])
+        _check_total(ask, rows, mask, j, list(discrete[j]), totals[:, j])
 
 
-def _check_total(ask, rows, mask, j, column, total):
+def _check_total(ask, rows, mask, j, values, total):
     """Check the sums of the probabilities of a column over its values, (n_rows,)."""
     i = int(np.abs(total - 1).argmax())
     is_less = total[i] < 1 - SUM_TOLERANCE
     if abs(total[i] - 1) <= SUM_TOLERANCE:
         return
-    if is_less and not (column.is_of_numbers or column.is_of_booleans):
+    are_booleans = all(isinstance(value, bool | np.bool_) for value in values)
+    if len(_numbers_of(values)) == len(values):
+        if not isinstance(rows.values, np.ndarray):
+            return  # numbers in a table of other things
+        values = sorted(values)
+        if _is_explained(ask, rows, mask, i, j, values):
+            return
+    elif is_less and not are_booleans:
         return  # there can be other categories
-    if column.is_of_numbers and not isinstance(rows.values, np.ndarray):
-        return  # numbers in a table of other things
-    if column.is_of_numbers and _is_explained(ask, rows, mask, i, j, column):
-        return
-    values = sorted(column.values) if column.is_of_numbers else column.values
     cause = "" if is_less else " They may be computed from the hidden value."
     raise ValueError(
         "Log-probabilities must be normalised: the probabilities of feature "
@@ -300,12 +280,12 @@ def _check_total(ask, rows, mask, j, column, total):
     )
 
 
-def _is_explained(ask, rows, mask, i, j, column):
+def _is_explained(ask, rows, mask, i, j, values):
     """Return whether a feature has a density, or probabilities of unseen integers."""
-    low, high = int(min(column.values)), int(max(column.values))
+    low, high = int(values[0]), int(values[-1])
     row = rows.values[[i]].astype(float)
     densities = partial(_density_along, ask, row, mask, j)
-    if column.measure is None and _is_density(densities, low, high):
+    if _is_density(densities, low, high):
         return True
     least = max(0, low - MAX_INTEGERS) if low >= 0 else low - MAX_INTEGERS
     ranges = [
