@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,22 +33,23 @@ from sklearn_mpt._checks import (
     check_real,
     warn_caller,
 )
-from sklearn_mpt._gaussian.rotation import (
-    ROTATIONS,
-)
+from sklearn_mpt._gaussian.rotation import ROTATIONS
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import (
     METHODS,
     MODES,
     Abilities,
     Reliability,
-    modal_abilities,
-    plausible_values,
-    posterior_abilities,
-    posterior_moments,
+    moments,
     reliability,
 )
-from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
+from sklearn_mpt._items.errors import (
+    as_frame_of,
+    errors_of,
+    item_parameters,
+    loading_errors,
+    loadings_of,
+)
 from sklearn_mpt._items.fixed_parameters import (
     FixedParameters,
     by_item,
@@ -59,23 +60,13 @@ from sklearn_mpt._items.fixed_parameters import (
 from sklearn_mpt._items.groups import (
     DifferentialFunctioning,
     Groups,
+    anchor_items,
     codes_among,
     codes_of,
     dif_by_likelihood_ratio,
     far_groups,
 )
-from sklearn_mpt._items.items import (
-    TestInformation,
-    anchor_items,
-    as_frame_of,
-    errors_of,
-    fits_memory,
-    information_about,
-    item_parameters,
-    loading_errors,
-    loadings_of,
-    s_x2,
-)
+from sklearn_mpt._items.items import BINARY, MODELS, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.levels import (
     KINDS,
     answers_of,
@@ -84,7 +75,12 @@ from sklearn_mpt._items.levels import (
     has_ordered_columns,
     kind_of_answers,
 )
-from sklearn_mpt._items.model import ItemModel, attributes_of, reshape_attributes
+from sklearn_mpt._items.model import (
+    ItemModel,
+    Priors,
+    attributes_of,
+    reshape_attributes,
+)
 from sklearn_mpt._items.model_fit import (
     LikelihoodRatio,
     ModelFit,
@@ -92,20 +88,31 @@ from sklearn_mpt._items.model_fit import (
     refuse_priors,
     warn_of_bounds,
 )
-from sklearn_mpt._items.objective import Priors
-from sklearn_mpt._items.start import first_slopes
-from sklearn_mpt._latent.answers import MAX_CATEGORIES, merged_answers
+from sklearn_mpt._latent.answers import MAX_CATEGORIES
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._optim.weights import (
-    LONG_SLOPE,
-)
+from sklearn_mpt._optim.loop import Phases
+from sklearn_mpt._optim.steps import NoisyAscent
+from sklearn_mpt._optim.weights import LONG_SLOPE
 from sklearn_mpt._tables.frames import column_names, columns_of
 from sklearn_mpt._tables.labels import aligned, labels_of
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import check_sample_weight, counted_rows
+
+
+class TestInformation(NamedTuple):
+    """Fisher information about abilities.
+
+    Attributes
+    ----------
+    items : ndarray of shape (n_theta, n_items)
+        Information of each item; for several abilities, the trace of its matrix.
+    test : ndarray of shape (n_theta,)
+    """
+
+    items: np.ndarray
+    test: np.ndarray
 
 
 class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
@@ -434,13 +441,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             2 if answers is None else len(answers) for answers in self.categories_
         ]
         items = Items(names, counts, self.n_components)
-        proportions = smoothed_fractions(X, items.max_categories, weight)
-        slopes = first_slopes(X, self.n_components, weight)
-        if items.has_fixed_scale:
-            slopes = np.ones_like(slopes)
-        fixed, point = self._fixed_parameters(items), items.start(proportions, slopes)
+        fixed, flat = self._fixed_parameters(items), items.start(X, weight)
         if fixed is not None:
-            point = items.point(**fixed.of(items.describe(point)))
+            flat = items.flat(**fixed.of(items.describe(flat)))
         if len(X) < 2 and not self._is_known(items, fixed):
             raise ValueError(
                 "Found 1 person with answers, but fit needs 2 or more of them, unless "
@@ -449,7 +452,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         if groups is None:
             groups = Groups(np.array(["all"]), np.zeros(len(X), int))
         is_signed = fixed is not None
-        args = items, point, self.rotation
+        args = items, flat, self.rotation
         item_attributes, _ = attributes_of(*args, is_signed=is_signed)
         labels = groups.labels.tolist()
         shape = len(labels), self.n_components
@@ -509,11 +512,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
     def _warn_of_far_groups(self, model, data):
         """Warn of groups whose mean of z has no finite estimate."""
-        if not model.layout.free_mean.any():
+        if not model.free_population[:, 1:].any():
             return
-        point, groups = torch.from_numpy(model.point), data.groups
+        groups = data.groups
         codes = np.zeros(len(data.X), int) if groups is None else groups.codes
-        is_far = far_groups(model.items, point, data.X, codes, len(model.mean))
+        is_far = far_groups(model, data.X, codes)
         if is_far.any():
             of_groups = "" if groups is None else f" of {listed(groups.labels[is_far])}"
             warn_caller(
@@ -534,16 +537,14 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     def _solver(self, data):
         model = self._model_of(data.fitted)
         codes = self._codes_in_training(data)
-        answers = merged_answers(
-            data.X, model.items.max_categories, data.weight, codes, data.device
-        )
-        unseen = None
+        args = data.weight, codes, self._priors, data.device, data.is_all
+        objective = model.objective(data.X, *args)
         if data.is_all:
-            unseen = _unseen(data.X, model).to(data.device)
-        objective = model.objective(answers, self._priors, unseen)
-        point = model.start(data.device)
-        n_before = 0 if data.is_all else data.fitted["n_iter_"]
-        return objective.solver(point, self.tol, data.rng, data.is_all, n_before)
+            _warn_of_unseen(data.X, model)
+            return Phases(model.ascent(objective, self.tol))
+        n_before, point = data.fitted["n_iter_"], model.start(data.device)
+        params = {"learning_rate": 1.0, "rng": data.rng}
+        return NoisyAscent.of_part(objective, point, n_before, **params)
 
     def _codes_in_training(self, data):
         """Return the codes of the groups of training rows; None without groups."""
@@ -558,22 +559,16 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         return groups.codes
 
     def _trained_attributes(self, result, fitted):
-        model = self._model_of(fitted)
-        point = model.flat(result).detach().cpu()
-        items, layout = model.items, model.layout
-        n_items = items.n_parameters
-        rotation = self.rotation
+        model = self._model_of(fitted).ended_at(result)
         item_attributes, sign = attributes_of(
-            items,
-            point[:n_items].numpy(),
-            rotation,
+            model.items,
+            model.flat,
+            self.rotation,
             is_signed=model.is_fixed is not None,
         )
-        population = layout.population(point)
-        mean, deviation = population.mean.numpy(), population.deviation.numpy()
         return item_attributes | {
-            "latent_mean_": sign * mean,
-            "latent_variance_": deviation**2,
+            "latent_mean_": sign * model.mean,
+            "latent_variance_": model.variance,
         }
 
     def _warn_of_limits(self, fitted, n_samples):
@@ -761,15 +756,14 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         made._check_parameters(d)
         of_items = given, made._names(d), labels or range(d), n_dims
         items, fixed = FixedParameters.of_arrays(*of_items)
-        no_values = items.describe(np.zeros(items.n_parameters))
-        point = items.point(**fixed.of(no_values))
+        flat = items.flat(**fixed.of(items.describe(items.zeros)))
         population = given_population(
             latent_mean, latent_variance, factor_correlation, n_dims
         )
         made.__dict__.update(
             made._new_state()
             | _attributes_without_fit(items, labels)
-            | reshape_attributes(items.describe(point), items)
+            | reshape_attributes(items.describe(flat), items)
             | population
         )
         return made
@@ -816,15 +810,48 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         check_choice(method, "method", METHODS)
         check_int(n_draws, "n_draws")
         self._check_is_fitted()
-        codes = self._codes_of_people(groups, X, has_prior=method != "ml")
-        args = self._density(), self._validate_rows(X), codes, self._map_rows
         if method in MODES:
-            return modal_abilities(*args, MODES[method])
-        estimates = posterior_abilities(*args)
+            found = self._of_people(MODES[method], X, groups, method != "ml")
+            return Abilities(found[:, 0], found[:, 1])
+        estimates = self._posterior_abilities(X, groups)
         if method == "eap":
             return estimates
         rng = self._generator_for(random_state)
-        return estimates._replace(theta=plausible_values(*args, n_draws, rng))
+
+        def draw(density, rows):
+            return density.draw_abilities(rows, rng, n_draws)
+
+        drawn = self._of_people(draw, X, groups, has_prior=False)
+        theta = drawn[:, 0] if n_draws == 1 else drawn.transpose(1, 0, 2)
+        return estimates._replace(theta=theta)
+
+    def _of_people(self, function, X, groups=None, has_prior=True):
+        """Apply a function of density and rows to the people of each group."""
+        rows, codes = (
+            self._validate_rows(X),
+            self._codes_of_people(groups, X, has_prior),
+        )
+        if codes is None:
+            density = self._density()
+            return self._map_rows(density, lambda part: function(density, part), rows)
+        found, model = None, self._model_of(vars(self))
+        for group in np.unique(codes):
+            with torch_modes():
+                density = model.density(check_device(self.device), group)
+            own = codes == group
+            part = self._map_rows(
+                density, lambda rows, d=density: function(d, rows), rows[own]
+            )
+            if found is None:
+                found = np.empty((len(rows), *part.shape[1:]))
+            found[own] = part
+        return found
+
+    def _posterior_abilities(self, X, groups=None):
+        """Return means and standard deviations of the posteriors of rows."""
+        mean, covariance = self.posterior(X, groups=groups)
+        variance = np.diagonal(covariance, axis1=1, axis2=2)
+        return Abilities(mean, np.sqrt(variance.clip(min=0)))
 
     def _codes_of_people(self, groups, X, has_prior=True):
         """Return the codes of groups; None, with a warning of priors, if not given."""
@@ -856,13 +883,10 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         Z : ndarray of shape (n_samples, n_components)
             :math:`E[z \mid x_R]`.
         """
-        rows, density = self._validate_rows(X), self._density()
-        codes = self._codes_of_people(groups, X)
-        if codes is None:
-            return self._map_rows(density, density.latent_mean, rows, dtype=rows.dtype)
-        return posterior_abilities(density, rows, codes, self._map_rows).theta.astype(
-            rows.dtype
+        means = self._of_people(
+            lambda density, rows: density.latent_mean(rows), X, groups
         )
+        return means.astype(self._validate_rows(X).dtype)
 
     def fit_transform(
         self,
@@ -912,9 +936,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         covariance : ndarray of shape (n_samples, n_components, n_components)
             Covariance of z given the answers of each person.
         """
-        rows, density = self._validate_rows(X), self._density()
-        codes = self._codes_of_people(groups, X)
-        return posterior_moments(density, rows, codes, self._map_rows)
+        found = self._of_people(moments, X, groups)
+        return found[:, 0], found[:, 1:]
 
     def person_fit(
         self, X: ArrayLike, theta: ArrayLike | None = None
@@ -979,8 +1002,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If X has one row, or `sample_weight` adds up to 1 or less.
         """
-        args = self._density(), self._validate_rows(X), None, self._map_rows
-        estimates = posterior_abilities(*args)
+        found = self._of_people(moments, X, has_prior=False)
+        variance = np.diagonal(found[:, 1:], axis1=1, axis2=2)
+        estimates = Abilities(found[:, 0], np.sqrt(variance.clip(min=0)))
         weight = check_sample_weight(sample_weight, X)
         return reliability(self._density(), estimates, weight)
 
@@ -992,14 +1016,14 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         density = density or self._density()
         if theta is None:
-            theta = posterior_abilities(density, rows, None, self._map_rows).theta
+            theta = self._map_rows(density, density.latent_mean, rows)
         theta = check_array(theta, ensure_all_finite="allow-nan")
         if np.shape(theta) != (len(rows), self._n_features_out):
             raise ValueError(
                 "theta must have shape (n_samples, n_components) = "
                 f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
             )
-        order = density.items.answer_order(density.point)
+        order = density.items.answer_order(density.joint)
         rows = statistics.ranks_of(rows, order)
         for part in chunk_slices(len(rows), order.size, CHUNK_ENTRIES):
             prob = density.prob_of_abilities(self._tensor(theta[part]))
@@ -1029,7 +1053,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         self._check_is_fitted()
         theta = self._tensor(self._check_theta(theta))
-        return information_about(self._density(), theta)
+        by_item = self._density().information_of_items(theta)
+        return TestInformation(by_item, by_item.sum(axis=1))
 
     def item_probabilities(self, theta: ArrayLike) -> np.ndarray:
         """Compute the probability of each answer, given abilities.
@@ -1135,8 +1160,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         errors = None
         if X is not None:
             with torch_modes():
-                objective, point = self._objective_on(model, X, sample_weight, groups)
-                args = model, objective, point, self.rotation, names, self.groups_
+                objective = self._objective_on(model, X, sample_weight, groups)
+                args = model, objective, self.rotation, names, self.groups_
                 errors = errors_of(*args)
         parameters = item_parameters(vars(self), errors)
         return as_frame_of(parameters, names) if as_frame else parameters
@@ -1198,8 +1223,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         solution = Bunch(**loadings_of(model, rotation))
         if X is not None:
             with torch_modes():
-                objective, point = self._objective_on(model, X, sample_weight, groups)
-                args = model, objective, point, rotation, names, self.groups_
+                objective = self._objective_on(model, X, sample_weight, groups)
+                args = model, objective, rotation, names, self.groups_
                 solution.update(loading_errors(*args))
         return solution
 
@@ -1240,7 +1265,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             If no row is complete, or the rows are not of one group.
         """
         rows, weight, index = self._counted_rows(X, sample_weight)
-        model, density = self._one_group(groups, X, index, "item_fit")
+        model, density, _ = self._one_group(groups, X, index, "item_fit")
         value, df = self._s_x2(model, density, rows, weight)
         parts = self._moments(rows, weight, density=density)
         sums = sum(statistics.sums_of(moments, w, 0) for moments, w in parts)
@@ -1249,7 +1274,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
     def _s_x2(self, model, density, rows, weight):
         """S-X2 of the complete rows and its degrees of freedom, for each item."""
-        if not fits_memory(density):
+        if not statistics.fits_memory(density):
             n_items = len(model.items)
             return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
         whole = ~np.isnan(rows).any(axis=1)
@@ -1258,7 +1283,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 "item_fit needs some complete rows for S-X2, but all rows have missing "
                 "answers."
             )
-        return s_x2(model, density, rows[whole], weight[whole])
+        return statistics.s_x2(model, density, rows[whole], weight[whole])
 
     def residual_correlations(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -1395,7 +1420,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             If rows with gaps are left out.
         """
         rows, weight, index = self._counted_rows(X, sample_weight)
-        model, density = self._one_group(groups, X, index, "model_fit")
+        model, density, group = self._one_group(groups, X, index, "model_fit")
         whole = ~np.isnan(rows).any(axis=1)
         if not whole.any():
             raise ValueError(
@@ -1407,7 +1432,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"model_fit is that of the {np.count_nonzero(whole)} complete rows of "
                 f"{len(rows)}: the others have missing answers."
             )
-        return model_fit(model, density, rows[whole], weight[whole])
+        return model_fit(model, density, group, rows[whole], weight[whole])
 
     def log_likelihood(
         self,
@@ -1434,16 +1459,13 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         self._check_is_fitted()
         rows, weight, index = self._counted_rows(X, sample_weight)
-        codes, density = codes_of(groups, X, self.groups_, index), self._density()
-        if codes is None:
+        if codes_of(groups, X, self.groups_, index) is None:
             return float(weight @ self.score_samples(X)[index])
 
-        def row_lml(part, codes):
-            log_weight = density.row_log_weight(codes)
-            return density.log_joint(part, log_weight=log_weight).logsumexp(1)
+        def lml(density, rows):
+            return density.lml(rows)[0]
 
-        scores = self._map_rows(density, row_lml, rows, codes[:, None])
-        return float(weight @ scores)
+        return float(weight @ self._of_people(lml, rows, np.asarray(groups)[index]))
 
     def aic(
         self,
@@ -1578,13 +1600,13 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
 
     def _one_group(self, groups, X, index, purpose):
-        """Return model and density of the only group of rows.
+        """Return model, density and index of the only group of rows.
 
         index : of the rows of X that count.
         """
-        model, density = self._model_of(vars(self)), self._density()
+        model = self._model_of(vars(self))
         if len(self.groups_) == 1 and groups is None:
-            return model, density
+            return model, self._density(), 0
         label = self.groups_.tolist()[0]
         example = f"{purpose}(X[g == {label!r}], groups=g[g == {label!r}])"
         if groups is None:
@@ -1598,11 +1620,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"{purpose} tests one group at a time, but groups has the labels "
                 f"{listed(self.groups_[codes])}: {example}."
             )
-        model = model._replace(
-            group_weight=1.0 * (np.arange(len(self.groups_)) == codes)
-        )
         with torch_modes():
-            return model, model.density(check_device(self.device))
+            return model, model.density(check_device(self.device), codes[0]), codes[0]
 
     def _counted_rows(self, X, sample_weight=None):
         """Return codes of answers of rows whose weight is not 0, weights, and indices.
@@ -1615,18 +1634,12 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         return rows[index].astype(float), weight[index], index
 
     def _objective_on(self, model, X, sample_weight, groups):
-        """Return the objective on these rows, and the fitted flat parameters."""
+        """Return the objective on these rows."""
         rows, weight, index = self._counted_rows(X, sample_weight)
         self._check_training_weight(rows, weight)
         codes = codes_of(groups, X, self.groups_, index)
-        device = check_device(self.device)
-        answers = merged_answers(
-            rows, model.items.max_categories, weight, codes, device
-        )
-        objective = model.objective(answers, self._priors)
-        point = model.start(device)
-        objective.place_nodes(point)
-        return objective, point
+        args = weight, codes, self._priors, check_device(self.device)
+        return model.objective(rows, *args)
 
 
 def _attributes_without_fit(items, labels):
@@ -1666,12 +1679,9 @@ def _with_infinite(difficulty, discrimination, X):
     return np.where(np.isinf(limit) & ~np.isnan(difficulty), limit, difficulty)
 
 
-def _unseen(X, model):
-    """Categories of free items that nobody chose; bool (d, c), with a warning."""
-    unseen = model.items.unseen(X)
-    if model.is_fixed is not None:
-        is_free = np.bincount(model.items.item_of_parameters, ~model.is_fixed) > 0
-        unseen &= is_free[:, None]
+def _warn_of_unseen(X, model):
+    """Warn of categories of free items that nobody chose."""
+    unseen = model.unseen(X)
     if unseen.any():
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(
@@ -1681,4 +1691,3 @@ def _unseen(X, model):
             "infinite. Drop the items, or code the answers 0, 1, 2, ... without gaps.",
             ConvergenceWarning,
         )
-    return torch.from_numpy(unseen)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._checks import check_finite, check_floats
-from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items, length_of
+from sklearn_mpt._items.items import BINARY, WITHOUT_SLOPE, Items, length_of
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.labels import aligned, first_labels
@@ -107,7 +107,7 @@ class FixedParameters(NamedTuple):
             "guessing": np.full(d, np.nan),
             "category_scores": np.full((d, steps + 1), np.nan),
         }
-        return cls(values, np.zeros(items.n_parameters, dtype=bool))
+        return cls(values, np.zeros(len(items.item_of_parameters), dtype=bool))
 
     @property
     def sets_scale(self):
@@ -118,7 +118,7 @@ class FixedParameters(NamedTuple):
         return bool((is_anchor & has_slope).any() or n_anchors > 1)
 
     def of(self, attributes):
-        """Return what `Items.point` takes: attributes with the fixed values in them."""
+        """Return what `Items.flat` takes: attributes with the fixed values in them."""
         # attributes : as `Items.describe` returns them.
         return {
             name: np.where(np.isnan(value), attributes[name], value)
@@ -129,7 +129,7 @@ class FixedParameters(NamedTuple):
         """Fix some parameters of item j, or all that it has."""
         # where : names the item in messages.
         values, is_fixed = self
-        index, count = items.parameter_index(j), items.n_categories[j] - 1
+        index, count = items.parameters(j), items.n_categories[j] - 1
         kind, n_dims = items.names[j], items.n_dims
         _check_names(parameters, where, kind, n_dims, is_whole)
         sizes = {"intercept": count, "difficulty": count, "category_scores": count + 1}
@@ -144,8 +144,8 @@ class FixedParameters(NamedTuple):
                 )
             arrays[name] = array
         n_slopes = 0 if kind in WITHOUT_SLOPE else n_dims
-        if kind == "nominal":
-            n_slopes = count
+        if kind == "nominal":  # a row of slope and intercept for each answer
+            n_slopes, index = count, index.reshape(count, 2).T.ravel()
         slope = arrays.get("discrimination", np.ones(n_dims))
         if "discrimination" in arrays:
             values["discrimination"][j] = slope

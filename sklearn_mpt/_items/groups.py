@@ -6,16 +6,13 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
-from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.item_statistics import ranks_of
-from sklearn_mpt._items.objective import ItemObjective, ParameterLayout
-from sklearn_mpt._items.solver import ItemSolver
-from sklearn_mpt._latent.answers import merged_answers
+from sklearn_mpt._items.items import Items
+from sklearn_mpt._items.model import ItemModel, Priors
 from sklearn_mpt._messages import listed
-from sklearn_mpt._optim.loop import (
-    run,
-)
+from sklearn_mpt._optim.loop import run
 from sklearn_mpt._tables.frames import missing_in_array
+from sklearn_mpt._tables.labels import aligned
 from sklearn_mpt._tables.weights import (
     check_sample_weight,
     counted_rows,
@@ -84,18 +81,24 @@ def codes_among(groups, X, known, index=slice(None)):
     return np.searchsorted(known, groups)
 
 
-def far_groups(items, point, X, codes, n_groups):
+def far_groups(model, X, codes):
     """Return where no answer speaks against a higher, or a lower, z; bool (g,)."""
     # The likelihood of the mean of z in such a group has no maximum. X : codes of
     # answers, NaN where missing. codes : of the groups of the rows, (n,).
-    ranks = ranks_of(X, items.answer_order(point))
-    rises = items.slopes(point)[:, 0].numpy(force=True) > 0
+    items = model.items
+    joint = items.joint(torch.from_numpy(model.flat))
+    ranks = ranks_of(X, items.answer_order(joint))
+    # nominal answers rise with their ranks
+    rises = (joint.components[0, items.first].numpy() > 0) | (
+        np.array(items.names) == "nominal"
+    )
     is_least, is_most = ranks == 0, ranks == items.n_categories - 1
     missing = np.isnan(X)
     ends = [
         missing | np.where(rises == is_high, is_most, is_least)
         for is_high in (True, False)
     ]
+    n_groups = len(model.mean)
     return np.array(
         [any(end[codes == g].all() for end in ends) for g in range(n_groups)]
     )
@@ -119,7 +122,30 @@ def _checked(groups, X):
     return groups
 
 
-MAX_STEPS = 1000  # of a fit, as `max_iter` of `MPTItemResponse` by default
+def anchor_items(anchors, names):
+    """Return the indices of anchors, in order, given indices or a mask."""
+    # names : of the items.
+    given, n_items = np.asarray(anchors), len(names)
+    if given.dtype == bool:
+        given = np.asarray(aligned(anchors, [names], "anchors", "items"))
+    if given.dtype == bool and given.shape == (n_items,):
+        given = np.flatnonzero(given)
+    is_some = given.dtype.kind in "iu" and given.ndim == 1 and 0 < len(given)
+    if not is_some or given.min() < 0 or given.max() >= n_items:
+        raise ValueError(
+            f"anchors must be some of the items 0..{n_items - 1}, or a boolean mask of "
+            f"shape ({n_items},), got {np.asarray(anchors).tolist()}."
+        )
+    anchor_items = np.unique(given)
+    if len(anchor_items) == n_items:
+        raise ValueError(
+            f"anchors must leave items to test, but all {n_items} are anchors."
+        )
+    return anchor_items
+
+
+# Of the fits of `dif`, as `max_iter` and `tol` of `MPTItemResponse` by default.
+MAX_STEPS, TOLERANCE = 1000, 1e-7
 
 
 class DifferentialFunctioning(NamedTuple):
@@ -159,7 +185,7 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
         statistic[j] = 2 * abs(other_value - value)
         if (other_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
-        df[j] = (n_answering - 1) * len(model.items.parameter_index(j))
+        df[j] = (n_answering - 1) * len(model.items.parameters(j))
     return DifferentialFunctioning(statistic, chi2.sf(statistic, df), df)
 
 
@@ -167,7 +193,7 @@ class _DifFits:
     """Fits to the likelihood in which some items differ between groups.
 
     Parameters go from one fit to the next as those of the copies of each item, a list
-    of arrays (n_copies, q), and those of z.
+    of lists of arrays (q,), and the mean and the variance of z in each group.
     """
 
     def __init__(self, model, X, weight, group, device):
@@ -177,50 +203,42 @@ class _DifFits:
 
     def first(self):
         """Return parameters at which fits start: the fitted ones."""
-        items, point = self.model.items, self.model.point
-        of_items = [point[items.parameter_index(j)][None] for j in range(len(items))]
-        variance = np.full(self.n_groups, self.model.variance[0, 0])
-        return of_items, self._layout(items).population_params(
-            np.zeros(self.n_groups), variance
-        )
+        items, flat = self.model.items, self.model.flat
+        of_items = [[flat[items.parameters(j)]] for j in range(len(items))]
+        variance = np.full((self.n_groups, 1), self.model.variance[0, 0])
+        return of_items, np.zeros_like(variance), variance
 
     def fit(self, free, start):
         """Return the largest log-likelihood if items `free` differ, and where it is."""
         # A copy of an item starts from the parameters of this copy, or of the only one.
+        of_items, mean, variance = start
         copies = [
             (j, g)
             for j in range(len(self.model.items))
             for g in range(self.n_groups if j in free else 1)
         ]
-        X, items = self._split(copies, free)
-        index = [items.parameter_index(i) for i in range(len(items))]
-        of_items, population = start
-        point = np.concatenate([np.empty(items.n_parameters), population])
-        for at, (j, g) in zip(index, copies, strict=True):
-            point[at] = of_items[j][min(g, len(of_items[j]) - 1)]
-        answers = merged_answers(
-            X, items.max_categories, self.weight, self.group, self.device
+        X = np.column_stack(
+            [
+                np.where((self.group == g) | (j not in free), self.X[:, j], np.nan)
+                for j, g in copies
+            ]
         )
-        objective = ItemObjective(answers, self._layout(items))
-        solver = ItemSolver(objective, torch.from_numpy(point).to(self.device))
-        point = run(solver, MAX_STEPS)
-        _, expected = objective.expect(point)
-        point = point.cpu().numpy()
-        of_items = [[] for _ in of_items]
-        for at, (j, _) in zip(index, copies, strict=True):
-            of_items[j].append(point[at])
-        return expected.value, (of_items, point[items.n_parameters :])
-
-    def _split(self, copies, free):
-        """Return rows and items; those that are free have a copy for each group."""
-        columns = [
-            np.where((self.group == g) | (j not in free), self.X[:, j], np.nan)
-            for j, g in copies
-        ]
         sources, items = [j for j, _ in copies], self.model.items
         names, counts = [items.names[j] for j in sources], items.n_categories[sources]
-        return np.stack(columns, 1), Items(names, counts, items.n_dims)
-
-    def _layout(self, items):
-        later = np.arange(self.n_groups) > 0
-        return ParameterLayout(items, later, later | items.has_fixed_scale)
+        items = Items(names, counts, 1)
+        flat = items.zeros
+        for i, (j, g) in enumerate(copies):
+            flat[items.parameters(i)] = of_items[j][min(g, len(of_items[j]) - 1)]
+        weight = np.full(self.n_groups, 1 / self.n_groups)
+        model = ItemModel(items, flat, mean, variance, weight, 0, np.eye(1), (0,))
+        args = self.weight, self.group, Priors(), self.device, False
+        objective = model.objective(X, *args)
+        point = run(model.ascent(objective, TOLERANCE), MAX_STEPS)
+        sums = objective.sums(point, torch.arange(len(objective.X)))
+        mean_value, model = float(sums.value / sums.n_rows), model.ended_at(point)
+        # without the prior of long slopes
+        value = objective.weights.total * mean_value + objective.priors(point)[2]
+        of_items = [[] for _ in of_items]
+        for i, (j, _) in enumerate(copies):
+            of_items[j].append(model.flat[items.parameters(i)])
+        return value, (of_items, model.mean, model.variance)

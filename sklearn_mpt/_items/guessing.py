@@ -10,6 +10,7 @@ References
    ability", in: Lord and Novick, Statistical Theories of Mental Test Scores, 1968.
 """
 
+import numpy as np
 import torch
 from scipy.special import logit
 from torch.nn.functional import logsigmoid
@@ -17,13 +18,14 @@ from torch.nn.functional import logsigmoid
 from sklearn_mpt._likelihoods.base import ShapeLikelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
+from sklearn_mpt._numbers import TINY
 
-GUESSING_START = (
-    0.15  # below the fraction of those who guess one of five or six answers
-)
+# Below the fraction of those who guess one of five or six answers.
+GUESSING_START = 0.15
 # Least probability, and 1 less the largest, that a person of average ability knows the
 # answer, at the start: with few right answers guessing may explain all of them.
 MIN_KNOWN = 0.05
+EPS = np.finfo(float).eps  # least distance of a given probability from 0 and from 1
 
 
 class Guessing(ShapeLikelihood):
@@ -54,21 +56,26 @@ class Guessing(ShapeLikelihood):
         return type(self)(None)
 
     @staticmethod
-    def location_of(proportion):
-        """Return the locations at which these proportions of answers are right."""
-        known = (proportion - GUESSING_START) / (1 - GUESSING_START)
+    def start_location(X, weight=None):
+        right = smoothed_fractions(X, 2, weight)[:, 1]
+        known = (right - GUESSING_START) / (1 - GUESSING_START)
         return logit(known.clip(MIN_KNOWN, 1 - MIN_KNOWN))
 
-    @classmethod
-    def start_location(cls, X, weight=None):
-        return cls.location_of(smoothed_fractions(X, 2, weight)[:, 1])
+    def start_attributes(self, X, scale, weight=None):
+        return {"guessing_": np.full(X.shape[1], GUESSING_START)}
+
+    def from_attributes(self, fitted, scale):
+        guessing = np.asarray(fitted["guessing_"], float).clip(EPS, 1 - EPS)
+        return type(self)(torch.from_numpy(logit(guessing)))
+
+    def shape_attributes(self, scale):
+        return {"guessing_": self.shape_params.sigmoid()}
 
     def _log_probs(self, location):
         """Return the log-probabilities of wrong and of right answers; (..., d) each."""
         logits = self.shape_params.to(location.dtype)
-        unguessed = logsigmoid(-logits)
-        right = torch.logaddexp(logsigmoid(logits), unguessed + logsigmoid(location))
-        return unguessed + logsigmoid(-location), right
+        right = logits.sigmoid() + (-logits).sigmoid() * location.sigmoid()
+        return logsigmoid(-logits) + logsigmoid(-location), right.clamp(min=TINY).log()
 
     def entry_log_prob(self, X, location):
         wrong, right = self._log_probs(location)
@@ -88,6 +95,17 @@ class Guessing(ShapeLikelihood):
         wrong, right = self._log_probs(location)
         guessed = torch.sigmoid(self.shape_params).to(location.dtype)
         return torch.where(X > 0, (wrong - right).exp(), -1.0) * guessed
+
+    def shape_sums(self, X, location, weight, information_weight, z):
+        """Use the Fisher information, that of locations and logits being a product."""
+        wrong, right = self._log_probs(location)
+        guessed = torch.sigmoid(self.shape_params)
+        information = information_weight * (wrong - right).exp() * guessed
+        cross = information * torch.sigmoid(location)
+        cross = torch.einsum("nsd,nsk->dk", cross, z.expand(*cross.shape[:2], -1))
+        block = (information * guessed).sum((0, 1))[:, None]
+        gradient = (weight * self.shape_scores(X, location)).sum((0, 1))
+        return gradient, torch.cat([block, cross], 1)
 
     def mean(self, location):
         return self._log_probs(location)[1].exp()

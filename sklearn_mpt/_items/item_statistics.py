@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._numbers import TINY
 
+MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores: 1 GB
 # Cells are collapsed, and variances bounded, as in mirt, so that statistics agree.
 MIN_EXPECTED = 1.0  # smallest expected number of people in a cell
 # Categories are collapsed if they are expected of fewer people than MIN_EXPECTED in
@@ -215,12 +217,36 @@ def _collapse_rows(tables):
     return tables
 
 
-def s_x2(tables, n_parameters):
-    """Return the statistic and the degrees of freedom of each item."""
-    # n_parameters : number of parameters of each item. That of z is estimated from all
-    # items, and takes next to nothing from the freedom of each.
+def fits_memory(density):
+    """Return whether S-X2 can be computed; warn if it can not."""
+    n_items = len(density.items)
+    largest = int((density.items.n_categories - 1).sum())
+    if n_items * largest * len(density.z) <= MAX_SUM_SCORES:
+        return True
+    warn_caller(
+        f"S-X2 is not computed for {n_items} items: the distributions of sum scores "
+        f"up to {largest} would not fit the memory. Take fewer items."
+    )
+    return False
+
+
+def s_x2(model, density, rows, weight):
+    """Return S-X2 of complete rows and its degrees of freedom, for each item."""
+    items = model.items
+    order = items.answer_order(density.joint)
+    prob = density.prob.numpy(force=True)
+    tables = score_tables(
+        ranks_of(rows, order),
+        weight,
+        np.take_along_axis(prob, order[..., None], 1),
+        items.n_categories,
+        density.log_weight.exp().numpy(force=True),
+    )
+    # that of z is estimated from all items, and takes next to nothing from each
+    owner = model.item_of_parameters[model.moves]
+    counts = np.bincount(owner[owner >= 0], minlength=len(items))
     statistic, df = [], []
-    for (observed, expected), count in zip(tables, n_parameters, strict=True):
+    for (observed, expected), count in zip(tables, counts, strict=True):
         observed, expected = collapse_cells(observed, expected)
         free = np.count_nonzero(~np.isnan(expected)) - len(expected) - count
         value = np.nansum((observed - expected) ** 2 / expected)

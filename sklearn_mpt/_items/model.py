@@ -5,32 +5,42 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._gaussian.rotation import (
-    rotated,
-)
-from sklearn_mpt._items.curves import Items
+from sklearn_mpt._gaussian.rotation import rotated
 from sklearn_mpt._items.density import ItemDensity
-from sklearn_mpt._items.information import observed_information
-from sklearn_mpt._items.many_abilities import (
-    LinearItems,
-    ManyAbilities,
-    ManyAbilitiesDensity,
+from sklearn_mpt._items.items import Items
+from sklearn_mpt._latent.grids import Population
+from sklearn_mpt._latent.likelihood_rows import (
+    Layout,
+    LikelihoodRows,
+    ObjectiveParams,
 )
-from sklearn_mpt._items.objective import (
-    SCORING,
-    ItemObjective,
-    ParameterLayout,
-    spacing,
-)
-from sklearn_mpt._latent.grids import WIDE_RADIUS, Population, PriorGrid
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
+from sklearn_mpt._latent.sums import RowContext
+from sklearn_mpt._optim.natural import Point
+from sklearn_mpt._optim.steps import Ascent
+
+# Least tolerance of training where nodes are sampled, in nats of all rows for each
+# parameter: half of a thousandth of what a parameter gains by fitting noise. Errors of
+# nodes are larger.
+LEAST_TOLERANCE = 0.00025
+
+
+class Priors(NamedTuple):
+    """Normal priors of slopes and of logits of guessing.
+
+    slope : standard deviation, or None. guessing : mean and standard deviation of the
+    logit, or None.
+    """
+
+    slope: float | None = None
+    guessing: tuple[float, float] | None = None
 
 
 class ItemModel(NamedTuple):
     """Items with their parameters; the components of z are uncorrelated.
 
-    point : flat parameters of the items, (p,). mean, variance : mean and variance of z
-    in each group, (g, k). group_weight : proportions of the groups, (g,). reference :
+    flat : parameters of the items, (p,). mean, variance : mean and variance of z in
+    each group, (g, k). group_weight : proportions of the groups, (g,). reference :
     index of the group whose mean is 0, and whose variance is 1 if slopes are free. root
     : the matrix F, (k, k); z F are the abilities in the coordinates of users. seed : of
     quasi-random points, for more abilities than grids serve. is_fixed : which
@@ -39,7 +49,7 @@ class ItemModel(NamedTuple):
     """
 
     items: Items
-    point: np.ndarray
+    flat: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
     group_weight: np.ndarray
@@ -52,21 +62,19 @@ class ItemModel(NamedTuple):
     @classmethod
     def from_attributes(cls, fitted, names):
         """Make the model from fitted attributes."""
-        d = len(names)
-        counts = fitted["n_categories_"]
-        discrimination = fitted["discrimination_"].reshape(d, -1)
-        n_dims = discrimination.shape[1]
-        items = Items(names, counts, n_dims)
+        d, counts = len(names), fitted["n_categories_"]
+        slopes = fitted["discrimination_"].reshape(d, -1)
+        items = Items(names, counts, slopes.shape[1])
         root = np.linalg.cholesky(fitted["factor_correlation_"]).T
-        arrays = {
-            "discrimination": discrimination @ root.T if n_dims > 1 else discrimination,
-            "intercept": fitted["intercept_"].reshape(d, -1),
-            "guessing": fitted["guessing_"],
-            "category_scores": fitted["category_scores_"],
-        }
+        flat = items.flat(
+            slopes @ root.T if items.n_dims > 1 else slopes,
+            fitted["intercept_"].reshape(d, -1),
+            fitted["guessing_"],
+            fitted["category_scores_"],
+        )
         return cls(
             items,
-            items.point(**arrays),
+            flat,
             fitted["latent_mean_"] @ np.linalg.inv(root),
             fitted["latent_variance_"],
             fitted["_group_weight"],
@@ -78,72 +86,114 @@ class ItemModel(NamedTuple):
         )
 
     @property
-    def layout(self):
-        """The layout of the free parameters."""
+    def free_population(self):
+        """Which log deviations and means of z are free, bool (g, 2); none if (0, 2)."""
         others = np.arange(len(self.mean)) != self.reference
         means = others | self.has_free_population
-        variances = means | (self.items.has_fixed_scale and self.items.n_dims == 1)
-        return ParameterLayout(self.items, means, variances, self.is_fixed)
+        deviations = means | (self.items.has_fixed_scale and self.items.n_dims == 1)
+        free = np.column_stack([deviations, means])
+        return free if free.any() else free[:0]
+
+    @property
+    def item_of_parameters(self):
+        """The item of each parameter of `start`, -1 for those of z; (p,)."""
+        owner, n_coefs = self.items.item_of_parameters, self.items.n_coefs
+        return np.insert(owner, [n_coefs] * self.free_population.size, -1)
+
+    @property
+    def moves(self):
+        """Which parameters of `start` are free, bool (p,)."""
+        moves = self.items.are_parameters
+        if self.is_fixed is not None:
+            moves = moves & ~self.is_fixed
+        free = self.free_population.ravel()
+        return np.insert(moves, [self.items.n_coefs] * len(free), free)
 
     @property
     def n_parameters(self):
         """The number of free parameters; rotations change nothing."""
         K = self.items.n_dims
-        return self.layout.n_free - K * (K - 1) // 2
-
-    @property
-    def n_guessed(self):
-        """The number of items with a probability of guessing."""
-        return self.items.names.count("3pl")
+        return int(self.moves.sum()) - K * (K - 1) // 2
 
     def start(self, device):
-        """Return the flat vector of all free parameters."""
-        layout = self.layout
-        end = layout.population_params(self.mean[:, 0], self.variance[:, 0])
-        return torch.from_numpy(np.concatenate([self.point, end])).to(device)
+        """Return the point of all parameters: of items, and of z in groups."""
+        point = self.items.point(torch.tensor(self.flat))
+        groups = np.column_stack([0.5 * np.log(self.variance[:, 0]), self.mean[:, 0]])
+        groups = torch.from_numpy(groups[: len(self.free_population)])
+        if len(groups):
+            point = point._replace(coefs=torch.cat([point.coefs, groups]))
+        return Point(*(part.to(device) for part in point))
 
-    def population(self, device):
-        moments = (self.mean, np.sqrt(self.variance))
-        return Population(*(torch.tensor(part, device=device) for part in moments))
+    def ended_at(self, point):
+        """Return the same model with the parameters of a point."""
+        coefs, shape_params = (part.detach().cpu().numpy() for part in point)
+        n_locations = len(self.items.item_of_locations)
+        flat = np.concatenate([coefs[:n_locations].ravel(), shape_params])
+        if not len(self.free_population):
+            return self._replace(flat=flat)
+        deviation, mean = np.exp(coefs[n_locations:, :1]), coefs[n_locations:, 1:]
+        return self._replace(flat=flat, mean=mean, variance=deviation**2)
 
-    def density(self, device):
-        point = torch.tensor(self.point, device=device)
-        population = self.population(device)
-        group_weight = torch.tensor(self.group_weight, device=device)
-        root = torch.tensor(self.root, device=device)
+    def density(self, device, group=None):
+        """Return the density of rows of a group, or of all groups together."""
+        groups = slice(None) if group is None else [group]
+        weight = self.group_weight if group is None else np.ones(1)
+        moments = self.mean[groups], np.sqrt(self.variance[groups])
+        population = Population(
+            *(torch.tensor(part, device=device) for part in moments)
+        )
+        flat, weight, root = (
+            torch.tensor(array, device=device)
+            for array in (self.flat, weight, self.root)
+        )
+        return ItemDensity(self.items, flat, population, weight, root, self.seed)
+
+    def objective(self, X, weight, codes, priors, device, is_all=True):
+        """Return the log marginal likelihood of rows, with priors."""
+        # X : codes of answers, (n, d). codes : of the groups of the rows, or None.
+        moves = self.start("cpu").with_flat(torch.from_numpy(self.moves))
+        items, K = self.items, self.items.n_dims
+        moves_axes = not (
+            len(self.free_population)
+            or items.has_fixed_scale
+            or self.is_fixed is not None
+        )
+        guessing = torch.from_numpy(items.guessing - items.n_coefs)
+        moves = Point(*(part.to(device) for part in moves))
+        unseen = self.unseen(X) if is_all else np.zeros((len(items), 1), dtype=bool)
+        parts = guessing.to(device), torch.from_numpy(unseen).to(device)
+        layout = Layout(moves, moves_axes, *parts)
+        context = RowContext((*self.seed, 1), weight, is_all=is_all, group=codes)
+        params = ObjectiveParams("lml", len(X), priors.slope, priors.guessing)
+        rows = torch.tensor(X, dtype=torch.float64, device=device)
+        likelihood = items.likelihood.to(device)
+        return LikelihoodRows(rows, likelihood, params, K, context, layout=layout)
+
+    def unseen(self, X):
+        """Return categories of items with free parameters that no row has, (d, c)."""
+        unseen = self.items.unseen(X)
+        if self.is_fixed is None:
+            return unseen
+        are_free = self.items.are_parameters & ~self.is_fixed
+        is_free = np.bincount(self.items.item_of_parameters, are_free) > 0
+        return unseen & is_free[:, None]
+
+    def ascent(self, objective, tol):
+        """Return the solver; tol : in nats of all rows for each parameter."""
+        point = self.start(objective.X.device)
+        tol = tol / Ascent.remaining_gain_fraction
         if self.items.n_dims > MAX_GRID_DIMS:
-            return ManyAbilitiesDensity(
-                self.items, point, population, group_weight, root, self.seed
-            )
-        steps = spacing(self.items, point, population, SCORING)
-        grid = PriorGrid.over(population, steps, WIDE_RADIUS)
-        return ItemDensity(self.items, point, grid, population, group_weight, root)
-
-    def objective(self, answers, priors, unseen=None):
-        """Return the log marginal likelihood of answers as a function of parameters."""
-        if self.items.n_dims > MAX_GRID_DIMS:
-            return ManyAbilities(answers, self.layout, priors, (*self.seed, 1))
-        return ItemObjective(answers, self.layout, priors, unseen)
-
-    def information(self, objective, point):
-        """Return the observed information; see `observed_information`."""
-        if self.items.n_dims > MAX_GRID_DIMS:
-            return objective.observed_information(point)
-        return observed_information(objective, point)
-
-    def flat(self, result):
-        """Return the flat parameters of the result of a solver."""
-        if self.items.n_dims > MAX_GRID_DIMS:
-            return LinearItems.of(self.items).flat(result)
-        return result
+            tol = max(tol, LEAST_TOLERANCE)
+        n = len(point.flat()) / objective.weights.total
+        return Ascent(objective, point, tol=tol * n)
 
 
-def attributes_of(items, point, rotation, start_transform=None, is_signed=False):
+def attributes_of(items, flat, rotation, start_transform=None, is_signed=False):
     """Return fitted attributes of item parameters, and the sign of z."""
     # Several abilities are rotated; see `rotated`. For one ability the sign is chosen
     # so that the sum of the slopes is positive, unless `is_signed`, where slopes are
     # fixed.
-    attributes = items.describe(point)
+    attributes = items.describe(flat)
     sign, correlation = 1.0, np.eye(items.n_dims)
     slopes = attributes["discrimination"]
     if items.n_dims > 1:

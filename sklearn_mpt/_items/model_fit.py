@@ -26,7 +26,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
@@ -34,7 +33,7 @@ from scipy.stats import chi2, ncx2
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._items.item_statistics import ranks_of
-from sklearn_mpt._items.objective import population_scores
+from sklearn_mpt._items.items import WITHOUT_SLOPE
 from sklearn_mpt._numbers import TINY
 
 
@@ -46,8 +45,9 @@ class LikelihoodRatio(NamedTuple):
     p_value: float
 
 
-def model_fit(model, density, rows, weight):
+def model_fit(model, density, group, rows, weight):
     """Test a model on the moments of complete rows; see `MPTItemResponse.model_fit`."""
+    # group : index of the group of the rows.
     n_items = rows.shape[1]
     n_moments = int((model.items.n_categories - 1).sum()) + n_items * (n_items - 1) // 2
     if n_moments > MAX_MOMENTS:
@@ -55,10 +55,10 @@ def model_fit(model, density, rows, weight):
             f"model_fit needs the covariance of {n_moments} moments of {n_items} "
             f"items, more than {MAX_MOMENTS}: take fewer items."
         )
-    order = model.items.answer_order(density.point)
+    order = model.items.answer_order(density.joint)
     rows = ranks_of(rows, order)
     with torch_modes():
-        fitted = _at_nodes(model, density, order)
+        fitted = _at_nodes(model, density, group, order)
     m2 = moment_statistic(rows, weight, fitted, by_category=False)
     c2 = (math.nan,) * 2
     if model.items.max_categories > 2:
@@ -81,12 +81,10 @@ def model_fit(model, density, rows, weight):
 def refuse_priors(model, priors, name):
     """Refuse a model whose fit does not maximise the likelihood."""
     # name : of the model, for the message.
-    has_slopes = any(
-        block.n_slopes + block.kind.n_shape_slopes for block in model.items.blocks
-    )
+    has_slopes = not set(model.items.names) <= {*WITHOUT_SLOPE}
     given = {
         "slope_prior": priors.slope if has_slopes else None,
-        "guessing_prior": priors.guessing if model.n_guessed else None,
+        "guessing_prior": priors.guessing if len(model.items.guessing) else None,
     }
     for parameter, value in given.items():
         if value is not None:
@@ -99,7 +97,7 @@ def refuse_priors(model, priors, name):
 
 def warn_of_bounds(model, nested):
     """Warn where the nested model is at a bound of the other."""
-    n_bounds = model.n_guessed - nested.n_guessed
+    n_bounds = len(model.items.guessing) - len(nested.items.guessing)
     if n_bounds > 0:
         warn_caller(
             f"Guessing of {n_bounds} item(s) is at its bound, 0, in nested: the "
@@ -108,33 +106,24 @@ def warn_of_bounds(model, nested):
         )
 
 
-def _at_nodes(model, density, order):
+def _at_nodes(model, density, group, order):
     """Return the arrays of a model that the statistics of moments use."""
     # order : of the answers of each item, (d, c).
-    items, layout, grid = model.items, model.layout, density.grid
-    point = density.point
-    curves = items.curves(point, grid.z)
-    scores = [
-        block.scores(curve, grid.z).numpy(force=True)
-        for block, curve in zip(items.blocks, curves, strict=True)
-    ]
-    if layout.is_fixed is not None:  # no derivatives in fixed parameters
-        scores = [
-            score * ~layout.is_fixed[block.parameter_index.numpy()][..., None, None]
-            for block, score in zip(items.blocks, scores, strict=True)
-        ]
-    scores = [
-        np.take_along_axis(
-            score, order[block.items.numpy(), None, : score.shape[2], None], 2
-        )
-        for block, score in zip(items.blocks, scores, strict=True)
-    ]
-    whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
-    group = model.group_weight.argmax()  # the only one
-    scores_of_z = population_scores(layout, whole, grid.z)[group].numpy(force=True)
-    weight = density.log_weight.exp().numpy(force=True)
+    items, z, moves = model.items, density.z, model.moves
+    owner, free = model.item_of_parameters, model.free_population
     prob = np.take_along_axis(density.prob.numpy(force=True), order[..., None], 1)
-    return ModelAtNodes(items, prob, scores, scores_of_z, weight, model.n_parameters)
+    scores = items.scores(density.joint, z).numpy(force=True)
+    moved = moves[owner >= 0]
+    owner = items.item_of_parameters[moved]
+    scores = np.take_along_axis(scores[moved], order[owner][..., None], 1)
+    of_z = np.zeros((0, len(z)))
+    if len(free):
+        deviation = np.sqrt(model.variance[group])
+        unit = (z.numpy(force=True)[:, 0] - model.mean[group]) / deviation
+        of_z = np.stack([unit**2 - 1, unit / deviation])[free[group]]
+    weight = density.log_weight.exp().numpy(force=True)
+    n_free = model.n_parameters
+    return ModelAtNodes(items, prob, owner, scores * prob[owner], of_z, weight, n_free)
 
 
 MAX_MOMENTS = 8000  # whose covariance has 512 MB
@@ -239,35 +228,24 @@ def derivatives_of_moments(fitted, mean, means, by_category):
     """Return derivatives of all moments in all parameters; (m, p)."""
     # fitted : ModelAtNodes. mean : of the score of each item at nodes, (d, s). means :
     # of all moments at nodes, (m, s).
-    items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
-    d, n_nodes = mean.shape
-    p_items, p = items.n_parameters, items.n_parameters + len(fitted.density_scores)
-    counts = items.n_categories
-    slopes = np.zeros((d, p_items, n_nodes))  # derivatives of the mean scores
-    steps = np.arange(prob.shape[1])
-    rows = []
+    owner, weight = fitted.owner, fitted.weight
+    d, n_categories = len(mean), fitted.items.n_categories
+    steps = np.arange(fitted.slopes.shape[1])
+    of_scores = np.einsum("pcs,c->ps", fitted.slopes, steps)  # of the mean scores
+    first = (owner == np.arange(d)[:, None]) * (of_scores @ weight)
     if by_category:
-        first = np.concatenate([[0], np.cumsum(counts - 1)])
-        rows = np.zeros((first[-1], p_items, n_nodes))
-    for block, score in zip(items.blocks, fitted.scores, strict=True):
-        for i, j in enumerate(block.items.tolist()):
-            columns = items.parameter_index(j)
-            prob_slopes = score[i] * prob[j, : counts[j]]  # shape: (q, c, s)
-            slopes[j, columns] = np.einsum("qcs,c->qs", prob_slopes, steps[: counts[j]])
-            if by_category:
-                answers = slice(first[j], first[j + 1])
-                rows[answers, columns] = prob_slopes[:, 1:].transpose(1, 0, 2)
-    item_derivatives = rows if by_category else slopes
-    one, two = np.triu_indices(d, 1)
-    weighted = slopes * node_weight
+        of_answers = fitted.slopes @ weight
+        first = [
+            (owner == j) * of_answers[:, c]
+            for j in range(d)
+            for c in range(1, n_categories[j])
+        ]
     # pairs: the derivative of one mean score, times the mean score of the other
-    cross = np.einsum("dps,es->dep", weighted, mean)
-    pairs = cross[one, two] + cross[two, one]
-    derivatives = np.zeros((len(item_derivatives) + len(one), p))
-    derivatives[: len(item_derivatives), :p_items] = item_derivatives @ node_weight
-    derivatives[len(item_derivatives) :, :p_items] = pairs
-    derivatives[:, p_items:] = (means * node_weight) @ fitted.density_scores.T
-    return derivatives
+    cross = ((of_scores * weight) @ mean.T).T  # shape: (d, p)
+    one, two = np.triu_indices(d, 1)
+    pairs = (owner == one[:, None]) * cross[two] + (owner == two[:, None]) * cross[one]
+    of_z = (means * weight) @ fitted.density_scores.T
+    return np.column_stack([np.concatenate([first, pairs]), of_z])
 
 
 def statistic(difference, covariance, derivatives, n_free):
@@ -325,15 +303,16 @@ def rmsea_interval(value, df, n_rows, level=0.9):
 class ModelAtNodes(NamedTuple):
     """A model at nodes of z.
 
-    items : Items. prob : probabilities of answers, (d, c, s). scores : for each block
-    of items the derivatives of log-probabilities, (j, q, c, s). density_scores :
-    derivatives of the log density of z, (f, s). weight : weights of the nodes, (s,).
-    n_free : number of parameters, without rotations.
+    items : Items. prob : probabilities of answers, (d, c, s). owner : item of each free
+    parameter of items, (p,). slopes : derivatives of the probabilities of its answers,
+    (p, c, s). density_scores : derivatives of the log density of z, (f, s). weight :
+    weights of the nodes, (s,). n_free : number of parameters, without rotations.
     """
 
     items: object
     prob: np.ndarray
-    scores: list
+    owner: np.ndarray
+    slopes: np.ndarray
     density_scores: np.ndarray
     weight: np.ndarray
     n_free: int

@@ -8,14 +8,10 @@ of a matrix of indicators and a matrix over nodes.
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
 from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES, chunk_slices
-from sklearn_mpt._optim.weights import (
-    distinct_rows,
-)
 
 MISSING = -1
 MAX_CATEGORIES = 101  # codes 0 to 100 are integers of 8 bits
@@ -60,20 +56,6 @@ class Answers:
         """The sum of the weights."""
         return float(self.weight.sum())
 
-    @property
-    def as_floats(self):
-        """The codes, NaN where missing; (n, d)."""
-        codes = self.codes.double()
-        return torch.where(codes == MISSING, torch.nan, codes)
-
-    @property
-    def are_constant(self):
-        """Whether all answers to an item are the same; bool (d,)."""
-        missing = self.codes == MISSING
-        highest = self.codes.amax(0)
-        lowest = self.codes.masked_fill(missing, MAX_CATEGORIES).amin(0)
-        return lowest >= highest
-
     def indicators(self, rows):
         """Return indicators of categories but the first, and of gaps; (n, columns)."""
         # For each item there is a column for each category except the first. Items with
@@ -117,12 +99,13 @@ class Answers:
         return torch.cat([first[:, None], chosen], 1)
 
 
-def log_joint(answers, rows, table, log_weight):
-    """Return log p(answers, z) of rows at nodes; (n, s)."""
+def log_likelihood(answers, rows, table, log_weight):
+    """Return the sum over rows of log p(answers), which can be differentiated."""
     # log_weight : log weights of the nodes for each group, (g, s).
     more, base = answers.coefficients(table)
     start = (base + log_weight)[answers.group[rows]]
-    return torch.addmm(start, answers.indicators(rows), more)
+    joint = torch.addmm(start, answers.indicators(rows), more)
+    return answers.weight[rows] @ joint.logsumexp(1)
 
 
 class ExpectedCounts(NamedTuple):
@@ -158,16 +141,3 @@ def expectations(answers, table, log_weight):
         else:
             groups[0] += r.sum(0)
     return ExpectedCounts(value, answers.counts(sums, groups.sum(0)), groups)
-
-
-def merged_answers(X, n_categories, weight=None, group=None, device="cpu"):
-    """Return answers in which equal rows are one row with the sum of the weights."""
-    # X : codes, NaN where missing, (n, d). weight, group : arrays (n,); None is 1 and
-    # 0.
-    codes = np.where(np.isnan(X), MISSING, X).astype(np.int8)
-    group = np.zeros(len(X), int) if group is None else group
-    coded_rows = np.concatenate([codes, group[:, None].astype(np.int8)], 1)
-    kept, weight = distinct_rows(coded_rows, weight)
-    arrays = codes[kept], weight, group[kept]
-    codes, weight, group = (torch.from_numpy(array).to(device) for array in arrays)
-    return Answers(codes, n_categories, weight, group)

@@ -19,6 +19,7 @@ from sklearn_mpt._latent.quadrature import (
     moments,
 )
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._numbers import TINY
 
 # Radius of a grid, in standard deviations of z, where rows whose posterior reaches the
 # edge get nodes of their own: 4e-8 of the prior is beyond in one dimension, 1e-6 in
@@ -96,14 +97,6 @@ class PriorGrid(NamedTuple):
         step = self.z.new_tensor(self.steps)
         is_low, is_high = self.z.amin(0) <= low + step, self.z.amax(0) >= high - step
         return bool((is_low & is_high).all())
-
-    def log_integral(self, joint):
-        """Return logs of sums over nodes, and their errors, in nats; (n,) each."""
-        # joint : logs of the terms, (n, s).
-        even = joint[:, self.is_even].logsumexp(1)
-        odd = joint[:, ~self.is_even].logsumexp(1)
-        # each half is a grid; the error of both is about the square of that of one
-        return torch.logaddexp(even, odd), (even - odd) ** 2
 
 
 def spacings(precision, ratio, widest):
@@ -209,3 +202,33 @@ class PriorGrids:
         """Posterior averages of the groups, of shape (2, n, d), and error."""
         weight = torch.softmax(logs, 0)[..., None]
         return (weight * averages).sum(0), (averages[0] - averages[1]).abs()
+
+
+class PopulationGrid:
+    """A grid over a population for all rows, which estimates its error by its halves.
+
+    grid : PriorGrid. log_weight : of its nodes, (s,).
+    """
+
+    is_shared, is_random = True, False
+
+    def __init__(self, grid, log_weight):
+        halves = grid.is_even, ~grid.is_even
+        self.groups = [(grid.z[half], log_weight[half]) for half in halves]
+
+    def unresolved(self, r):
+        return r.new_zeros(len(r), dtype=torch.bool)
+
+    def place(self, group, posteriors, rows):
+        return Nodes(*group)
+
+    def combine_logs(self, logs):
+        """Log integrals of the halves, of shape (2, n): value and error."""
+        # each half is a grid; the error of both is about the square of that of one
+        return logs.logsumexp(0), (logs[0] - logs[1]) ** 2
+
+    def combine(self, averages, logs):
+        """Posterior averages of the halves, of shape (2, n, d), and error."""
+        average = (torch.softmax(logs, 0)[..., None] * averages).sum(0)
+        size = average.abs().clamp(min=TINY)
+        return average, (averages[0] - averages[1]) ** 2 / size

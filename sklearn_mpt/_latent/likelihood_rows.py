@@ -1,4 +1,4 @@
-"""Objectives of linear models that are integrated over z.
+"""Objectives of linear models that are integrated over z, items among them.
 
 If one grid over the prior resolves every posterior, all rows share its nodes, and sums
 are products of two matrices. Otherwise each row has nodes around its posterior.
@@ -14,22 +14,38 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._latent.answers import MAX_CATEGORIES, MISSING, Answers, expectations
+from sklearn_mpt._latent.answers import (
+    MAX_CATEGORIES,
+    MISSING,
+    Answers,
+    expectations,
+    log_likelihood,
+)
 from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.grids import (
     MAX_SPACING,
     PAIR_RADII,
     RADIUS,
+    WIDE_RADIUS,
+    Population,
+    PriorGrid,
     PriorGrids,
     coarsen,
     count_nodes,
     prior_grid,
 )
-from sklearn_mpt._latent.integrals import Accuracy, rows_of
+from sklearn_mpt._latent.information import information_by_nodes
+from sklearn_mpt._latent.integrals import (
+    IMPORTANCE_POINTS,
+    Accuracy,
+    importance,
+    rows_of,
+)
 from sklearn_mpt._latent.linear_map import (
     LinearMap,
     TrainingMap,
     bound_grid,
+    shared_steps,
     spacing,
 )
 from sklearn_mpt._latent.quadrature import (
@@ -50,13 +66,14 @@ from sklearn_mpt._latent.sums import (
     sums_of_counts,
     varies_in_rows,
 )
-from sklearn_mpt._likelihoods.base import common_values, shape_blocks
-from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
-from sklearn_mpt._optim.natural import (
-    AscentRules,
-    Objective,
-    Point,
+from sklearn_mpt._likelihoods.base import (
+    common_values,
+    features_of_locations,
+    rank_among_equals,
+    shape_blocks,
 )
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
+from sklearn_mpt._optim.natural import AscentRules, Objective, Point
 from sklearn_mpt._optim.weights import (
     UNSEEN_COUNT,
     SampleWeights,
@@ -101,15 +118,44 @@ SPACINGS = {1: 1.1, 2: 1.3, 3: 1.6}
 # smaller gains may be errors of nodes, and an ascent with more nodes follows. Fits take
 # twice the time without it (benchmarks/RESULTS.rst).
 STOP_GAIN_IF_SAMPLED = 1.0
+# Information for each row that is added to that of parameters of a layout. It bounds
+# steps in flat directions, as where nobody guesses.
+MIN_ITEM_INFORMATION = 1e-4
 MAX_STEP = 1.0  # largest step of a coefficient; the quadratic model fails beyond
+# A shared grid is kept while its spacing is at most so many times as wide as needed, so
+# that values of successive points have the same error.
+MAX_SPACING_RATIO = 1.15
 
 
 class ObjectiveParams(NamedTuple):
-    """Parameters of the estimator that determine the objective."""
+    """Parameters of the estimator that determine the objective.
+
+    guessing_prior : mean and deviation of a normal prior of logits of guessing.
+    """
 
     objective: str
     batch_size: int | str
     slope_prior: float | None = None
+    guessing_prior: tuple[float, float] | None = None
+
+
+class Layout(NamedTuple):
+    """Which parameters move, of points with groups of people.
+
+    After the rows of locations, the coefficients of a point with one latent variable
+    can have a row for each group: logarithm of the deviation, and mean, of z. All rows
+    of data share the nodes of one grid, in up to three dimensions.
+
+    moves : which parameters move, bool tensors. moves_axes : whether z can be rescaled.
+    guessing : which shape parameters are logits of guessing, int (q,). unseen :
+    categories that no row has, of which `UNSEEN_COUNT` observations are added, bool
+    (d, c).
+    """
+
+    moves: Point
+    moves_axes: bool
+    guessing: torch.Tensor
+    unseen: torch.Tensor
 
 
 class LikelihoodRows(Objective):
@@ -125,12 +171,21 @@ class LikelihoodRows(Objective):
     context : RowContext
     is_fine : bool
         Whether sampled nodes are many, for the last epochs.
+    layout : Layout, default=None
+        None moves all parameters.
     """
 
     rules = AscentRules(max_step=MAX_STEP)
 
     def __init__(
-        self, X, likelihood, params, n_dims, context=NO_CONTEXT, is_fine=False
+        self,
+        X,
+        likelihood,
+        params,
+        n_dims,
+        context=NO_CONTEXT,
+        is_fine=False,
+        layout=None,
     ):
         X, context = _merged(X, params, context)
         self.X = X
@@ -153,6 +208,8 @@ class LikelihoodRows(Objective):
             else None
         )
         self.varies = likelihood.to_locations(varies_in_rows(X, context.is_all))
+        self.layout, self.n_locations = layout, len(self.varies)
+        self.moves_axes = layout is None or layout.moves_axes
         node_params = context.seed, is_fine
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
         self.bounds = params.objective == "elbo"
@@ -160,22 +217,29 @@ class LikelihoodRows(Objective):
         self._is_coarse = is_sampled and not is_fine
         if is_sampled and not self.is_noisy:
             self.rules = replace(self.rules, stop_gain=STOP_GAIN_IF_SAMPLED)
-        self.representative = None
-        if n_dims <= MAX_GRID_DIMS and not self.bounds:
-            # with fewer values the information of shape parameters would be singular
-            number = likelihood.n_shape_params + 2
-            entries = context.standardise(X).cpu().numpy()
-            self.representative = RepresentativeValues.from_rows(entries, number).to(
-                X.device
-            )
-        self.answers = None
-        if self.representative is not None and self._are_codes:
+        self.shares_nodes = n_dims <= MAX_GRID_DIMS and not self.bounds
+        self.answers = self._grid = None
+        if layout is not None and self.shares_nodes:
+            self.unseen, self.varies = None, torch.ones_like(self.varies)
+        if self.shares_nodes and (layout is not None or self._are_codes):
             codes = likelihood.values_of_each(self.n_features)
             n_codes = max(map(len, codes))
             codes = [[v[min(c, len(v) - 1)] for v in codes] for c in range(n_codes)]
             self.codes = torch.tensor(codes, dtype=torch.float64, device=X.device)
             answers = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
-            self.answers = Answers(answers, n_codes, self.weights.values)
+            group = context.group
+            if group is not None:
+                group = torch.from_numpy(group).to(X.device)
+            self.answers = Answers(answers, n_codes, self.weights.values, group)
+
+    @functools.cached_property
+    def representative(self):
+        """Values at which the information is computed where rows share nodes."""
+        # with fewer values the information of shape parameters would be singular
+        number = self.likelihood.n_shape_params + 2
+        entries = self.context.standardise(self.X).cpu().numpy()
+        values = RepresentativeValues.from_rows(entries, number)
+        return values.to(self.X.device)
 
     @property
     def _are_codes(self):
@@ -196,7 +260,7 @@ class LikelihoodRows(Objective):
         if not self._is_coarse:
             return None
         args = self.X, self.likelihood, self.params, self.n_dims, self.context
-        return LikelihoodRows(*args, is_fine=True)
+        return LikelihoodRows(*args, is_fine=True, layout=self.layout)
 
     def batches(self, rng):
         """Yield the numbers of rows of each batch, in random order."""
@@ -211,8 +275,16 @@ class LikelihoodRows(Objective):
         return self.context.standardise(self.X[index]), self.weights.values[index]
 
     def joint(self, point, kind=LinearMap):
-        W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
-        return kind(W, b, self.likelihood.at(point.shape_params))
+        coefs = point.coefs[: self.n_locations]
+        likelihood = self.likelihood.at(point.shape_params)
+        return kind(coefs[:, :-1].T, coefs[:, -1], likelihood)
+
+    def population(self, point):
+        """Return the distribution of z in each group."""
+        rows = point.coefs[self.n_locations :]
+        if len(rows):
+            return Population(rows[:, 1:], rows[:, :1].exp())
+        return Population.standard(self.n_dims, point.coefs)
 
     def density(self, coefs, shape_params):
         """Return the density of a point with few nodes, which have no gradient."""
@@ -249,8 +321,48 @@ class LikelihoodRows(Objective):
     def completed(self, sums, point):
         """Add what concerns no single row: blocks of shape parameters, and priors."""
         sums = self._add_priors(sums, point)
-        blocks = shape_blocks(self.likelihood.at(point.shape_params), len(point.coefs))
-        return sums._replace(information=sums.information._replace(blocks=blocks))
+        blocks = shape_blocks(self.likelihood.at(point.shape_params), self.n_locations)
+        sums = sums._replace(information=sums.information._replace(blocks=blocks))
+        return sums if self.layout is None else self._held(sums)
+
+    def _held(self, sums):
+        """Return sums in which parameters that do not move are apart from others."""
+        moves, information = self.layout.moves, sums.information
+        both = moves.coefs[:, None] & moves.coefs[..., None]
+        diagonal = information.coefs.diagonal(dim1=1, dim2=2)
+        apart = torch.diag_embed(torch.where(moves.coefs, 0.0, diagonal))
+        coefs = torch.where(both, information.coefs, 0.0) + apart
+        least = MIN_ITEM_INFORMATION * sums.n_rows
+        coefs.diagonal(dim1=1, dim2=2).add_(least)
+        gradient = Point(
+            *(torch.where(m, g, 0.0) for m, g in zip(moves, sums.gradient, strict=True))
+        )
+        shape_params, width = information.shape_params, coefs.shape[1]
+        if shape_params.ndim > 1:  # with the cross information of their location
+            of_location = moves.coefs[self._locations_of_shape_params]
+            cross = of_location & moves.shape_params[:, None]
+            shape_params = shape_params.clone()
+            shape_params[:, -width:] *= cross
+            rank = rank_among_equals(self._features_of_shape_params)
+            shape_params[torch.arange(len(rank)), rank] += least
+        information = information._replace(coefs=coefs, shape_params=shape_params)
+        rescaling = None if self.moves_axes else torch.zeros_like(coefs[0])
+        return sums._replace(
+            gradient=gradient, information=information, rescaling=rescaling
+        )
+
+    @functools.cached_property
+    def _features_of_shape_params(self):
+        features = self.likelihood.shape_param_features
+        return torch.as_tensor(features, device=self.X.device).long()
+
+    @functools.cached_property
+    def _locations_of_shape_params(self):
+        """The location of the feature of each shape parameter, int (g,)."""
+        of_locations = features_of_locations(
+            self.likelihood, self.n_locations, self.X.device
+        )
+        return torch.searchsorted(of_locations, self._features_of_shape_params)
 
     def _add_priors(self, sums, point):
         """Add the priors of slopes and of levels that no row has."""
@@ -258,16 +370,41 @@ class LikelihoodRows(Objective):
         # coefficients.
         if self.unseen is not None:
             sums = self._with_unseen(sums, point)
-        slopes = point.coefs[:, :-1]
-        gradient, curvature, penalty = slope_penalty(slopes, self.params.slope_prior)
+        gradient, curvature, penalty = self.priors(point)
         fraction = sums.n_rows / self.weights.total
-        diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
-        diagonal[:, :-1] += fraction * curvature
-        coefs = sums.gradient.coefs.clone()
-        coefs[:, :-1] -= fraction * gradient
+        information = sums.information
+        information.coefs.diagonal(dim1=1, dim2=2).add_(fraction * curvature.coefs)
         sums = sums.lowered(penalty / self.weights.total)
-        coefs *= self.varies[:, None]
-        return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
+        shape_params = information.shape_params
+        if len(self._guessing):
+            shape_params = shape_params.clone()
+            shape_params[:, 0] += fraction * curvature.shape_params
+        gradient = sums.gradient.plus(gradient, -fraction)
+        gradient.coefs[: self.n_locations] *= self.varies[:, None]
+        information = information._replace(shape_params=shape_params)
+        return sums._replace(gradient=gradient, information=information)
+
+    @property
+    def _guessing(self):
+        """Shape parameters that have the prior of logits of guessing."""
+        has_prior = self.layout is not None and self.params.guessing_prior is not None
+        return self.layout.guessing if has_prior else ()
+
+    def priors(self, point):
+        """Return gradient, curvature and value of minus the log priors."""
+        # Points, and a float in nats. The curvature is the diagonal of the Hessian.
+        slopes = point.coefs[: self.n_locations, :-1]
+        *parts, penalty = slope_penalty(slopes, self.params.slope_prior)
+        gradient, curvature = (Point(*map(torch.zeros_like, point)) for _ in range(2))
+        for whole, part in zip((gradient, curvature), parts, strict=True):
+            whole.coefs[: self.n_locations, :-1] = part
+        if len(self._guessing):
+            mean, deviation = self.params.guessing_prior
+            unit = (point.shape_params[self._guessing] - mean) / deviation
+            gradient.shape_params[self._guessing] = unit / deviation
+            curvature.shape_params[self._guessing] = deviation**-2
+            penalty += 0.5 * float((unit**2).sum())
+        return gradient, curvature, penalty
 
     def _with_unseen(self, sums, point):
         """Add `UNSEEN_COUNT` observations, at z = 0, of each level that no row has."""
@@ -285,16 +422,14 @@ class LikelihoodRows(Objective):
 
     def _parts(self, index, point, joint):
         """Return sums whose total is that of a batch."""
-        if self.representative is None:
+        if not self.shares_nodes:
             return self._row_node_parts(index, point, joint)
-        if self.answers is not None and len(index) == self.n_rows:
-            ratio = min(SIZES.spacing, SPACINGS[self.n_dims])
-            steps = spacing(joint, ratio, self.codes)
-            n_nodes = count_nodes(steps, [RADIUS] * self.n_dims)
-            if n_nodes <= SIZES.shared_cost * self.row_nodes.n_nodes:
-                return [self._sums_of_answers(point, joint, steps)]
-        steps = spacing(joint, SIZES.spacing, self.representative.values)
         max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
+        if self.answers is not None and len(index) == self.n_rows:
+            grid = self._grid or self.grid(point)
+            if self.layout is not None or len(grid.z) <= max_nodes:
+                return [self._sums_of_answers(point, joint, grid)]
+        steps = spacing(joint, SIZES.spacing, self.representative.values)
         steps = coarsen(steps, max_nodes, [RADIUS] * self.n_dims, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(index, len(grid[0]))
@@ -303,14 +438,99 @@ class LikelihoodRows(Objective):
         left = index[torch.cat(unresolved)]
         return [sums, *self._row_node_parts(left, point, joint)]
 
-    def _sums_of_answers(self, point, joint, steps):
-        """Return the sums of all rows, by a grid that resolves all posteriors."""
-        z, log_weight = prior_grid(steps, point.coefs)
+    def grid(self, point):
+        """Return a grid that resolves posteriors, or the finest that memory allows."""
+        # Where mean or variance of z move it reaches as far as that of scores.
+        population, joint = self.population(point), self.joint(point)
+        steps = shared_steps(joint, SPACINGS[self.n_dims], self.codes, population)
+        may_move = len(point.coefs) > self.n_locations
+        return PriorGrid.over(population, steps, WIDE_RADIUS if may_move else RADIUS)
+
+    def place_nodes(self, point):
+        """Change the grid of a layout if the point needs it; return whether it did."""
+        if self.layout is None or self.answers is None:
+            return False
+        grid, last = self.grid(point), self._grid
+        if last is not None and last.covers(self.population(point), RADIUS):
+            ratios = [a / b for a, b in zip(last.steps, grid.steps, strict=True)]
+            if max(ratios) < MAX_SPACING_RATIO:
+                return False
+        self._grid = grid
+        return True
+
+    def _table(self, joint, z):
+        """Return log-probabilities of all answers at nodes; (d, c, s)."""
         table = joint.likelihood.entry_log_prob(self.codes[:, None], joint.location(z))
-        table = table.permute(2, 0, 1).contiguous()
-        expected = expectations(self.answers, table, log_weight[None])
-        total = self.answers.total
-        return sums_of_counts(expected, total, z, point, joint.likelihood, self.codes)
+        return table.permute(2, 0, 1).contiguous()
+
+    def _sums_of_answers(self, point, joint, grid):
+        """Return the sums of all rows, by a grid that resolves all posteriors."""
+        population, z = self.population(point), grid.z
+        log_weight = grid.log_weight(population)
+        table = self._table(joint, z)
+        expected = expectations(self.answers, table, log_weight)
+        if self.layout is not None and self.layout.unseen.any():
+            count = UNSEEN_COUNT * self.answers.total / self.weights.total
+            added = count * self.layout.unseen[..., None] * log_weight[0].exp()
+            expected = expected._replace(
+                value=expected.value + float((added * table).sum()),
+                counts=expected.counts + added,
+            )
+        total, coefs = self.answers.total, point.coefs[: self.n_locations]
+        at = point._replace(coefs=coefs)
+        sums = sums_of_counts(expected, total, z, at, joint.likelihood, self.codes)
+        if len(point.coefs) == self.n_locations:
+            return sums
+        unit = (z[:, 0] - population.mean) / population.deviation
+        deviation, groups = population.deviation[:, 0], expected.groups
+        of_deviation = (groups * (unit**2 - 1)).sum(1)
+        gradient = [of_deviation, (groups * unit).sum(1) / deviation]
+        n = groups.sum(1)
+        information = torch.diag_embed(torch.stack([2 * n, n / deviation**2], 1))
+        gradient = torch.cat([sums.gradient.coefs, torch.stack(gradient, 1)])
+        information = torch.cat([sums.information.coefs, information])
+        return sums._replace(
+            gradient=sums.gradient._replace(coefs=gradient),
+            information=sums.information._replace(coefs=information),
+        )
+
+    @torch.enable_grad()
+    def observed_information(self, point):
+        """Return the gradient, (p,), and the information, (p, p), of all rows."""
+        # In nats of all rows, with the curvature of priors.
+        theta = point.flat().detach()
+        scale = self.weights.total / float(self.weights.values.sum())
+        if not self.shares_nodes:
+            rows, joint = rows_of(self.X), self.joint(point)
+            accuracy = importance(
+                IMPORTANCE_POINTS[:1], self.n_dims, theta.device, self.context.seed
+            )
+            weight = scale * self.weights.values
+            information = information_by_nodes(rows, weight, joint, accuracy)
+            gradient = torch.zeros_like(theta)
+            (batch,) = self.batches(np.random.default_rng(0))
+            gradient = scale * self.sums(point, batch).gradient.flat()
+        else:
+            grid = self.grid(point)
+
+            def lml(theta, rows):
+                at = point.with_flat(theta)
+                log_weight = grid.log_weight(self.population(at))
+                table = self._table(self.joint(at), grid.z)
+                return scale * log_likelihood(self.answers, rows, table, log_weight)
+
+            gradient, information = 0.0, 0.0
+            for rows in self.answers.blocks(len(grid.z)):
+                information = information - torch.autograd.functional.hessian(
+                    lambda theta, rows=rows: lml(theta, rows), theta
+                )
+                at = theta.clone().requires_grad_()
+                gradient = gradient + torch.autograd.grad(lml(at, rows), at)[0]
+            prior_gradient, *_ = self.priors(point)
+            gradient = gradient - prior_gradient.flat()
+        _, curvature, _ = self.priors(point)
+        information.diagonal().add_(curvature.flat())
+        return gradient.detach(), information.detach()
 
     def _shared_blocks(self, index, n_nodes):
         """Yield rows, their weights and indicators, block by block."""
@@ -348,8 +568,13 @@ def _merged(X, params, context):
     # A number of rows in each step, if the user gives one, counts equal rows.
     if params.batch_size != "auto" and params.batch_size < len(X):
         return X, context
-    kept, weight = distinct_rows(X.cpu().numpy(), context.weight)
+    keys = X.cpu().numpy()
+    if context.group is not None:
+        keys = np.column_stack([keys, context.group])
+    kept, weight = distinct_rows(keys, context.weight)
     if len(kept) == len(X):
         return X, context
-    context = context._replace(weight=weight, n_rows=context.n_rows or len(X))
+    group = None if context.group is None else context.group[kept]
+    n_rows = context.n_rows or len(X)
+    context = context._replace(weight=weight, n_rows=n_rows, group=group)
     return X[torch.from_numpy(kept)], context

@@ -3,7 +3,14 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.grids import MAX_SPACING, spacings
+from sklearn_mpt._latent.grids import (
+    MAX_SPACING,
+    WIDE_RADIUS,
+    Population,
+    coarsen,
+    spacings,
+)
+from sklearn_mpt._latent.integrals import MAX_GRID_NODES
 from sklearn_mpt._latent.modes import gaussians_at_modes, posterior_precision
 from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
@@ -15,8 +22,11 @@ from sklearn_mpt._latent.quadrature import (
     widened,
 )
 from sklearn_mpt._matrices import log_determinant
-from sklearn_mpt._numbers import ROUNDING
+from sklearn_mpt._numbers import KEPT_ENTRIES, ROUNDING, TINY
 
+# Nodes in each dimension that rows share even if their table does not fit the memory
+# that is otherwise used: their spacing is 0.13 and 0.42 standard deviations of z.
+MIN_PER_DIM = {1: 101, 2: 31, 3: 31}
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
 
@@ -165,25 +175,45 @@ def spacing(joint, ratio, values=None):
     return spacings(max_precision(joint, values), ratio, MAX_SPACING).tolist()
 
 
-def max_precision(joint, values=None, core=3.0, n_cells=12):
+def shared_steps(joint, ratio, values, population):
+    """Return spacings that resolve all posteriors, or the finest that memory allows."""
+    # A logistic curve of slope a has poles at a distance of pi / a from the real line,
+    # so the spacing is at most a ratio times 1 / a, beside that of Gaussian posteriors.
+    # values : codes of entries, (c, d).
+    n_dims = joint.n_dims
+    steepest = joint.components.abs().amax(1).clamp(min=TINY)
+    widest = MAX_SPACING * population.deviation.amin(0)
+    precision = max_precision(joint, values, population=population)
+    steps = spacings(precision, ratio, torch.minimum(widest, ratio / steepest))
+    n_fitting = KEPT_ENTRIES // values.numel()
+    max_nodes = max(min(MAX_GRID_NODES, n_fitting), MIN_PER_DIM[n_dims] ** n_dims)
+    return coarsen(steps.tolist(), max_nodes, population.ellipsoid(WIDE_RADIUS)[1])
+
+
+def max_precision(joint, values=None, core=3.0, n_cells=12, population=None):
     """Return a bound of the precision of posteriors in each dimension; (k,)."""
     # values : entries (v, d) at which the information is computed; None is what is
     # expected at each node. core : radius within which the grid must be fine enough, in
-    # units of z. n_cells : number of cells across the core, in each of which the
-    # information is bounded.
-    axis = torch.from_numpy(np.linspace(-core, core, n_cells + 1))
-    z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
-    z = z[(z**2).sum(1) <= core**2 * (1 + ROUNDING)].to(joint.components)
-    information = _largest_information(joint, z, core / n_cells, values)
-    return 1 + (information @ (joint.components**2).T).amax(0)
+    # standard deviations of z. n_cells : number of cells across the core, in each of
+    # which the information is bounded. population : None is the standard normal.
+    if population is None:
+        population = Population.standard(joint.n_dims, joint.components)
+    centre, radii = map(joint.components.new_tensor, population.ellipsoid(core))
+    axis = torch.from_numpy(np.linspace(-1, 1, n_cells + 1))
+    unit = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
+    unit = unit[(unit**2).sum(1) <= 1 + ROUNDING].to(joint.components)
+    z, radius = centre + radii * unit, radii / n_cells
+    information = _largest_information(joint, z, radius, values)
+    prior = population.deviation.amin(0) ** -2
+    return prior + (information @ (joint.components**2).T).amax(0)
 
 
 def _largest_information(joint, z, radius, values):
     """Return the largest information of features within a radius of each z; (n, d)."""
     # Within the interval of locations, the information is largest at one of the ends or
-    # at the location nearest 0.
+    # at the location nearest 0. radius : in each dimension, (k,).
     location = joint.location(z)
-    location_radius = radius * joint.components.abs().sum(0)
+    location_radius = radius @ joint.components.abs()
     min_location = location - location.clamp(-location_radius, location_radius)
     ends = torch.stack(
         [min_location, location - location_radius, location + location_radius]

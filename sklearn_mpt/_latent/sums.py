@@ -33,7 +33,8 @@ class RowContext(NamedTuple):
     rows, (n,). units : units of the rows, if they are not standardised. log_scale :
     mean over rows of the logarithm that the units add to the objective. is_all :
     whether these are all rows, so that a feature that is constant in them is constant.
-    n_rows : number of rows before equal ones were merged, None if they were not.
+    n_rows : number of rows before equal ones were merged, None if they were not. group
+    : number of the group of each row, (n,), None if all are of one.
     """
 
     seed: tuple[int, ...] = (0,)
@@ -42,6 +43,7 @@ class RowContext(NamedTuple):
     log_scale: float = 0.0
     is_all: bool = True
     n_rows: int | None = None
+    group: np.ndarray | None = None
 
     def standardise(self, X):
         """Return standardised rows in double precision."""

@@ -15,15 +15,7 @@ from sklearn_mpt._base.density import (
     units_of_locations,
 )
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._gaussian.moments import (
-    closed_form,
-    gradients_at,
-    moments_of,
-)
-from sklearn_mpt._gaussian.rotation import (
-    count_free,
-    simple_axes,
-)
+from sklearn_mpt._gaussian.rotation import count_free, simple_axes
 from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.grids import (
     MAX_SPACING,
@@ -47,27 +39,18 @@ from sklearn_mpt._latent.likelihood_rows import (
 )
 from sklearn_mpt._latent.linear_map import LinearMap, max_precision
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._latent.sums import RowContext, point_of, varies_in_rows
+from sklearn_mpt._latent.start import start_components, varies
+from sklearn_mpt._latent.sums import RowContext, point_of
 from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays
 from sklearn_mpt._linear.natural_ascent import natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
-from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
-from sklearn_mpt._optim.information import (
-    Information,
-    typical_rows,
-)
-from sklearn_mpt._optim.masks import (
-    masked_first,
-)
-from sklearn_mpt._optim.steps import (
-    best_of_points,
-)
-from sklearn_mpt._optim.weights import (
-    LONG_SLOPE,
-    SampleWeights,
-)
+from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._optim.information import Information, typical_rows
+from sklearn_mpt._optim.masks import masked_first
+from sklearn_mpt._optim.steps import best_of_points
+from sklearn_mpt._optim.weights import LONG_SLOPE
 from sklearn_mpt._tables.weights import warn_constant
 
 # Spacings of shared grids over the prior, in standard deviations of the narrowest
@@ -142,7 +125,7 @@ class IntegratedModel(LinearModel):
         elif params.max_iter == 0:
             shape = K, len(intercept)
             components = STARTS.noise * rng.normal(size=shape)
-            components *= _varies(X, likelihood)
+            components *= varies(X, likelihood)
         else:
             components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
         return (
@@ -183,7 +166,7 @@ class IntegratedModel(LinearModel):
             start_args = intercept, K, likelihood, _taken(weight, drawn)
             start = start_components(X[drawn], *start_args)
             noise = k * STARTS.noise * rng.normal(size=start.shape)
-            start += noise * _varies(X, likelihood)
+            start += noise * varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
             points.append(point_of(*arrays, likelihood.shape_params))
         whole = self._objective_params._replace(batch_size=len(rows))
@@ -231,7 +214,7 @@ class IntegratedModel(LinearModel):
             coefs.cpu().numpy(),
             np.broadcast_to(scale, len(coefs)),
             free.cpu().numpy(),
-            _varies(X.cpu().numpy(), likelihood) > 0,
+            varies(X.cpu().numpy(), likelihood) > 0,
             _expected_information(X, density),
         )
 
@@ -366,25 +349,5 @@ def _shared_first(joint, accuracy, precision, is_fine):
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 
-def start_components(X, intercept, n_components, likelihood, weight=None):
-    """Return components that nearly give features their observed correlations."""
-    # With small weights w_j, the gradients of entries at the intercepts, over the roots
-    # s_j of their information, have the correlations s_i w_i' w_j s_j.
-    gradients, size, present = gradients_at(likelihood, X, intercept, weight)
-    rows = torch.from_numpy(np.where(present, gradients / size, np.nan))
-    mean = rows.new_zeros(rows.shape[1])
-    moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
-    components = closed_form(moments, n_components, 0)[0] / size
-    lengths = np.linalg.norm(components, axis=0)
-    components *= np.minimum(1, 3 / np.maximum(lengths, TINY))
-    return components * _varies(X, likelihood)
-
-
 def _taken(weight, rows):
     return None if weight is None else weight[rows]
-
-
-def _varies(X, likelihood):
-    """Return 1.0 for locations of features that are not constant, else 0.0."""
-    varies = varies_in_rows(torch.from_numpy(X), is_all=True)
-    return likelihood.to_locations(varies).numpy()

@@ -400,6 +400,10 @@ class Objective(ABC):
         """Add what concerns no single row, such as priors."""
         return sums
 
+    def place_nodes(self, point):
+        """Move the nodes of integrals, if it is time; return whether values changed."""
+        return False
+
     def escapes(self, point, min_gain):
         """Yield better points if this one is a saddle, and epochs to try them for."""
         return ()

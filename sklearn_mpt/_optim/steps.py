@@ -156,6 +156,7 @@ class Ascent(Solver):
 
     def step(self):
         if self._now is None:
+            self.objective.place_nodes(self.point)
             self._now = self._full_step(self.point)
             if not self._now.is_finite:
                 raise FloatingPointError
@@ -167,6 +168,8 @@ class Ascent(Solver):
                 gradients = before.gradient.flat(), now.gradient.flat()
                 self._memory.add(move, *gradients)
                 self.point, self._now = point, now
+                if self.objective.place_nodes(point):
+                    self._now = self._full_step(point)
                 is_error = now.value - before.value < (
                     self.objective.rules.stop_gain * self.tol
                 )

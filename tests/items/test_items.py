@@ -21,11 +21,7 @@ from sklearn_mpt import (
     MPTLinearVAE,
     mpt_curve,
 )
-from sklearn_mpt._gaussian.rotation import (
-    rotated,
-)
-from sklearn_mpt._items import information as information_module
-from sklearn_mpt._items.curves import Items
+from sklearn_mpt._gaussian.rotation import rotated
 from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._items.item_statistics import collapse_cells
 
@@ -41,6 +37,7 @@ LSAT7 = np.array(
     "308".split(),
     dtype=float,
 )
+WITHOUT_SLOPE = ("rasch", "partial_credit")
 NAMES = ("rasch", "2pl", "3pl", "graded", "partial_credit", "gpcm", "nominal")
 
 
@@ -243,34 +240,6 @@ def _marginals(model):
     return [prob @ weight for prob in probabilities(model, z)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_derivatives_of_curves(name):
-    """By central differences, in all parameters and in z."""
-    count = 2 if name in ("rasch", "2pl", "3pl") else 4
-    items, rng = Items([name] * 3, [count] * 3, 1), np.random.default_rng(0)
-    share = rng.dirichlet(np.ones(count), 3)
-    point = torch.from_numpy(items.start(share, rng.uniform(0.5, 2, (3, 1))))
-    z = torch.linspace(-2, 2, 5, dtype=torch.float64)[:, None]
-    (block,) = items.blocks
-    curve = block.curve(point, z)
-    scores, step = block.scores(curve, z), 1e-6
-    for p in range(block.width):
-        at = torch.arange(3) * block.width + p
-        ends = []
-        for sign in (1, -1):
-            moved = point.clone()
-            moved[at] += sign * step
-            ends.append(block.curve(moved, z).log_prob)
-        assert_allclose(scores[:, p], (ends[0] - ends[1]) / (2 * step), atol=1e-7)
-    ends = [block.curve(point, z + s * step).log_prob for s in (1, -1)]
-    slopes, _ = block.split(point)
-    assert_allclose(
-        slopes[..., None] * curve.eta, (ends[0] - ends[1]) / (2 * step), atol=1e-7
-    )
-    with pytest.raises(ValueError, match=", ".join(map(repr, NAMES))):
-        MPTItemResponse("none").fit(np.eye(3))
-
-
 def test_derivatives_of_guessing_are_those_of_autograd():
     rng = np.random.default_rng(0)
     X = torch.from_numpy(rng.integers(2, size=(30, 3)).astype(float))
@@ -311,9 +280,8 @@ def test_m2_and_c2_by_enumeration():
     pairs = list(itertools.combinations(range(4), 2))
     products = [rows[:, i] * rows[:, j] for i, j in pairs]
     indicators = [rows[:, j] == c for j in range(4) for c in (1, 2)]
-    point = model._model_of(vars(model)).point
     prob = np.exp(model.score_samples(rows))
-    slopes = _derivatives(model, point, rows)
+    slopes = _derivatives(model, rows)
     for univariate, found, df in (
         (list(rows.T), fit.m2, fit.df),
         (indicators, fit.c2, fit.df_c2),
@@ -323,13 +291,13 @@ def test_m2_and_c2_by_enumeration():
         xi = (T * prob) @ T.T - np.outer(T @ prob, T @ prob)
         delta = T @ slopes
         inverse = np.linalg.inv(xi)
-        if len(T) <= len(point):
+        if len(T) <= slopes.shape[1]:
             assert df == 0
             assert np.isnan(found)
             continue
         inner = np.linalg.inv(delta.T @ inverse @ delta)
         middle = inverse - inverse @ delta @ inner @ delta.T @ inverse
-        assert df == len(T) - len(point)
+        assert df == len(T) - slopes.shape[1]
         assert_allclose(found, 500 * off @ middle @ off, rtol=1e-4)
 
 
@@ -341,19 +309,20 @@ def _graded_rows(n, d, seed=0):
     return (rng.random((n, d, 1)) < chance).sum(axis=2).astype(float)
 
 
-def _derivatives(model, point, rows, step=1e-5):
-    """Of the probabilities of rows in the flat parameters; (n, p)."""
-    found = []
-    for p in range(len(point)):
-        ends = []
-        for sign in (1, -1):
-            moved = point.copy()
-            moved[p] += sign * step
-            of = model._model_of(vars(model))._replace(point=moved)
-            density = of.density(torch.device("cpu"))
-            ends.append(density.lml(torch.from_numpy(rows))[0].exp().numpy())
-        found.append((ends[0] - ends[1]) / (2 * step))
-    return np.stack(found, 1)
+def _derivatives(model, rows, step=1e-4):
+    """Of the probabilities of rows in slopes and intercepts; (n, p)."""
+    given = np.column_stack([model.discrimination_, model.intercept_])
+
+    def prob(at):
+        made = MPTItemResponse.from_items(
+            model=model.model, discrimination=at[:, 0], intercept=at[:, 1:]
+        )
+        return np.exp(made.score_samples(rows))
+
+    steps = step * np.eye(given.size).reshape(-1, *given.shape)
+    return np.stack(
+        [(prob(given + s) - prob(given - s)) / (2 * step) for s in steps], 1
+    )
 
 
 def test_expected_answers_by_sum_score_by_enumeration():
@@ -480,26 +449,47 @@ def test_standard_errors_are_those_of_the_linear_model():
     assert_allclose(found.difficulty_std_error, np.sqrt(variance), rtol=2e-3)
 
 
-@pytest.mark.parametrize("name", ["gpcm", "nominal", "partial_credit"])
-def test_information_is_minus_the_hessian(name):
-    rows = _graded_rows(120, 4, seed=3)
-    model = MPTItemResponse(name).fit(rows)
-    of = model._model_of(vars(model))
-    from sklearn_mpt._items.information import observed_information
+@pytest.mark.parametrize("name", ["gpcm", "nominal"])
+def test_standard_errors_are_those_of_the_curvature(name):
+    """Of the log-likelihood, by differences of what models with these items score."""
+    X = _graded_rows(400, 3, seed=3)
+    model = MPTItemResponse(name).fit(X)
+    rows = all_rows(model)
+    weight = np.array([(X == row).all(axis=1).sum() for row in rows])
+    scores = model.category_scores_[:, 1:2] if name == "nominal" else np.empty((3, 0))
+    fitted = np.column_stack([model.discrimination_, model.intercept_, scores])
 
-    objective, point = model._objective_on(of, rows, None, None)
-    found = observed_information(objective, point)
-    columns = []
-    for p in range(len(point)):
-        ends = []
-        for sign in (1, -1):
-            moved = point.clone()
-            moved[p] += sign * 1e-4
-            ends.append(objective(moved).gradient)
-        columns.append((ends[1] - ends[0]).numpy() / 2e-4)
-    assert_allclose(
-        found, np.array(columns), rtol=1e-4, atol=1e-3 * np.diag(found).max()
-    )
+    def value(at):
+        at = at.reshape(fitted.shape)
+        scores = np.column_stack([np.zeros(3), at[:, 3:], np.full(3, 2.0)])
+        made = MPTItemResponse.from_items(
+            model=name,
+            discrimination=at[:, 0],
+            intercept=at[:, 1:3],
+            category_scores=scores if name == "nominal" else None,
+        )
+        return weight @ made.score_samples(rows)
+
+    step, at = 1e-3, fitted.ravel()
+    eye = step * np.eye(len(at))
+    hessian = np.zeros((len(at), len(at)))
+    for i, j in itertools.combinations_with_replacement(range(len(at)), 2):
+        ends = [
+            s * t * value(at + s * eye[i] + t * eye[j])
+            for s in (1, -1)
+            for t in (1, -1)
+        ]
+        hessian[i, j] = hessian[j, i] = sum(ends) / (4 * step**2)
+    errors = np.sqrt(np.diag(np.linalg.inv(-hessian))).reshape(fitted.shape)
+    found = model.item_parameters(X)
+    assert_allclose(found.discrimination_std_error, errors[:, 0], rtol=1e-2)
+    assert_allclose(found.intercept_std_error, errors[:, 1:3], rtol=1e-2)
+
+
+def test_errors_of_too_many_parameters_are_refused():
+    model = MPTItemResponse.from_items(difficulty=np.zeros(1001))
+    with pytest.raises(ValueError, match=r"errors of 2002 parameters.*fit fewer items"):
+        model.item_parameters(np.eye(1001)[:3])
 
 
 # Training
@@ -537,28 +527,6 @@ def test_guessing_at_its_bound_takes_errors_from_its_item_alone():
             getattr(result, f"{name}_std_error")[~lost] for result in (found, expected)
         )
         assert_allclose(error, other_error, rtol=0.02)
-
-
-def test_items_at_bounds_are_left_out_of_errors_by_item(monkeypatch):
-    """With many parameters the information of each item is inverted by itself."""
-    X = three_parameter_answers(seed=2, n_items=12, max_slope=1.6)
-    X[:, 0] = 1
-    with pytest.warns(ConvergenceWarning, match="Nobody gave"):
-        model = MPTItemResponse("3pl", tol=1e-9).fit(X)
-    errors = []
-    for n_parameters in (3000, 5):
-        monkeypatch.setattr(information_module, "MAX_PARAMETERS", n_parameters)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            errors.append(model.item_parameters(X).intercept_std_error)
-        assert len(caught) == 2
-    lost = np.isnan(errors[0])
-    assert lost[0]
-    assert (model.guessing_[lost][1:] < 1e-4).all()
-    assert_array_equal(np.isnan(errors[1]), lost)
-    known = (model.guessing_ > 0.05) & (np.arange(12) > 0)
-    assert not lost[known].any()
-    assert_allclose(errors[1][known], errors[0][known], rtol=0.25)
 
 
 @pytest.mark.parametrize("seed", [4, 14, 27])
@@ -632,10 +600,18 @@ def test_fits_end_where_no_parameter_gains(name):
     rows[np.random.default_rng(0).random(rows.shape) < 0.1] = np.nan
     prior = (-1.5, 1.0) if name == "3pl" else None
     model = MPTItemResponse(name, guessing_prior=prior).fit(rows)
-    of = model._model_of(vars(model))
-    objective, point = model._objective_on(of, rows, None, None)
-    objective.priors = model._priors
-    assert float(objective(point).gradient.abs().max()) < 0.02
+    rng = np.random.default_rng(1)
+    for size in (0.01, -0.01):
+        slopes = model.discrimination_ * (1 + (name not in WITHOUT_SLOPE) * size)
+        moved = MPTItemResponse.from_items(
+            model=name,
+            discrimination=slopes,
+            intercept=model.intercept_ + size * rng.normal(size=model.intercept_.shape),
+            guessing=model.guessing_,
+            category_scores=model.category_scores_,
+            latent_variance=model.latent_variance_[0, 0],
+        )
+        assert moved.score(rows) < model.score(rows)
     assert model.discrimination_.sum() > 0
     assert np.isfinite(model.impute(rows)).all()
 

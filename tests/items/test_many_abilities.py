@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE, lml_samples
-from sklearn_mpt._latent.answers import merged_answers
 from sklearn_mpt._latent.quadrature import normal_points
 
 K = 4
@@ -113,23 +112,22 @@ def test_draws_have_the_moments_of_the_model(items, prior):
 def test_the_information_is_minus_the_hessian_over_the_prior(items):
     """Of slopes, intercepts and logits of guessing, by automatic differentiation."""
     model, X = items._model_of(vars(items)), answers(15)
-    answered = merged_answers(X, 2)
-    found = model.information(
-        model.objective(answered, items._priors), model.start("cpu")
-    )
+    objective = model.objective(X, np.ones(len(X)), None, items._priors, "cpu")
+    _, found = objective.observed_information(model.start("cpu"))
     (unit,) = normal_points(2**13, K, [0], 1)
     z, rows = torch.from_numpy(unit), torch.from_numpy(X)
 
     def log_likelihood(flat):
-        free = flat[:20].view(4, 5), flat[20:].view(2, 6)
-        logits = torch.cat([z @ f[:, :K].T + f[:, K] for f in free], 1)
-        guessed = torch.nn.functional.pad(flat[20:].view(2, 6)[:, 5].sigmoid(), (4, 0))
+        coefs = flat[:30].view(6, 5)
+        logits = z @ coefs[:, :K].T + coefs[:, K]
+        guessed = torch.nn.functional.pad(flat[30:].sigmoid(), (4, 0))
         right = guessed + (1 - guessed) * logits.sigmoid()
         chosen = torch.where(rows[:, None] == 1, right, 1 - right)
         log_prob = torch.where(rows[:, None].isnan(), 0.0, chosen.log()).sum(2)
         return log_prob.logsumexp(1).sum()
 
-    hessian = torch.autograd.functional.hessian(log_likelihood, model.start("cpu"))
+    flat = model.start("cpu").flat()
+    hessian = torch.autograd.functional.hessian(log_likelihood, flat)
     expected = -hessian.numpy()
     assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
 

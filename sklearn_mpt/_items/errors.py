@@ -1,0 +1,321 @@
+"""Parameters of items with standard errors, by the observed information."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import expit
+
+from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._gaussian.rotation import LOADING_STEP, LOGISTIC_VARIANCE, solution
+from sklearn_mpt._items.groups import far_groups
+from sklearn_mpt._items.model import attributes_of, reshape_attributes
+from sklearn_mpt._matrices import identity
+from sklearn_mpt._messages import listed
+from sklearn_mpt._optim.information import (
+    SINGULAR,
+    STEP,
+    central_differences,
+    covariance_of,
+)
+
+PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
+MAX_PARAMETERS = 2000  # whose information takes as many passes over the rows
+
+
+class ItemParameters(NamedTuple):
+    """Parameters of items and their standard errors.
+
+    Attributes
+    ----------
+    discrimination, discrimination_std_error : ndarray
+        Of shape (n_items,), or (n_items, n_components).
+    intercept, intercept_std_error : ndarray
+        Of shape (n_items,), or (n_items, n_categories - 1).
+    difficulty, difficulty_std_error : ndarray
+        The same, by the delta method.
+    guessing, guessing_std_error : ndarray of shape (n_items,)
+    latent_mean, latent_mean_std_error : ndarray of shape (n_groups, n_components)
+    latent_variance, latent_variance_std_error : ndarray of the same shape
+    covariance : ndarray of shape (n_items, n_parameters, n_parameters)
+        Of the discriminations, intercepts and guessing of each item. The variance is 0
+        where a parameter is fixed or the item does not have it.
+    """
+
+    discrimination: Any
+    discrimination_std_error: Any
+    intercept: Any
+    intercept_std_error: Any
+    difficulty: Any
+    difficulty_std_error: Any
+    guessing: Any
+    guessing_std_error: Any
+    latent_mean: Any
+    latent_mean_std_error: Any
+    latent_variance: Any
+    latent_variance_std_error: Any
+    covariance: Any
+
+
+class Errors(NamedTuple):
+    """Covariances and standard errors of the parameters of items and groups.
+
+    covariance : of discriminations, intercepts and guessing of each item, (d, q, q).
+    difficulty : (d, c - 1). latent_mean, latent_variance : (g, k). NaN where the rows
+    do not determine a parameter.
+    """
+
+    covariance: np.ndarray
+    difficulty: np.ndarray
+    latent_mean: np.ndarray
+    latent_variance: np.ndarray
+
+
+def item_parameters(fitted, errors=None):
+    """Return fitted parameters with standard errors, NaN if `errors` is None."""
+    names = (*PARAMETER_NAMES, "latent_mean", "latent_variance")
+    values = {name: fitted[f"{name}_"] for name in names}
+    K, steps = fitted["factor_correlation_"].shape[0], values["intercept"][0].size
+    if errors is None:
+        n_items, width = len(values["guessing"]), K + steps + 1
+        covariance = np.full((n_items, width, width), np.nan)
+        std_errors = {name: np.full(np.shape(values[name]), np.nan) for name in names}
+    else:
+        covariance = errors.covariance
+        deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+        std_errors = errors._asdict() | {
+            "discrimination": deviation[:, :K],
+            "intercept": deviation[:, K : K + steps],
+            "guessing": deviation[:, -1],
+        }
+        for name in PARAMETER_NAMES:
+            std_errors[name] = std_errors[name].reshape(values[name].shape)
+        is_none = np.isnan(values["intercept"])
+        std_errors["intercept"] = np.where(is_none, np.nan, std_errors["intercept"])
+        has_none = ~np.isfinite(values["difficulty"])
+        std_errors["difficulty"] = np.where(has_none, np.nan, std_errors["difficulty"])
+    with_errors = {f"{name}_std_error": std_errors[name] for name in names}
+    return ItemParameters(**values, **with_errors, covariance=covariance)
+
+
+def as_frame_of(parameters, names):
+    """Return the parameters of items as a pandas DataFrame, with a row for each."""
+    import pandas as pd
+
+    columns = {}
+    for name in PARAMETER_NAMES:
+        for part in (name, f"{name}_std_error"):
+            value = getattr(parameters, part)
+            if value.ndim == 1:
+                columns[part] = value
+            else:
+                columns |= {
+                    f"{part}_{c + 1}": value[:, c] for c in range(value.shape[1])
+                }
+    return pd.DataFrame(columns, index=names)
+
+
+def errors_of(model, objective, rotation, names, groups):
+    """Return the errors of parameters, and warn of those that have none."""
+    # objective : of the rows. names : of the items. groups : labels of the groups.
+    whole, at_bound, lost = covariance_of_fit(model, objective, names, groups)
+    items, of_items = model.items, model.item_of_parameters >= 0
+    flat, of_flat = model.flat, whole[np.ix_(of_items, of_items)]
+    if items.n_dims == 1:
+
+        def rows(at):
+            return _as_rows(reshape_attributes(items.describe(at), items))
+
+        # in the parameters of single items, all items at once
+        indices = [items.parameters(j) for j in range(len(items))]
+        width = max(map(len, indices))
+        slopes = np.zeros((*rows(flat).shape, width))
+        covariances = np.zeros((len(items), width, width))
+        for j, index in enumerate(indices):
+            covariances[j, : len(index), : len(index)] = of_flat[np.ix_(index, index)]
+        for r in range(width):
+            index = np.array([i[r] for i in indices if len(i) > r])
+            owner, step = items.item_of_parameters[index], np.zeros(len(flat))
+            step[index] = STEP * np.maximum(1.0, np.abs(flat[index]))
+            difference = rows(flat + step)[owner] - rows(flat - step)[owner]
+            slopes[owner, :, r] = difference / (2 * step[index, None])
+    else:
+        covariances = of_flat
+
+        def rows(at):
+            attributes, _ = attributes_of(items, at.numpy(), rotation, model.root)
+            return torch.from_numpy(_as_rows(attributes))
+
+        at = torch.from_numpy(flat)
+        differences = central_differences(rows, at, STEP * identity(len(at), at))
+        slopes = (differences / STEP).movedim(0, -1).numpy()
+    missing, slopes = np.isnan(slopes).any(axis=2), np.nan_to_num(slopes)
+    covariances = slopes @ covariances @ slopes.transpose(0, 2, 1)
+    deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+    width = items.n_dims + items.max_categories  # of the covariance of an item
+    difficulty = np.where(missing, np.nan, deviation)[:, width:]
+    covariance = covariances[:, :width, :width]
+    covariance[lost] = difficulty[lost] = np.nan
+    return Errors(covariance, difficulty, *_latent_errors(model, whole, at_bound))
+
+
+def _as_rows(attributes):
+    """Return the parameters of each item as a row, difficulties last."""
+    names = "discrimination_", "intercept_", "guessing_", "difficulty_"
+    n_items = len(attributes["guessing_"])
+    return np.concatenate([attributes[n].reshape(n_items, -1) for n in names], 1)
+
+
+def loadings_of(model, rotation):
+    """Return standardised loadings of the latent responses; see `factor_loadings`."""
+    weights = model.items.describe(model.flat)["discrimination"]
+    return _loadings(model, weights, model.variance[model.reference], rotation)
+
+
+def _loadings(model, slopes, variance, rotation, start=None):
+    weights, root = slopes * np.sqrt(variance), model.root
+    axes = root if start is None else start
+    parts = solution(weights, LOGISTIC_VARIANCE, rotation, start, axes=axes)
+    scores = np.linalg.inv(root) / np.sqrt(variance)
+    return parts | {"rotation_matrix": scores @ parts["rotation_matrix"]}
+
+
+def loading_errors(model, objective, rotation, names, groups):
+    """Return standard errors of `loadings_of`, by the delta method."""
+    whole, *_ = covariance_of_fit(model, objective, names, groups)
+    names = "loadings", "factor_correlation", "communality"
+    found, point = loadings_of(model, rotation), model.start("cpu")
+    deviation = np.sqrt(model.variance[model.reference])
+    start = model.root @ found["rotation_matrix"] * deviation
+
+    def reported(theta):
+        moved = model.ended_at(point.with_flat(theta))
+        slopes = moved.items.describe(moved.flat)["discrimination"]
+        variance = moved.variance[model.reference]
+        parts = _loadings(model, slopes, variance, rotation, start)
+        return torch.from_numpy(np.concatenate([parts[n].ravel() for n in names]))
+
+    at = point.flat()
+    steps = LOADING_STEP * identity(len(at), at)
+    jacobian = (central_differences(reported, at, steps) / LOADING_STEP).numpy()
+    variance = np.einsum("pr,pq,qr->r", jacobian, whole, jacobian, optimize=True)
+    errors = np.split(
+        np.sqrt(variance.clip(min=0)),
+        np.cumsum([found[name].size for name in names])[:-1],
+    )
+    return {
+        f"{name}_error": error.reshape(found[name].shape)
+        for name, error in zip(names, errors, strict=True)
+    }
+
+
+def covariance_of_fit(model, objective, names, groups):
+    """Return the covariance of the parameters of `start`, and what has no errors."""
+    # The latter are parameters at a bound, (p,), and items, (d,); with warnings.
+    point, owner = model.start(objective.X.device), model.item_of_parameters
+    if len(owner) > MAX_PARAMETERS:
+        raise ValueError(
+            f"Standard errors of {len(owner)} parameters need a matrix of more than "
+            f"{MAX_PARAMETERS} rows: leave X out, or fit fewer items together."
+        )
+    parts = objective.observed_information(point)
+    gradient, information = (part.cpu().numpy() for part in parts)
+    at_bound = _at_bounds(model, gradient, information, point.flat().cpu().numpy())
+    X = objective.X.cpu().numpy()
+    is_constant = np.array([len(np.unique(x[~np.isnan(x)])) < 2 for x in X.T])
+    guessed = np.isin(np.arange(len(names)), owner[at_bound]) & ~is_constant
+    _warn_of_lost_items(names, guessed, is_constant)
+    is_far, free = np.zeros(len(groups), dtype=bool), model.free_population
+    if free.any():
+        codes = objective.context.group
+        codes = np.zeros(len(X), int) if codes is None else codes
+        is_far = far_groups(model, X, codes) & free[:, 1]
+    if is_far.any():
+        warn_caller(
+            f"All answers of the group(s) {listed(groups[is_far])} are those of people "
+            "with the highest z, or the lowest, or missing: the mean and the variance "
+            "of z have no standard errors there."
+        )
+    far_parameters = np.zeros(len(owner), dtype=bool)
+    if len(free):
+        far_parameters[owner < 0] = np.repeat(is_far, 2)
+    if (at_bound & ~far_parameters & (owner < 0)).any():
+        warn_caller(
+            "A variance of z is at its bound, 0, and has no standard error: "
+            "answers to different items hardly depend on each other, or a group has "
+            "too few people."
+        )
+    at_bound |= far_parameters & model.moves
+    known = model.moves & ~at_bound & ~(is_constant[owner] & (owner >= 0))
+    whole, index, K = (
+        np.zeros_like(information),
+        np.ix_(known, known),
+        model.items.n_dims,
+    )
+    whole[index] = covariance_of(information[index], n_rotations=K * (K - 1) // 2)
+    return whole, at_bound, guessed | is_constant
+
+
+def _at_bounds(model, gradient, information, theta):
+    """Return which parameters are at a bound, bool (p,); changes the information."""
+    # Probabilities of guessing and variances of z are at least 0, where their logits
+    # and logarithms are infinite. So training ends before, with nothing more to gain.
+    # The curvature is that in the value v itself, times v'^2: in the logit it would
+    # have a part of the gradient, which is not quite 0. And the parameter stands for
+    # the bound if a step of Newton's method in v reaches 0, or has no end because the
+    # likelihood is not concave, when it is maximised over the other parameters of the
+    # item.
+    moves, owner, n_coefs = model.moves, model.item_of_parameters, model.items.n_coefs
+    at_bound, n_free = np.zeros(len(theta), dtype=bool), model.free_population.size
+    for i in model.items.guessing + n_free:
+        if not moves[i]:
+            continue
+        guessing = expit(theta[i])
+        information[i, i] += (1 - 2 * guessing) * gradient[i]
+        others = np.flatnonzero(
+            moves & (owner == owner[i]) & (np.arange(len(owner)) != i)
+        )
+        weights = information[i, others] @ np.linalg.pinv(
+            information[np.ix_(others, others)], hermitian=True
+        )
+        curvature = information[i, i] - weights @ information[others, i]
+        # a standard error above 1, the range of a probability, says nothing of it
+        curvature -= (guessing * (1 - guessing)) ** 2
+        slope = (1 - guessing) * (gradient[i] - weights @ gradient[others])
+        at_bound[i] = curvature + min(slope, 0) <= 0
+    for i in range(n_coefs, n_coefs + n_free, 2):  # log deviations of z
+        if moves[i]:
+            information[i, i] += 2 * gradient[i]
+            at_bound[i] = (
+                information[i, i] + min(2 * gradient[i], 0)
+                <= SINGULAR * abs(information.diagonal()).max()
+            )
+    return at_bound
+
+
+def _warn_of_lost_items(names, guessed, constant):
+    """Warn of items without standard errors; bool (d,) each."""
+    if constant.any():
+        warn_caller(
+            f"All answers to the item(s) {listed(names[constant])} are the same: "
+            "the parameters of these items have no standard errors. Drop the items."
+        )
+    if guessed.any():
+        warn_caller(
+            f"Guessing of the item(s) {listed(names[guessed])} is at its bound, "
+            "0: the rows do not tell it from the slope and the difficulty of these "
+            "items, whose parameters have no standard errors. A prior keeps "
+            "guessing off the bound: guessing_prior=(-1.4, 1.0) is one with median "
+            "0.2.",
+        )
+
+
+def _latent_errors(model, whole, at_bound):
+    """Return standard errors of means and variances of z, (g, k) each."""
+    mean, variance = np.zeros(model.mean.shape), np.zeros(model.variance.shape)
+    if len(model.free_population):
+        errors = np.where(at_bound, np.nan, np.sqrt(np.diagonal(whole)))
+        errors = errors[model.item_of_parameters < 0].reshape(-1, 2)
+        mean[:, 0] = errors[:, 1]
+        variance[:, 0] = 2 * model.variance[:, 0] * errors[:, 0]
+    return mean, variance
