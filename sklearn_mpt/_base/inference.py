@@ -109,15 +109,10 @@ class StandardErrorsMixin:
     ) -> Bunch:
         r"""Compute standard errors of the fitted parameters, by observed information.
 
-        The covariance of the estimates is the inverse of minus the second derivatives
-        of :math:`\sum_i \log p(x_i)` at the fitted parameters. By Louis' identity [1]_
-        these are, for each row,
-
-        .. math:: -\frac{\partial^2 \log p(x)}{\partial \theta \, \partial \theta^\top}
-            = E[-H(x, z) \mid x] - \mathrm{Cov}[s(x, z) \mid x],
-
-        with the gradient s and the Hessian H of :math:`\log p(x, z)`. The information
-        is that of the rows alone: the prior of slopes (`slope_prior`) is not in it.
+        The covariance of the estimates is the inverse of the observed information [1]_,
+        minus the second derivatives of :math:`\sum_i \log p(x_i)` at the fitted
+        parameters, by automatic differentiation. It is that of the rows alone: the
+        prior of slopes (`slope_prior`) is not in it.
 
         Parameters
         ----------
@@ -163,10 +158,10 @@ class StandardErrorsMixin:
         nearly the same length.
 
         With up to three components, quadrature nodes are refined until the information
-        changes by less than a relative 1e-4; with more, samples of importance sampling,
-        until it changes by less than 1e-2. N rows with S nodes and P parameters cost
-        :math:`O(N S P^2)`. If all features are Gaussian, the second derivatives are
-        exact and cost P passes over the rows.
+        changes by less than a relative 1e-4, unless rows of categories share a grid;
+        with more, samples of importance sampling, until it changes by less than 1e-2. P
+        parameters cost P passes over the rows. If all features are Gaussian, the second
+        derivatives are exact.
 
         Parameters that no number of rows determines are found as follows. If all
         features are Gaussian, from their expected information, in closed form.
@@ -178,8 +173,9 @@ class StandardErrorsMixin:
 
         References
         ----------
-        .. [1] T. A. Louis, "Finding the observed information matrix when using the EM
-           algorithm", Journal of the Royal Statistical Society B 44, 1982.
+        .. [1] B. Efron and D. V. Hinkley, "Assessing the accuracy of the maximum
+           likelihood estimator: observed versus expected Fisher information",
+           Biometrika 65, 1978.
         """
         warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._validate_rows(X)

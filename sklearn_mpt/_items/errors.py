@@ -10,6 +10,7 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._gaussian.rotation import LOADING_STEP, LOGISTIC_VARIANCE, solution
 from sklearn_mpt._items.groups import far_groups
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
+from sklearn_mpt._latent.integrals import IMPORTANCE_POINTS, importance
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._optim.information import (
@@ -218,8 +219,16 @@ def covariance_of_fit(model, objective, names, groups):
             f"Standard errors of {len(owner)} parameters need a matrix of more than "
             f"{MAX_PARAMETERS} rows: leave X out, or fit fewer items together."
         )
-    parts = objective.observed_information(point)
-    gradient, information = (part.cpu().numpy() for part in parts)
+    accuracy = importance(
+        IMPORTANCE_POINTS[:1], len(model.root), objective.X.device, model.seed
+    )
+    information = objective.observed_information(point, accuracy).cpu().numpy()
+    information[np.diag_indices(len(owner))] += (
+        objective.priors(point)[1].flat().numpy(force=True)
+    )
+    sums = objective.sums(point, torch.arange(len(objective.X)))
+    gradient = sums.gradient.times(objective.weights.total / sums.n_rows).flat()
+    gradient = gradient.numpy(force=True)
     at_bound = _at_bounds(model, gradient, information, point.flat().cpu().numpy())
     X = objective.X.cpu().numpy()
     is_constant = np.array([len(np.unique(x[~np.isnan(x)])) < 2 for x in X.T])

@@ -1100,8 +1100,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         r"""Return the parameters of the items, with standard errors.
 
         The covariance of the estimates is the inverse of the observed information at
-        the fitted parameters, computed by Louis' identity [1]_. The curvature of
-        priors, if there are any, is part of it. Standard errors of difficulties and
+        the fitted parameters [1]_, computed by automatic differentiation. The curvature
+        of priors, if there are any, is part of it. Standard errors of difficulties and
         guessing are computed by the delta method.
 
         Parameters
@@ -1125,6 +1125,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             n_parameters, n_parameters): of discriminations, intercepts and guessing of
             each item.
 
+        Raises
+        ------
+        ValueError
+            If X is given, and the model has more than 2000 parameters.
+
         Warns
         -----
         UserWarning
@@ -1144,15 +1149,14 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         73% of the probabilities of guessing. A prior around the true value covered 94%,
         98% and 98%.
 
-        With several abilities the errors are those of the rotated slopes. With more
-        than 3000 parameters the information of each item is computed separately: an
-        ability is then known from many items, and the errors of one item hardly depend
-        on the parameters of the others.
+        With several abilities the errors are those of the rotated slopes. P parameters
+        cost P passes over the rows.
 
         References
         ----------
-        .. [1] T. A. Louis, "Finding the observed information matrix when using the EM
-           algorithm", Journal of the Royal Statistical Society B 44, 1982.
+        .. [1] B. Efron and D. V. Hinkley, "Assessing the accuracy of the maximum
+           likelihood estimator: observed versus expected Fisher information",
+           Biometrika 65, 1978.
         """
         check_bool(as_frame, "as_frame")
         self._check_is_fitted()

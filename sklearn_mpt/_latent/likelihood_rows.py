@@ -35,12 +35,7 @@ from sklearn_mpt._latent.grids import (
     prior_grid,
 )
 from sklearn_mpt._latent.information import information_by_nodes
-from sklearn_mpt._latent.integrals import (
-    IMPORTANCE_POINTS,
-    Accuracy,
-    importance,
-    rows_of,
-)
+from sklearn_mpt._latent.integrals import Accuracy, rows_of
 from sklearn_mpt._latent.linear_map import (
     LinearMap,
     TrainingMap,
@@ -73,6 +68,7 @@ from sklearn_mpt._likelihoods.base import (
     shape_blocks,
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
+from sklearn_mpt._optim.information import information_by_hessian
 from sklearn_mpt._optim.natural import AscentRules, Objective, Point
 from sklearn_mpt._optim.weights import (
     UNSEEN_COUNT,
@@ -424,12 +420,12 @@ class LikelihoodRows(Objective):
         """Return sums whose total is that of a batch."""
         if not self.shares_nodes:
             return self._row_node_parts(index, point, joint)
-        max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
         if self.answers is not None and len(index) == self.n_rows:
             grid = self._grid or self.grid(point)
-            if self.layout is not None or len(grid.z) <= max_nodes:
+            if self._takes(grid):
                 return [self._sums_of_answers(point, joint, grid)]
         steps = spacing(joint, SIZES.spacing, self.representative.values)
+        max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
         steps = coarsen(steps, max_nodes, [RADIUS] * self.n_dims, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(index, len(grid[0]))
@@ -495,42 +491,33 @@ class LikelihoodRows(Objective):
         )
 
     @torch.enable_grad()
-    def observed_information(self, point):
-        """Return the gradient, (p,), and the information, (p, p), of all rows."""
-        # In nats of all rows, with the curvature of priors.
-        theta = point.flat().detach()
+    def observed_information(self, point, accuracy):
+        """Return minus the second derivatives of the LML of all rows, (p, p)."""
+        # Without priors. accuracy : of nodes around each row, where rows share none.
         scale = self.weights.total / float(self.weights.values.sum())
-        if not self.shares_nodes:
-            rows, joint = rows_of(self.X), self.joint(point)
-            accuracy = importance(
-                IMPORTANCE_POINTS[:1], self.n_dims, theta.device, self.context.seed
-            )
+        grid = None if self.answers is None else self.grid(point)
+        if grid is None or not self._takes(grid):
+            rows = rows_of(self.context.standardise(self.X))
             weight = scale * self.weights.values
-            information = information_by_nodes(rows, weight, joint, accuracy)
-            gradient = torch.zeros_like(theta)
-            (batch,) = self.batches(np.random.default_rng(0))
-            gradient = scale * self.sums(point, batch).gradient.flat()
-        else:
-            grid = self.grid(point)
+            return information_by_nodes(rows, weight, self.joint(point), accuracy)
 
-            def lml(theta, rows):
-                at = point.with_flat(theta)
-                log_weight = grid.log_weight(self.population(at))
-                table = self._table(self.joint(at), grid.z)
-                return scale * log_likelihood(self.answers, rows, table, log_weight)
+        def lml(*parts, rows):
+            at = Point(*parts)
+            log_weight = grid.log_weight(self.population(at))
+            table = self._table(self.joint(at), grid.z)
+            return log_likelihood(self.answers, rows, table, log_weight)
 
-            gradient, information = 0.0, 0.0
-            for rows in self.answers.blocks(len(grid.z)):
-                information = information - torch.autograd.functional.hessian(
-                    lambda theta, rows=rows: lml(theta, rows), theta
-                )
-                at = theta.clone().requires_grad_()
-                gradient = gradient + torch.autograd.grad(lml(at, rows), at)[0]
-            prior_gradient, *_ = self.priors(point)
-            gradient = gradient - prior_gradient.flat()
-        _, curvature, _ = self.priors(point)
-        information.diagonal().add_(curvature.flat())
-        return gradient.detach(), information.detach()
+        blocks = self.answers.blocks(len(grid.z))
+        point = Point(*(part.detach() for part in point))
+        return scale * sum(
+            information_by_hessian(functools.partial(lml, rows=rows), *point)
+            for rows in blocks
+        )
+
+    def _takes(self, grid):
+        """Return whether rows of codes share a grid: always with a layout."""
+        max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
+        return self.layout is not None or len(grid.z) <= max_nodes
 
     def _shared_blocks(self, index, n_nodes):
         """Yield rows, their weights and indicators, block by block."""

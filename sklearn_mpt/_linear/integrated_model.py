@@ -25,7 +25,7 @@ from sklearn_mpt._latent.grids import (
     count_nodes,
     spacings,
 )
-from sklearn_mpt._latent.information import information_by_nodes, information_by_scores
+from sklearn_mpt._latent.information import information_by_scores
 from sklearn_mpt._latent.integrals import (
     IMPORTANCE_POINTS,
     MAX_GRID_NODES,
@@ -204,9 +204,14 @@ class IntegratedModel(LinearModel):
 
     def information(self, fitted, X, weight):
         density, likelihood = self.density(fitted, X.device), self.likelihood
-        rows, joint = rows_of(density.units.standardise(X)), density.joint
-        matrix = information_by_nodes(rows, weight, joint, density.scoring)
-        coefs = point_of(joint.components, joint.intercept).coefs
+        joint, params = density.joint, ObjectiveParams("lml", len(X))
+        context = RowContext(weight=weight.cpu().numpy(), units=density.units)
+        args = joint.likelihood, params, joint.n_dims, context
+        point = point_of(
+            joint.components, joint.intercept, joint.likelihood.shape_params
+        )
+        matrix = LikelihoodRows(X, *args).observed_information(point, density.scoring)
+        coefs = point.coefs
         free = likelihood.centre(identity(len(coefs), coefs))
         _, scale = _units_of_locations(fitted, likelihood)
         return Information(

@@ -25,11 +25,6 @@ def central_differences(function, at, steps):
     )
 
 
-# Louis' identity, for each row: -d^2 log p(x) / dtheta dtheta' = E[-H | x] - Cov[s |
-# x], with the gradient s and the Hessian H of log p(x, z). T. A. Louis, Journal of the
-# Royal Statistical Society B 44, 1982.
-
-
 # Information, relative to that of the single parameters, below which rows do not
 # determine a direction; and expected information, relative to the largest, below which
 # no number of rows does.
@@ -37,15 +32,6 @@ SINGULAR, UNIDENTIFIED = 1e-7, 1e-8
 
 
 MIN_SQUARE = 1e-6  # squared coefficient of a parameter in a direction to count
-
-
-def missing_information(scores, r, weight):
-    """Return the sum over rows of the covariance of scores given the row, (p, p)."""
-    # scores : (n, s, p). r : posterior weights of the nodes, (n, s). weight : (n,).
-    deviation = scores - r[:, None] @ scores
-    deviation = (weight[:, None] * r).sqrt()[..., None] * deviation
-    deviation = deviation.flatten(0, 1)
-    return deviation.T @ deviation
 
 
 def covariance_of(information, *, constraints=None, expected=None, n_rotations=0):

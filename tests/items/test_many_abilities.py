@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE, lml_samples
+from sklearn_mpt._latent.integrals import IMPORTANCE_POINTS, importance
 from sklearn_mpt._latent.quadrature import normal_points
 
 K = 4
@@ -113,7 +114,8 @@ def test_the_information_is_minus_the_hessian_over_the_prior(items):
     """Of slopes, intercepts and logits of guessing, by automatic differentiation."""
     model, X = items._model_of(vars(items)), answers(15)
     objective = model.objective(X, np.ones(len(X)), None, items._priors, "cpu")
-    _, found = objective.observed_information(model.start("cpu"))
+    accuracy = importance(IMPORTANCE_POINTS, K, torch.device("cpu"), (0,))
+    found = objective.observed_information(model.start("cpu"), accuracy)
     (unit,) = normal_points(2**13, K, [0], 1)
     z, rows = torch.from_numpy(unit), torch.from_numpy(X)
 
