@@ -92,7 +92,6 @@ from sklearn_mpt._latent.answers import MAX_CATEGORIES
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._optim.loop import Phases
 from sklearn_mpt._optim.steps import NoisyAscent
 from sklearn_mpt._optim.weights import LONG_SLOPE
 from sklearn_mpt._tables.frames import column_names, columns_of
@@ -374,8 +373,18 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                     f"n_components must be 1 where items are {fixed[0]!r}, got "
                     f"{self.n_components}."
                 )
-        if self.guessing_prior is not None:
-            self._check_guessing_prior()
+        prior = self.guessing_prior
+        if prior is None:
+            return
+        is_pair = isinstance(prior, tuple | list) and len(prior) == 2
+        if not is_pair or not all(
+            isinstance(value, Real) and math.isfinite(value) for value in prior
+        ):
+            raise ValueError(
+                "guessing_prior must be None, or the mean and the standard deviation "
+                f"of a logit, which are finite numbers, got {prior!r}."
+            )
+        check_real(prior[1], "The standard deviation of guessing_prior", "neither")
 
     def _check_groups(self, groups):
         """Refuse groups, or None, that do not suit the parameters."""
@@ -400,21 +409,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
     def _has_priors(self, n_features):
         return self.slope_prior is not None or self.guessing_prior is not None
-
-    def _check_guessing_prior(self):
-        prior = self.guessing_prior
-        is_pair = isinstance(prior, tuple | list) and len(prior) == 2
-        if not is_pair or isinstance(prior[0], str | bool):
-            raise ValueError(
-                "guessing_prior must be None, or the mean and the standard deviation "
-                f"of a logit, got {prior!r}."
-            )
-        mean, deviation = prior
-        if not isinstance(mean, Real) or not math.isfinite(mean):
-            raise ValueError(
-                f"The mean of guessing_prior must be a finite number, got {mean!r}."
-            )
-        check_real(deviation, "The standard deviation of guessing_prior", "neither")
 
     def _check_values(self, X):
         names = self._names(X.shape[1])
@@ -476,8 +470,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
     def _is_known(self, items, fixed):
         """Return whether nothing is left to estimate for one group."""
-        is_free_scale = self.population == "free" or items.has_fixed_scale
-        return fixed is not None and fixed.is_fixed.all() and not is_free_scale
+        if fixed is None or self.population == "free" or items.has_fixed_scale:
+            return False
+        return fixed.is_fixed[items.are_parameters].all()
 
     def _fixed_parameters(self, items):
         """Return the parameters that are fixed, or None."""
@@ -541,7 +536,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         objective = model.objective(data.X, *args)
         if data.is_all:
             _warn_of_unseen(data.X, model)
-            return Phases(model.ascent(objective, self.tol))
+            return model.ascent(objective, self.tol)
         n_before, point = data.fitted["n_iter_"], model.start(data.device)
         params = {"learning_rate": 1.0, "rng": data.rng}
         return NoisyAscent.of_part(objective, point, n_before, **params)

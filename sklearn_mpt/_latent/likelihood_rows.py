@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._base.density import Units
 from sklearn_mpt._latent.answers import (
     MAX_CATEGORIES,
     MISSING,
@@ -21,7 +20,6 @@ from sklearn_mpt._latent.answers import (
     expectations,
     log_likelihood,
 )
-from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.grids import (
     MAX_SPACING,
     PAIR_RADII,
@@ -35,20 +33,22 @@ from sklearn_mpt._latent.grids import (
     prior_grid,
 )
 from sklearn_mpt._latent.information import information_by_nodes
-from sklearn_mpt._latent.integrals import Accuracy, rows_of
+from sklearn_mpt._latent.integrals import integrate_conditionals, rows_of
 from sklearn_mpt._latent.linear_map import (
+    MODE_TOLERANCE,
     LinearMap,
     TrainingMap,
     bound_grid,
+    laplace,
     shared_steps,
     spacing,
 )
 from sklearn_mpt._latent.quadrature import (
+    FINE_TRAINING_POINTS,
     MAX_GRID_DIMS,
     ROW_GRID,
     TRAINING_POINTS,
     Nodes,
-    RowNodes,
     grids,
     mixtures,
 )
@@ -67,7 +67,7 @@ from sklearn_mpt._likelihoods.base import (
     rank_among_equals,
     shape_blocks,
 )
-from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
+from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
 from sklearn_mpt._optim.information import information_by_hessian
 from sklearn_mpt._optim.natural import AscentRules, Objective, Point
 from sklearn_mpt._optim.weights import (
@@ -154,6 +154,17 @@ class Layout(NamedTuple):
     unseen: torch.Tensor
 
 
+class TrainingDensity(NamedTuple):
+    """Conditionals of a point by one rule; row_bytes : memory of those of a row."""
+
+    joint: TrainingMap
+    rule: object
+    row_bytes: int
+
+    def conditional_log_prob(self, X, mask):
+        return integrate_conditionals(rows_of(X, mask), self.rule, self.joint)[0]
+
+
 class LikelihoodRows(Objective):
     """Log marginal likelihood of rows, or its evidence lower bound; NaN where missing.
 
@@ -206,10 +217,17 @@ class LikelihoodRows(Objective):
         self.varies = likelihood.to_locations(varies_in_rows(X, context.is_all))
         self.layout, self.n_locations = layout, len(self.varies)
         self.moves_axes = layout is None or layout.moves_axes
-        node_params = context.seed, is_fine
-        self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
+        self._modes = X.new_zeros(self.n_rows, n_dims, dtype=torch.float64)
+        is_sampled = n_dims > MAX_GRID_DIMS
+        counts = FINE_TRAINING_POINTS if is_fine else TRAINING_POINTS
+        if is_sampled:
+            self.row_rule = mixtures(counts, n_dims, X.device, context.seed, 1)
+            self.n_row_nodes = sum(counts)
+        else:
+            self.row_rule = grids((ROW_GRID[n_dims],), n_dims, X.device)
+            self.n_row_nodes = ROW_GRID[n_dims] ** n_dims
         self.bounds = params.objective == "elbo"
-        is_sampled = self.row_nodes.is_sampled and not self.bounds
+        is_sampled = is_sampled and not self.bounds
         self._is_coarse = is_sampled and not is_fine
         if is_sampled and not self.is_noisy:
             self.rules = replace(self.rules, stop_gain=STOP_GAIN_IF_SAMPLED)
@@ -286,10 +304,7 @@ class LikelihoodRows(Objective):
         """Return the density of a point with few nodes, which have no gradient."""
         joint = self.joint(Point(coefs, shape_params), TrainingMap)
         rule, n_nodes = self._rule(Point(coefs.detach(), shape_params.detach()))
-        accuracy = Accuracy(lambda: iter([rule]), math.inf, n_nodes, is_quadrature=True)
-        zero = coefs.new_zeros(self.n_features)
-        units = Units(zero, torch.ones_like(zero))
-        return IntegratedDensity(joint, units, accuracy, accuracy, self.context.seed)
+        return TrainingDensity(joint, rule, FLOAT_BYTES * 3 * n_nodes * joint.width)
 
     def _rule(self, point):
         """Return a rule that all rows share, or if that costs less one around each."""
@@ -425,7 +440,7 @@ class LikelihoodRows(Objective):
             if self._takes(grid):
                 return [self._sums_of_answers(point, joint, grid)]
         steps = spacing(joint, SIZES.spacing, self.representative.values)
-        max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
+        max_nodes = SIZES.shared_cost * self.n_row_nodes
         steps = coarsen(steps, max_nodes, [RADIUS] * self.n_dims, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(index, len(grid[0]))
@@ -516,7 +531,7 @@ class LikelihoodRows(Objective):
 
     def _takes(self, grid):
         """Return whether rows of codes share a grid: always with a layout."""
-        max_nodes = SIZES.shared_cost * self.row_nodes.n_nodes
+        max_nodes = SIZES.shared_cost * self.n_row_nodes
         return self.layout is not None or len(grid.z) <= max_nodes
 
     def _shared_blocks(self, index, n_nodes):
@@ -531,15 +546,17 @@ class LikelihoodRows(Objective):
         if self.bounds:
             yield from self._bound_parts(index, point, joint)
             return
-        likelihood, row_nodes = joint.likelihood, self.row_nodes
+        rule, likelihood = self.row_rule, joint.likelihood
         for part in chunk_slices(len(index), joint.components.numel(), SIZES.block):
             X, weight = self.rows(index[part])
             rows = rows_of(X)
-            posterior = row_nodes.posterior(rows, joint, index[part])
-            n_entries = len(joint.intercept) * row_nodes.n_nodes
+            start = self._modes[index[part]]
+            posterior = laplace(rows, joint, tol=MODE_TOLERANCE, start=start)
+            self._modes[index[part]] = posterior.mean
+            n_entries = len(joint.intercept) * self.n_row_nodes
             for block in chunk_slices(len(X), n_entries, SIZES.row_node_block):
                 taken = rows.take(block)
-                nodes = row_nodes.place(taken, posterior.take(block), 0)
+                nodes = rule.place(rule.groups[0], [posterior.take(block)], taken)
                 yield row_node_sums(taken, nodes, point, likelihood, weight[block])
 
     def _bound_parts(self, index, point, joint):

@@ -11,7 +11,7 @@ from sklearn_mpt._latent.grids import (
     spacings,
 )
 from sklearn_mpt._latent.integrals import MAX_GRID_NODES
-from sklearn_mpt._latent.modes import gaussians_at_modes, posterior_precision
+from sklearn_mpt._latent.modes import gaussians_at_modes
 from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
     ROW_GRID,
@@ -27,6 +27,7 @@ from sklearn_mpt._numbers import KEPT_ENTRIES, ROUNDING, TINY
 # Nodes in each dimension that rows share even if their table does not fit the memory
 # that is otherwise used: their spacing is 0.13 and 0.42 standard deviations of z.
 MIN_PER_DIM = {1: 101, 2: 31, 3: 31}
+MAX_NEWTON_STEPS = 100  # to a mode; hardly any row needs ten
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
 
@@ -74,25 +75,25 @@ class LinearMap:
         is_quadrature = self.n_dims <= MAX_GRID_DIMS
         return [(laplace if is_quadrature else proposal)(rows, self)]
 
-    def posterior_near(self, rows, start):
-        return laplace(rows, self, tol=MODE_TOLERANCE, start=start)
-
 
 class TrainingMap(LinearMap):
     """The same in training: nodes are constants, not just where they are best."""
 
     def propose(self, rows):
         with torch.no_grad():
-            return [laplace(rows, self, tol=MODE_TOLERANCE)]
+            start = self.components.new_zeros(len(rows.X), self.n_dims)
+            steps = {"max_iter": MAX_NEWTON_STEPS, "tol": MODE_TOLERANCE}
+            return [gaussians_at_modes(rows, self, start, **steps)[0]]
 
 
-def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
+def laplace(rows, joint, tol=1e-9, start=None):
     """Return the Laplace approximation of the posterior of z, by Newton's method."""
     # It starts at `start`, (n, k), or at 0, and ends where a step changes no component
     # of z by more than `tol`.
     if start is None:
         start = joint.components.new_zeros(len(rows.X), joint.n_dims)
-    return gaussians_at_modes(rows, joint, start, max_iter=max_iter, tol=tol)[0]
+    steps = {"max_iter": MAX_NEWTON_STEPS, "tol": tol}
+    return gaussians_at_modes(rows, joint, start, **steps)[0]
 
 
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
@@ -108,9 +109,8 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
         points = location_points(posterior, joint, grid)
         derivative, information = joint.likelihood.derivatives(rows.X[:, None], points)
         gradient = (on_locations * (weight @ derivative)) @ W.T - posterior.mean
-        precision = posterior_precision(
-            joint.likelihood, weight @ information, observed, W
-        )
+        precision = joint.likelihood.precision(weight @ information, observed, W)
+        precision.diagonal(dim1=1, dim2=2).add_(1)
         precision_root = torch.linalg.cholesky(precision)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
         posterior = gaussian_around(posterior.mean + step, precision_root)

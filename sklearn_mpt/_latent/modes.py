@@ -126,22 +126,13 @@ def gaussians_at_modes(rows, joint, start, **search):
             gradient = derivative @ jacobian.T
         else:
             gradient = (jacobian @ derivative[..., None])[..., 0]
-        return LogJoint(
-            (observed * entries).sum(1) + standard_normal_log_prob(z),
-            gradient - z,
-            posterior_precision(likelihood, information, observed, jacobian),
-        )
+        precision = likelihood.precision(information, observed, jacobian)
+        precision.diagonal(dim1=1, dim2=2).add_(1)
+        value = (observed * entries).sum(1) + standard_normal_log_prob(z)
+        return LogJoint(value, gradient - z, precision)
 
     modes = climb(log_joint, start, **search)
     return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision)), modes.value
-
-
-def posterior_precision(likelihood, information, observed, jacobian):
-    """Return the precision of z given observed entries; (n, k, k)."""
-    # The arguments are those of `Likelihood.precision`.
-    precision = likelihood.precision(information, observed, jacobian)
-    precision.diagonal(dim1=1, dim2=2).add_(1)
-    return precision
 
 
 def _newton(gradient, precision):
