@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import linprog
 from scipy.special import expit
@@ -22,7 +21,6 @@ from sklearn_mpt import (
     mpt_curve,
 )
 from sklearn_mpt._gaussian.rotation import rotated
-from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._items.item_statistics import collapse_cells
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))
@@ -240,32 +238,6 @@ def _marginals(model):
     return [prob @ weight for prob in probabilities(model, z)]
 
 
-def test_derivatives_of_guessing_are_those_of_autograd():
-    rng = np.random.default_rng(0)
-    X = torch.from_numpy(rng.integers(2, size=(30, 3)).astype(float))
-    location = torch.from_numpy(rng.normal(size=(30, 3), scale=3)).requires_grad_()
-    logits = torch.from_numpy(rng.normal(size=3) - 1.5).requires_grad_()
-    likelihood = Guessing.of_columns(2, 3).at(logits)
-    prob = logits.sigmoid() + (1 - logits.sigmoid()) * location.sigmoid()
-    expected = torch.where(X > 0, prob, 1 - prob).log()
-    assert_allclose(likelihood.entry_log_prob(X, location).detach(), expected.detach())
-    assert_allclose(likelihood.mean(location).detach(), prob.detach())
-    slopes = torch.autograd.grad(expected.sum(), (location, logits), retain_graph=True)
-    slope, _ = likelihood.derivatives(X, location)
-    assert_allclose(slope.detach(), slopes[0])
-    scores = likelihood.shape_scores(X, location)
-    assert_allclose(scores.sum(0).detach(), slopes[1])
-    one = likelihood.derivatives(torch.ones_like(X), location)
-    zero = likelihood.derivatives(torch.zeros_like(X), location)
-    mean_square = prob * one[0] ** 2 + (1 - prob) * zero[0] ** 2
-    for _, information in (one, zero):
-        assert_allclose(information.detach(), mean_square.detach())
-    observed = torch.ones_like(X)
-    pairs = likelihood.pair_log_prob(X, observed, location[:4])
-    sums = likelihood.entry_log_prob(X[:, None], location[:4]).sum(2)
-    assert_allclose(pairs.detach(), sums.detach())
-
-
 # Statistics, by enumeration of all rows
 
 
@@ -347,13 +319,6 @@ def test_expected_answers_by_sum_score_by_enumeration():
         df = np.count_nonzero(~np.isnan(expected)) - len(expected) - 3
         assert fit.df_s_x2[j] == df
         assert_allclose(fit.s_x2[j], value, rtol=1e-6)
-
-
-def test_the_variance_of_z_takes_no_freedom_from_single_items():
-    """Four sum scores of two cells each, less one for each score and an intercept."""
-    model = MPTItemResponse("rasch").fit(PATTERNS, sample_weight=LSAT7)
-    fit = model.item_fit(PATTERNS, LSAT7)
-    assert fit.df_s_x2.tolist() == [3] * 5
 
 
 @pytest.mark.slow
@@ -447,43 +412,6 @@ def test_standard_errors_are_those_of_the_linear_model():
     gradient = np.column_stack([b / a**2, -1 / a])
     variance = np.einsum("ji,jik,jk->j", gradient, errors.covariance, gradient)
     assert_allclose(found.difficulty_std_error, np.sqrt(variance), rtol=2e-3)
-
-
-@pytest.mark.parametrize("name", ["gpcm", "nominal"])
-def test_standard_errors_are_those_of_the_curvature(name):
-    """Of the log-likelihood, by differences of what models with these items score."""
-    X = _graded_rows(400, 3, seed=3)
-    model = MPTItemResponse(name).fit(X)
-    rows = all_rows(model)
-    weight = np.array([(X == row).all(axis=1).sum() for row in rows])
-    scores = model.category_scores_[:, 1:2] if name == "nominal" else np.empty((3, 0))
-    fitted = np.column_stack([model.discrimination_, model.intercept_, scores])
-
-    def value(at):
-        at = at.reshape(fitted.shape)
-        scores = np.column_stack([np.zeros(3), at[:, 3:], np.full(3, 2.0)])
-        made = MPTItemResponse.from_items(
-            model=name,
-            discrimination=at[:, 0],
-            intercept=at[:, 1:3],
-            category_scores=scores if name == "nominal" else None,
-        )
-        return weight @ made.score_samples(rows)
-
-    step, at = 1e-3, fitted.ravel()
-    eye = step * np.eye(len(at))
-    hessian = np.zeros((len(at), len(at)))
-    for i, j in itertools.combinations_with_replacement(range(len(at)), 2):
-        ends = [
-            s * t * value(at + s * eye[i] + t * eye[j])
-            for s in (1, -1)
-            for t in (1, -1)
-        ]
-        hessian[i, j] = hessian[j, i] = sum(ends) / (4 * step**2)
-    errors = np.sqrt(np.diag(np.linalg.inv(-hessian))).reshape(fitted.shape)
-    found = model.item_parameters(X)
-    assert_allclose(found.discrimination_std_error, errors[:, 0], rtol=1e-2)
-    assert_allclose(found.intercept_std_error, errors[:, 1:3], rtol=1e-2)
 
 
 def test_errors_of_too_many_parameters_are_refused():
@@ -687,15 +615,6 @@ def test_the_reference_group_sets_the_scale(answers_of_groups, name):
     assert (errors.latent_mean_std_error[:, 0] > 0).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("missing", [None, pd.NA, np.nan])
-def test_missing_labels_of_groups_are_refused(missing, answers_of_groups):
-    X, groups = answers_of_groups
-    labels = groups.astype(object)
-    labels[::2] = missing
-    with pytest.raises(ValueError, match="groups must not contain missing labels"):
-        MPTItemResponse().fit(X, groups=labels)
-
-
 def test_a_warm_start_refuses_groups_that_the_model_does_not_have(answers_of_groups):
     X, groups = answers_of_groups
     model = MPTItemResponse(warm_start=True, max_iter=2)
@@ -762,27 +681,6 @@ def test_differential_functioning_is_found():
     anchored = model.dif(rows, group, anchors=[0, 1, 3])
     assert np.isnan(anchored.p_value[[0, 1, 3]]).all()
     assert anchored.p_value[2] < 0.01 < np.min(anchored.p_value[[4, 5]])
-
-
-def test_differential_functioning_without_one_answer_in_a_group():
-    """At the maximum an answer that nobody gave has the probability 0.
-
-    The larger model is fitted again as items of one group each, of two answers where
-    nobody gave the third.
-    """
-    X, group = _graded_rows(400, 5, seed=2), np.repeat([0, 1], 200)
-    X[200:, 0] = X[200:, 0].clip(max=1)
-    model = MPTItemResponse("graded").fit(X)
-    found = model.dif(X, group, anchors=[1, 2, 3, 4])
-    alone = [np.where(group == g, X[:, 0], np.nan) for g in (0, 1)]
-    split = np.column_stack([*alone, X[:, 1:]])
-    names = ["graded", "2pl", *["graded"] * 4]
-    free = MPTItemResponse(names).fit(split, groups=group)
-    equal = MPTItemResponse("graded").fit(X, groups=group)
-    gain = free.log_likelihood(split, groups=group)
-    gain -= equal.log_likelihood(X, groups=group)
-    assert_allclose(found.statistic[0], 2 * gain, atol=1e-3)
-    assert found.df[0] == 3
 
 
 @pytest.mark.slow
@@ -918,16 +816,6 @@ def test_several_abilities_of_a_wide_population_have_a_wide_grid():
     assert_allclose(wide.score_samples(rows), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["varimax", "quartimax", "oblimin", "promax"])
-def test_the_longest_rotated_column_comes_first(method):
-    rng = np.random.default_rng(0)
-    slopes = rng.uniform(0.5, 2, size=(8, 2))
-    for _ in range(10):  # rounding does not choose between orders
-        found, _ = rotated(slopes + 1e-7 * rng.normal(size=slopes.shape), method)
-        lengths = np.linalg.norm(found, axis=0)
-        assert lengths[0] > lengths[1]
-
-
 def test_fixed_items_by_difficulty_are_those_by_intercept():
     slopes, difficulty = [0.8, 1.5], [[-1.0, 0.5], [-0.2, 0.9]]
     for name in ("graded", "gpcm"):
@@ -1017,12 +905,6 @@ def test_likelihood_ratio_tests_refuse_priors(lsat7, model, priors):
         with_prior.likelihood_ratio_test(lsat7, *args)
     with pytest.raises(ValueError, match=f"nested has {parameter}"):
         lsat7.likelihood_ratio_test(with_prior, *args)
-
-
-def test_likelihood_ratio_tests_take_priors_without_effect(lsat7):
-    rasch = MPTItemResponse("rasch", slope_prior=2.0, guessing_prior=(-1, 1))
-    rasch.fit(PATTERNS, sample_weight=LSAT7)
-    assert lsat7.likelihood_ratio_test(rasch, PATTERNS, LSAT7).df == 4
 
 
 def test_likelihood_ratio_tests_say_that_guessing_is_at_its_bound(lsat7):
