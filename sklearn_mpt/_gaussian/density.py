@@ -52,33 +52,6 @@ def _finite(log_prob):
     return torch.nan_to_num(log_prob, nan=lowest, neginf=lowest)
 
 
-def expected_information(coefs, log_noise, observed):
-    """Return the Fisher information of a row on all parameters, (p, p)."""
-    # coefs : (d, k + 1). log_noise : () or (d,). observed : bool, (d,). With P the
-    # inverse covariance of observed features, that of weights (j, a) and (l, b) is P_jl
-    # w_a' P w_b + (P w_b)_j (P w_a)_l.
-    W, is_shared = coefs[:, :-1], log_noise.ndim == 0
-    n_features, n_dims = W.shape
-    noise = log_noise.exp().expand(n_features)
-    P = torch.zeros(n_features, n_features, dtype=W.dtype, device=W.device)
-    covariance = (W @ W.T + noise.diag())[observed][:, observed]
-    P[torch.outer(observed, observed)] = torch.linalg.inv(covariance).flatten()
-    PW = P @ W
-    coef_information = P.new_zeros(n_features, n_dims + 1, n_features, n_dims + 1)
-    coef_information[:, :-1, :, :-1] = torch.einsum("jl,ab->jalb", P, W.T @ PW)
-    coef_information[:, :-1, :, :-1] += torch.einsum("jb,la->jalb", PW, PW)
-    coef_information[:, -1, :, -1] = P
-    cross = P.new_zeros(n_features, n_dims + 1, n_features)
-    cross[:, :-1] = torch.einsum("jl,la,l->jal", P, PW, noise)
-    noise_information = 0.5 * P**2 * torch.outer(noise, noise)
-    if is_shared:
-        cross = cross.sum(-1, keepdim=True)
-        noise_information = noise_information.sum()[None, None]
-    cross = cross.flatten(0, 1)
-    top = torch.cat([coef_information.flatten(2).flatten(0, 1), cross], 1)
-    return torch.cat([top, torch.cat([cross.T, noise_information], 1)])
-
-
 class LinearGaussian(LatentDensity):
     """Density of a fitted linear Gaussian model."""
 

@@ -5,7 +5,7 @@ import torch
 
 from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._gaussian.density import LinearGaussian, expected_information
+from sklearn_mpt._gaussian.density import LinearGaussian
 from sklearn_mpt._gaussian.likelihood import GaussianRows
 from sklearn_mpt._gaussian.moments import (
     closed_form,
@@ -18,6 +18,7 @@ from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays
 from sklearn_mpt._linear.natural_ascent import natural_ascent
+from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.information import Information, information_by_hessian
@@ -114,20 +115,40 @@ class GaussianModel(LinearModel):
             density = LinearGaussian(moved[:, :-1].T, mean, log_noise.exp())
             return weight @ density.lml(rows)[0]
 
-        matrix = information_by_hessian(log_prob, coefs, log_noise)
-        all_features, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
-        expected = sum(
-            expected_information(coefs, log_noise, observed)
-            for observed in _patterns_of_all_pairs(~torch.isnan(X))
+        def covariance_at(moved, log_noise):
+            W, noise = moved[:, :-1], log_noise.exp().expand(len(moved))
+            return W @ W.T + noise.diag()
+
+        def expected_log_prob(moved, log_noise):
+            # of one row of each pattern, drawn from the fitted model, up to a constant
+            W, noise = moved[:, :-1], log_noise.exp().expand(len(moved))
+            offset = moved[:, -1] - coefs[:, -1]
+            drawn, covariance = (
+                law + torch.outer(offset, offset),
+                W @ W.T + noise.diag(),
+            )
+            total = 0.0
+            for seen in patterns:
+                root = torch.linalg.cholesky(covariance[seen][:, seen])
+                distance = torch.cholesky_solve(drawn[seen][:, seen], root).trace()
+                total = total - 0.5 * (log_determinant(root) + distance)
+            return total
+
+        patterns = _patterns_of_all_pairs(~torch.isnan(X))
+        law = (
+            coefs[:, :-1] @ coefs[:, :-1].T + log_noise.exp().expand(len(coefs)).diag()
+        )
+        matrix, expected = (
+            information_by_hessian(function, coefs, log_noise)
+            for function in (log_prob, expected_log_prob)
         )
         unit = units.scale.expand(X.shape[1])
-        numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
         return Information(
-            *numbers,
-            free,
-            all_features,
-            expected.cpu().numpy(),
-            ~_at_bound(fitted),
+            *(tensor.cpu().numpy() for tensor in (matrix, coefs, unit)),
+            free=np.eye(len(coefs)),
+            varies=np.ones(len(coefs), dtype=bool),
+            expected=expected.cpu().numpy(),
+            shape_params_vary=~_at_bound(fitted),
         )
 
     def n_parameters(self, fitted):
