@@ -35,10 +35,9 @@ DOUBLE_NOISE_FLOOR = 1e-9
 # that starts there, at 1, lets components shrink that are weaker.
 START_NOISE = 0.1
 # Random part of the components where factor analysis starts, in standard deviations of
-# the features, so that none is 0; epochs of a short run from each of the two starts,
-# and its largest number of rows. What they reach is in benchmarks/RESULTS.rst, "Factor
-# analysis: starts".
-START_DEVIATION, SHORT_RUN_EPOCHS, SHORT_RUN_ROWS = 0.01, 5, 2000
+# the features, so that none is 0; epochs of a short run from each of the two starts.
+# What they reach is in benchmarks/RESULTS.rst, "Factor analysis: starts".
+START_DEVIATION, SHORT_RUN_EPOCHS = 0.01, 5
 
 
 class GaussianModel(LinearModel):
@@ -78,26 +77,25 @@ class GaussianModel(LinearModel):
         if self.noise == "shared":
             solution = closed_form(moments, n_dims, DOUBLE_NOISE_FLOOR)
             return fitted | _attributes(*solution, units)
-        return fitted | self._factors_at_start(X, rng, weight, moments, noise, units)
+        return fitted | self._factors_at_start(moments, noise, units)
 
-    def _factors_at_start(self, X, rng, weight, moments, noise, units):
+    def _factors_at_start(self, moments, noise, units):
         """Return the attributes from which factor analysis starts."""
         # moments : of standardised rows. noise : random components, (k, d).
         n_dims = len(noise)
         principal = principal_factors(moments, n_dims, DOUBLE_NOISE_FLOOR)
         if self.params.init == "pca":
             return _attributes(*principal, units)
-        starts = [principal]
-        if self.params.max_iter > 0:
-            starts.append(regression_factors(moments, n_dims))
         starts = [
             _attributes(components + START_DEVIATION * noise, variance, units)
-            for components, variance in starts
+            for components, variance in (principal, regression_factors(moments, n_dims))
         ]
         if self.params.max_iter == 0:
             return starts[0]
+        floor = torch.tensor(DOUBLE_NOISE_FLOOR, dtype=torch.float64).log()
+        rows = GaussianRows.of_moments(moments, n_dims, floor)
         points = [_point(units | start, "cpu") for start in starts]
-        best = _best_factors(X, moments, weight, points, units, rng)
+        best = best_of_points(rows, points, SHORT_RUN_EPOCHS)
         return self.trained_attributes(best, units)
 
     def density(self, fitted, device):
@@ -278,22 +276,6 @@ def _components_along(directions, X, weight, units):
     values, vectors = np.linalg.eigh(total / n_rows)
     lengths = np.sqrt(np.maximum(values, START_DEVIATION**2))
     return (axes @ (vectors * lengths) @ vectors.T).T
-
-
-def _best_factors(X, moments, weight, points, units, rng):
-    """Return the point after the best of short runs of factor analysis."""
-    n_dims = points[0].coefs.shape[1] - 1
-    floor = torch.tensor(DOUBLE_NOISE_FLOOR, dtype=torch.float64).log()
-    if np.isnan(X).any():
-        sample = rng.permutation(len(X))[:SHORT_RUN_ROWS]
-        weight = None if weight is None else weight[sample]
-        rows = torch.from_numpy(np.array(X[sample], float))
-        args = n_dims, len(rows), floor, weight
-        cpu_units = Units.from_attributes(units, rows.device)
-        objective = GaussianRows(rows, *args, units=cpu_units)
-    else:
-        objective = GaussianRows.of_moments(moments, n_dims, floor)
-    return best_of_points(objective, points, SHORT_RUN_EPOCHS)
 
 
 def _are_dependent(weights, tol=1e-6):
