@@ -198,17 +198,12 @@ def fall_of_lowest(losses, window):
 def trend_of_rows(before, now):
     """Return the trend of the mean loss from losses of the same rows, (n,) each."""
     falls = before - now
-    return Trend(falls.mean(), standard_error(falls))
+    return Trend(falls.mean(), falls.std() / math.sqrt(len(falls)))
 
 
-def standard_error(values):
-    """Return the standard error of the mean; 0 for one value, where SciPy warns."""
-    return values.std() / math.sqrt(len(values))
-
-
-def gain_to_come(before, now, min_fall=0.0):
+def gain_to_come(before, now):
     """Return the gain of all later steps, given those of the last two."""
     # Near a maximum gains fall by the same factor from step to step. Infinite unless
-    # they fall by more than `min_fall`.
+    # they fall.
     fall = before - now
-    return now**2 / fall if fall > min_fall else math.inf
+    return now**2 / fall if fall > 0 else math.inf

@@ -246,7 +246,7 @@ class NoisySteps(Solver):
     # costs, as along a ridge, full steps start again.
     # average_power : points count as this power of their number, so that the first ones
     # count little. max_fall : standard errors by which a step may lower the value, or
-    # it is halved. max_first : epochs that are followed by steps with less noise.
+    # it is halved.
     # min_size : a step that is shorter, as a fraction of those around it, is not
     # halved, so that training ends where no value is finite.
 
@@ -254,7 +254,6 @@ class NoisySteps(Solver):
     average_power = 3
     max_fall = 4.0
     min_size = 1e-3
-    max_first = 10
 
     def __init__(
         self,
@@ -371,7 +370,7 @@ class NoisySteps(Solver):
 
     def terminate(self):
         if self.is_followed:
-            return self._is_noise or len(self.loss_curve) >= self.max_first
+            return self._is_noise
         if not self._n_falling:
             return False
         n, power = self._n_falling, self.average_power

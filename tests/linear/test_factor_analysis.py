@@ -52,7 +52,7 @@ def test_fits_by_masks_end_near_the_maximum_with_little_noise():
     X = scale(load_breast_cancer().data)
     best = factors(8, objective="lml").fit(X)
     by_masks = factors(8, n_masks=4).fit(X)
-    assert by_masks.score(X) > best.score(X) - 0.06
+    assert by_masks.score(X) > best.score(X) - 0.02
 
 
 @pytest.mark.filterwarnings("ignore:Heywood case")
@@ -63,7 +63,7 @@ def test_fits_by_masks_of_rows_with_gaps_end_near_the_maximum():
         factors(3, **how).fit(X).score(X)
         for how in ({"n_masks": 4}, {"objective": "lml"})
     )
-    assert by_masks > exact - 0.006
+    assert by_masks > exact - 0.01
 
 
 def test_parameters_of_scikit_learn_have_its_scores():
