@@ -27,7 +27,6 @@ from sklearn_mpt._tables.frames import (
     column_names,
     columns_of,
     is_interval,
-    no_numbers,
     one_of_each_type,
     words_for,
 )
@@ -261,15 +260,17 @@ def _kind_from_dtype(column):
         return "ordinal"
     if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
         return "categorical"
-    if isinstance(dtype, nw.Object):
-        _check_objects(column)
-        return _kind_of_objects(column.present)
-    contents = no_numbers(column.present)
+    contents = words_for(column.present)
+    if isinstance(dtype, nw.Object):  # dates and the like are rarely categories
+        contents = contents & VALUE_WORDS - {"strings"}
+        if not contents:
+            return _kind_of_objects(column.present)
     shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
+    holds = f" and holds {' and '.join(sorted(contents))}" if contents else ""
     raise TypeError(
-        f"Column {column.name!r} has dtype {shown}, for which "
-        f"likelihood={FROM_DTYPE!r} has no kind"
-        f"{f': {contents} are not taken' if contents else ''}. {ADVICE}"
+        f"Column {column.name!r} has dtype {shown}{holds}, for which "
+        f"likelihood={FROM_DTYPE!r} has no kind. {ADVICE} If they are categories, name "
+        "the likelihoods of the columns in a dict."
     )
 
 
@@ -291,19 +292,6 @@ def is_ordered(column):
     if column.is_pandas:
         return bool(column.dtype.ordered)
     return isinstance(column.series.dtype, nw.Enum)
-
-
-def _check_objects(column):
-    """Raise an error for dates and similar objects, which are rarely categories."""
-    contents = " and ".join(
-        sorted(words_for(column.present) & VALUE_WORDS - {"strings"})
-    )
-    if contents:
-        raise TypeError(
-            f"Column {column.name!r} holds {contents} (dtype object), for which "
-            f"likelihood={FROM_DTYPE!r} has no kind. {ADVICE} If they are categories, "
-            "name the likelihoods of the columns in a dict."
-        )
 
 
 def _categories(column):
