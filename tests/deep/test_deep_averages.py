@@ -67,8 +67,16 @@ def on_a_grid(model, X, n_dims):
     return score.numpy(), mean.numpy(), (weight @ z).numpy()
 
 
-@pytest.mark.parametrize("n_dims", [1, 2])
-@pytest.mark.parametrize("kind", ["poisson", "bernoulli", "gaussian", "lognormal"])
+@pytest.mark.parametrize(
+    ("kind", "n_dims"),
+    [
+        ("poisson", 1),
+        ("poisson", 2),
+        ("bernoulli", 2),
+        ("gaussian", 1),
+        ("lognormal", 1),
+    ],
+)
 def test_averages_are_those_of_a_grid(kind, n_dims):
     model, X = fitted(kind, n_dims)
     score, mean, z = on_a_grid(model, X, n_dims)

@@ -245,14 +245,14 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
 
 def test_scores_of_rows_off_the_data_have_all_modes():
     n_rows = 0
-    for seed in range(3):
+    for seed in range(2):
         model, locations_of = bent(0.01, 2, 1.0, seed, "silu")
         X = 2 * np.random.default_rng(seed).normal(size=(20, 2))
         value, error = model.score_samples(X, return_std=True)
         truth, holds = by_wide_grid(locations_of, 0.01, X)
         assert (np.abs(value - truth) < np.maximum(5 * error, 0.1))[holds].all()
         n_rows += holds.sum()
-    assert n_rows > 50
+    assert n_rows > 33
 
 
 def test_many_dimensions_agree_with_the_exact_model():

@@ -68,7 +68,7 @@ def on_a_grid(model, codes):
 
 
 def test_scores_and_posteriors_are_those_of_a_grid(fitted, frame):
-    rows = with_gaps(frame)
+    rows = with_gaps(frame)[:80]
     codes = TableReader.from_table(frame, KINDS).encode(rows)
     expected, mean = on_a_grid(fitted, codes)
     score, error = fitted.score_samples(rows, return_std=True)
@@ -105,7 +105,6 @@ def test_training_learns_the_table(fitted, frame):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"objective": "elbo"},
         {"objective": "iwae"},
         {"mask_rate": 2},
         pytest.param(

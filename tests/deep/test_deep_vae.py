@@ -87,13 +87,13 @@ def test_score_of_a_linear_decoder_is_its_closed_form(linear):
 
 def test_conditionals_of_a_linear_decoder_are_exact(linear):
     model, X = linear
-    X = X[:40]
+    X = X[:20]
     mask = np.random.default_rng(2).random(X.shape) < 0.5
     exact = conditional_log_density(X, mask, *mean_and_covariance(model))
     error = model.conditional_log_prob(X, mask) - exact
     assert np.abs(error).max() < 0.2  # far in the tail
     assert np.sqrt(np.mean(error[mask] ** 2)) < 0.03
-    curve = mpt_curve(model, X, n_masks=4, random_state=0)
+    curve = mpt_curve(model, X, n_masks=3, random_state=0)
     lml = log_density(X, *mean_and_covariance(model)).mean()
     assert abs(curve.lml - lml) < 4.5 * curve.lml_std_error
 
@@ -167,10 +167,9 @@ def test_objectives_and_conditionals_all_train():
         assert quiet_fit(model, X).score(X) > start + 0.05, changes
 
 
-@pytest.mark.parametrize("mask_rate", ["uniform", 0.5])
-def test_drawn_masks_train(mask_rate):
+def test_drawn_masks_train():
     X = binary_rows()
-    model = quick(likelihood="bernoulli", learning_rate=0.03, mask_rate=mask_rate)
+    model = quick(likelihood="bernoulli", learning_rate=0.03, mask_rate=0.5)
     start, at_once, drawn = (
         quiet_fit(model.set_params(max_iter=max_iter, n_masks=n_masks), X).score(X)
         for max_iter, n_masks in [(0, 16), (4, "auto"), (4, 16)]
@@ -312,12 +311,11 @@ def learned():
 @pytest.mark.parametrize(
     "part",
     [
-        [0],
         [14],
         [3] * 20,
         [0, 12, 24, 4, 16],
     ],
-    ids=["a row", "another", "copies", "five"],
+    ids=["a row", "copies", "five"],
 )
 def test_a_small_part_of_a_stream_changes_a_fit_little(learned, part):
     model, X = learned
