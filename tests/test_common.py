@@ -58,7 +58,7 @@ MODELS = {
     ),
     "gaussian deep vae": (
         lambda: MPTDeepVAE(
-            hidden_layer_sizes=(8,), early_stopping=False, max_iter=9, random_state=0
+            hidden_layer_sizes=(4,), early_stopping=False, max_iter=6, random_state=0
         ),
         real_rows(),
     ),
@@ -112,7 +112,7 @@ ACCURACY = {
     "quadrature": 1e-3,
     "importance": 0.05,
 }  # in nats, by lml_method_
-FEW = 8  # rows that are scored by importance sampling, which takes long
+FEW = 4  # rows that are scored by importance sampling, which takes long
 
 
 def quiet_fit(model, X):

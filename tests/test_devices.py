@@ -18,15 +18,15 @@ needs_second_device = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason=f"torch {torch.__version__} has no backends in Python; 2.10 has them",
 )
-TABLES = ["ppca, gaps", "binary", "mixture", "items", "module", "imputer"]
+TABLES = ["ppca, gaps", "binary", "module"]
 NETS = ["deep, own"]
-TEXTS = ["texts, mpt", "texts, training"]
+TEXTS = ["texts, training"]
 LONG_TABLES = ["ppca", "ppca, rate", "factors", "binary, rate", "mixture, rate"]
 LONG_TABLES += ["mixture, kinds", "mixture, own", "intervals", "errors"]
-LONG_TABLES += ["errors, binary"]
+LONG_TABLES += ["errors, binary", "mixture", "items", "imputer"]
 LONG = ["binary, 4", "ordinal", "kinds", "deep", "deep, binary", "deep, rate"]
 LONG += ["deep, kinds", "masked", "masked, rate", "masked, own", "texts, pll"]
-LONG += ["texts, chain", "texts, ordered"]
+LONG += ["texts, mpt", "texts, chain", "texts, ordered"]
 PRECISE = TABLES + LONG_TABLES  # in double precision
 
 

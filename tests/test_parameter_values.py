@@ -48,14 +48,14 @@ NOT_TRIED = {"n_jobs", "verbose", "n_components", "max_iter", "likelihood", "mod
 
 
 def values_of(constraints):
-    """Return legal values: all strings, a few numbers, None and both booleans."""
+    """Return legal values: all strings, a number, None and both booleans."""
     values = []
     for constraint in constraints:
         if isinstance(constraint, StrOptions):
             values += sorted(constraint.options)
         elif isinstance(constraint, Interval):
-            numbers = (1, 3) if constraint.type is Integral else (0.3, 2.5)
-            values += [number for number in numbers if number in constraint]
+            number = 3 if constraint.type is Integral else 0.3
+            values += [number] if number in constraint else []
         elif constraint == "boolean":
             values += [True, False]
         elif constraint is None:

@@ -48,14 +48,6 @@ def counts(n_rows=60):
     return np.where(np.isnan(X), np.nan, many)
 
 
-def codes(n_rows=60):
-    """Of two classes that are far apart: k-means has no ties, and EM one optimum."""
-    X = numbers(n_rows)
-    centre = np.where(X[:, [0]] > 0, 1.0, -1.0)
-    drawn = centre + 0.6 * np.random.default_rng(1).normal(size=X.shape)
-    return np.where(np.isnan(X), np.nan, np.digitize(drawn, [-0.7, 0.7]))
-
-
 def table(n_rows=60):
     X = numbers(n_rows)
     letters = np.where(X[:, 2] > 0, "a", "b").astype(object)
@@ -79,15 +71,13 @@ MODELS = {
             MPTMixture(2, covariance_type=form, max_iter=30, **LML),
             numbers(),
         )
-        for form in ("tied", "diag", "spherical", "low_rank")
+        for form in ("diag", "low_rank")
     },
     "mixture, masks": (MPTMixture(2, max_iter=3, random_state=0), numbers()),
     "mixture, counts": (MPTMixture(2, likelihood="poisson", **LML), counts()),
-    "mixture, categories": (MPTMixture(2, likelihood="categorical", **LML), codes()),
     "mixture, table": (MPTMixture(2, likelihood="from_dtype", **LML), table()),
     "classes": (MPTMixture(2, likelihood="bernoulli", **LML), answers()),
     "items": (MPTItemResponse(slope_prior=2.0, tol=1e-8), answers()),
-    "deep": (MPTDeepVAE(1, early_stopping=False, **NET), numbers()),
     "deep, validated": (MPTDeepVAE(1, **NET), numbers()),
     "masked": (MPTMaskedAutoencoder(n_orders=2, **NET), numbers()),
     "network": (MPTDependencyNetwork(n_orders=2, random_state=0), numbers()),
@@ -105,7 +95,6 @@ N_KEPT = 40
 HAVE_PRIORS = (
     "mixture, low_rank",
     "mixture, counts",
-    "mixture, categories",
     "mixture, table",
     "classes",
     "items",

@@ -168,7 +168,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     --------
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_mpt import MPTDeepVAE
-    >>> X = load_iris().data
+    >>> X = load_iris().data[::3]
     >>> settings = {"hidden_layer_sizes": (32,), "n_iter_no_change": 5}
     >>> model = MPTDeepVAE(n_components=1, **settings, random_state=0).fit(X)
     >>> log_prob, std_error = model.score_samples(X, return_std=True)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -166,9 +167,17 @@ class FillingMixin(OpenedModelMixin):
             found = [blanks[start : start + n_samples] for start in starts]
         else:
             found = self._unmasker().search(blanks, top_k, beam_size)
-        writer = TextWriter(self._open_again()[1])
+        tokenizer = self._open_again()[1]
+        writer = TextWriter(tokenizer)
         return [
-            [_write(writer, best, text) for best in of_text]
+            [
+                Fill(
+                    writer.write(text, blank.window, blank.positions),
+                    tokenizer.convert_ids_to_tokens(blank.ids),
+                    blank.log_prob,
+                )
+                for blank in of_text
+            ]
             for of_text, text in zip(found, texts, strict=True)
         ]
 
@@ -228,10 +237,20 @@ class FillingMixin(OpenedModelMixin):
 
     def _rank(self, texts, targets, top_k):
         """Fill in each of some targets, and list them by their probabilities."""
-        targets = _check_targets(targets)
+        targets = strings_of(targets, "targets")
+        if not targets:
+            raise TypeError("targets must be a non-empty sequence of str, got none.")
+        for index, target in enumerate(targets):
+            if not isinstance(target, str) or not target.strip():
+                raise TypeError(
+                    f"targets[{index}] must be a str with a word, got {show(target)}."
+                )
         tokenizer = self._open_again()[1]
+        mask = tokenizer.mask_token
         filled = [
-            _replace(text, tokenizer.mask_token, target)
+            text.replace(mask, target)
+            if isinstance(text, str)
+            else tuple(part.replace(mask, target) for part in text)
             for text in texts
             for target in targets
         ]
@@ -259,44 +278,24 @@ class FillingMixin(OpenedModelMixin):
         # given : windows with the tokens that are put in the place of mask tokens.
         check_choice(order, "order", FILL_ORDERS)
         seed = draw_seed(self.random_state if random_state is None else random_state)
-        known = [None] * len(windows)
-        if given is not None:
-            known = [window.inputs["input_ids"] for window in given]
-        return [
-            MaskedPositions.of(
-                window, self.mask_token_id_, order, [seed, index, i], known[index]
-            )
-            for index, window in enumerate(windows)
-            for i in range(n_samples)
-        ]
+        blanks = []
+        for index, window in enumerate(windows):
+            ids = window.inputs["input_ids"]
+            positions = np.flatnonzero(ids == self.mask_token_id_)
+            known = None if given is None else given[index].inputs["input_ids"]
+            for i in range(n_samples):
+                rng = np.random.default_rng([seed, index, i])
+                uniform, shuffled = (
+                    rng.random(len(positions)),
+                    rng.permutation(positions),
+                )
+                orders = {"random": shuffled, "left_to_right": positions}
+                blank = with_own_ids(window), positions, orders.get(order), uniform
+                blanks.append(MaskedPositions(*blank, known))
+        return blanks
 
     def _unmasker(self):
         return Unmasker(*self._open_again())
-
-
-def _write(writer, blank, text):
-    tokens = writer.tokenizer.convert_ids_to_tokens(blank.ids)
-    written = writer.write(text, blank.window, blank.positions)
-    return Fill(written, tokens, blank.log_prob)
-
-
-def _check_targets(targets):
-    targets = strings_of(targets, "targets")
-    if not targets:
-        raise TypeError("targets must be a non-empty sequence of str, got none.")
-    for index, target in enumerate(targets):
-        if not isinstance(target, str) or not target.strip():
-            raise TypeError(
-                f"targets[{index}] must be a str with a word, got {show(target)}."
-            )
-    return targets
-
-
-def _replace(text, mask, target):
-    """Write a target in the place of the mask token of a text or a pair."""
-    if isinstance(text, str):
-        return text.replace(mask, target)
-    return tuple(part.replace(mask, target) for part in text)
 
 
 def _positions_of_target(window, masked, tokenizer, name):
@@ -415,14 +414,6 @@ class MaskedPositions:
     def __post_init__(self):
         self.is_open = self.window.at(self.positions)
 
-    @classmethod
-    def of(cls, window, mask_token_id, order, seed, given=None):
-        rng = np.random.default_rng(seed)
-        positions = np.flatnonzero(window.inputs["input_ids"] == mask_token_id)
-        uniform, shuffled = rng.random(len(positions)), rng.permutation(positions)
-        orders = {"random": shuffled, "left_to_right": positions, "confident": None}
-        return cls(with_own_ids(window), positions, orders[order], uniform, given)
-
     @property
     def step(self):
         """Number of tokens put so far."""
@@ -461,14 +452,6 @@ def with_own_ids(window, positions=(), tokens=()):
     ids = window.inputs["input_ids"].copy()
     ids[np.asarray(positions, dtype=int)] = tokens
     return replace(window, inputs=window.inputs | {"input_ids": ids})
-
-
-class NextTokens(NamedTuple):
-    """What a model predicts for the next mask token of each of some texts."""
-
-    blank: MaskedPositions
-    position: int
-    values: np.ndarray
 
 
 class Unmasker:
@@ -513,36 +496,23 @@ class Unmasker:
             owners = [i for i, beam in open_beams.items() for _ in beam]
             begun = [blank for beam in open_beams.values() for blank in beam]
             grown = defaultdict(list)
-            for i, next_ in zip(owners, self._next_tokens(begun, pick), strict=True):
-                log_prob, tokens = np.split(next_.values, 2)
+            predicted = self._next_tokens(begun, pick)
+            for i, (blank, position, values) in zip(owners, predicted, strict=True):
+                log_prob, tokens = np.split(values, 2)
                 for value, token in zip(log_prob, tokens.astype(int), strict=True):
-                    grown[i].append((next_.blank.log_prob + value, next_, token, value))
+                    put = blank, position, token, value
+                    grown[i].append((blank.log_prob + value, put))
             for i, candidates in grown.items():
                 candidates.sort(key=lambda candidate: -candidate[0])
                 beams[i] = [
-                    next_.blank.with_token(next_.position, token, value)
-                    for total, next_, token, value in candidates[:n_kept]
+                    blank.with_token(*put)
+                    for total, (blank, *put) in candidates[:n_kept]
                     if total > -np.inf
                 ]
         return [beams[i][:n_best] for i in range(len(blanks))]
 
     def _next_tokens(self, blanks, pick):
-        """Predict the next token of each text; returns a list of `NextTokens`."""
-        positions = self._next_positions(blanks)
-        rows = [
-            MaskedWindow(i, blank.is_open, blank.window.at(positions[i]))
-            for i, blank in enumerate(blanks)
-        ]
-        predictions = self._predict(blanks, rows, pick)
-        return [
-            NextTokens(blank, position, values)
-            for blank, position, (values,) in zip(
-                blanks, positions, predictions, strict=True
-            )
-        ]
-
-    def _next_positions(self, blanks):
-        """Return the position that each text fills in next."""
+        """Yield each text, its next position, and what a model predicts there."""
         positions = [b.order[b.step] if b.order is not None else None for b in blanks]
         rows = [
             MaskedWindow(i, blank.is_open, blank.is_open)
@@ -552,7 +522,12 @@ class Unmasker:
         largest = self._predict(blanks, rows, partial(_largest, pick=self.pick))
         for row, values in zip(rows, largest, strict=True):
             positions[row.window] = np.flatnonzero(row.target)[values.argmax()]
-        return positions
+        rows = [
+            MaskedWindow(i, blank.is_open, blank.window.at(positions[i]))
+            for i, blank in enumerate(blanks)
+        ]
+        predictions = chain.from_iterable(self._predict(blanks, rows, pick))
+        return zip(blanks, positions, predictions, strict=True)
 
     def _predict(self, blanks, rows, pick):
         """Return what a model predicts for the targets of rows."""

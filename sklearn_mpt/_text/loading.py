@@ -518,14 +518,10 @@ class OpenedModelMixin:
         return clone.set_params(model=self.model, tokenizer=self.tokenizer)
 
 
-class _ReprName:
+class _ReprName(str):
     """Placeholder for an object in a repr."""
 
-    def __init__(self, name):
-        self.name = name
-
-    def __repr__(self):
-        return self.name
+    __repr__ = str.__str__
 
 
 def _short(value):

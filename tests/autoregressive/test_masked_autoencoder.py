@@ -340,6 +340,7 @@ def test_few_rows_do_not_make_columns_functions_of_each_other():
     assert np.mean(scores) > -1000
 
 
+@pytest.mark.slow
 def test_few_rows_are_hardly_worse_than_columns_alone():
     """Of columns that tell nothing of each other; they lost 59, 30 and 15 nats."""
     for n_rows in (5, 8, 12):
@@ -354,6 +355,7 @@ def test_few_rows_are_hardly_worse_than_columns_alone():
         assert np.mean(losses) < 6
 
 
+@pytest.mark.slow
 def test_columns_of_few_entries_are_hardly_worse_than_alone():
     """30 entries of 300 rows; they lost 1.6 nats."""
     losses = []

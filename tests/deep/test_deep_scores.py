@@ -243,6 +243,7 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
     assert wrong <= (0 if on_the_data else 0.01 * len(covered))
 
 
+@pytest.mark.slow
 def test_scores_of_rows_off_the_data_have_all_modes():
     n_rows = 0
     for seed in range(2):

@@ -17,14 +17,13 @@ def rows(n_levels, has_gaps, seed=0):
     return X
 
 
-@pytest.mark.parametrize("has_gaps", [False, True])
 @pytest.mark.parametrize(
-    ("likelihood", "name", "n_levels"),
+    ("likelihood", "name", "n_levels", "has_gaps"),
     [
-        ("bernoulli", "2pl", 2),
-        ("ordinal", "graded", 4),
-        ("partial_credit", "gpcm", 3),
-        ("categorical", "nominal", 3),
+        ("bernoulli", "2pl", 2, True),
+        ("ordinal", "graded", 4, False),
+        ("partial_credit", "gpcm", 3, True),
+        ("categorical", "nominal", 3, False),
     ],
 )
 def test_fits_of_the_same_model_are_equal(likelihood, name, n_levels, has_gaps):

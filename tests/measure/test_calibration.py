@@ -119,7 +119,7 @@ def test_intervals_of_curves_cover(design):
 shapes = st.tuples(st.integers(2, 9), st.integers(1, 6))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(shape=shapes, seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.9))
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
 def test_changes_that_change_nothing(likelihood, shape, seed, share):

@@ -54,10 +54,15 @@ def z_scores(function, X, truth, n_seeds, **options):
 
 def test_designs_agree_on_every_size():
     model, X = model_of(6, 3)
-    exact = mpt_curve(model, X, n_masks=20, design="independent", random_state=0)
+    sizes = {"mask_sizes": [2, 4]}
+    exact = mpt_curve(
+        model, X, n_masks=20, **sizes, design="independent", random_state=0
+    )
     assert exact.std_errors.max() == 0  # there are no more masks of any size
     function = model.conditional_log_prob
-    curves = [mpt_curve(function, X, n_masks=8, random_state=s) for s in range(40)]
+    curves = [
+        mpt_curve(function, X, n_masks=8, random_state=s, **sizes) for s in range(40)
+    ]
     error = np.array([curve.scores for curve in curves]) - exact.scores
     spread = error.std(axis=0, ddof=1) / np.sqrt(40)
     assert np.all(np.abs(error.mean(axis=0)) <= 4.5 * spread + 1e-12)

@@ -9,11 +9,9 @@ from sklearn.model_selection import GridSearchCV
 
 from sklearn_mpt import (
     LMLMonitor,
-    MPTDeepVAE,
     MPTItemResponse,
     MPTLinearVAE,
     MPTMaskedAutoencoder,
-    MPTMixture,
     MPTProbabilisticPCA,
 )
 
@@ -124,18 +122,13 @@ BY_DTYPE = {"likelihood": "from_dtype", "max_iter": 3, "random_state": 0}
     "model",
     [
         MPTLinearVAE(1, **BY_DTYPE),
-        MPTMixture(2, **BY_DTYPE),
         MPTMaskedAutoencoder(**BY_DTYPE),
-        MPTDeepVAE(1, **BY_DTYPE),
-        MPTProbabilisticPCA(1, random_state=0),
         MPTItemResponse("rasch", random_state=0),
     ],
 )
 def test_training_rows_may_be_a_table(model):
     table = table_with_categories()
-    if isinstance(model, MPTProbabilisticPCA):
-        table = pd.DataFrame(X, columns=list("abcd"))
-    elif isinstance(model, MPTItemResponse):
+    if isinstance(model, MPTItemResponse):
         table = (pd.DataFrame(X, columns=list("abcd")) > X.mean(0)).astype(int)
     monitor = LMLMonitor()
     model.set_callbacks(monitor).fit(table)

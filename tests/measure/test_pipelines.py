@@ -105,8 +105,7 @@ def test_a_scaler_changes_no_score_of_a_model_that_scales_with_it():
     assert_allclose([score.log_evidence for score in scores], scores[0].log_evidence)
 
 
-@pytest.mark.parametrize("gaps", [False, True])
-@pytest.mark.parametrize("kind", ["array", "frame"])
+@pytest.mark.parametrize(("gaps", "kind"), [(False, "array"), (True, "frame")])
 def test_all_methods_of_the_contract_agree(gaps, kind):
     X = positive_rows()
     if gaps:
