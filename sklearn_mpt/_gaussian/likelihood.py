@@ -90,7 +90,7 @@ def likelihood_sums(X, present, point, weight=None):
         information = Curvature(of_entries, count, sizes=sizes)
     else:
         information = Curvature(sizes[:, None, None] * of_entries, count)
-    total = (weight @ second).unflatten(0, (k + 1, k + 1))
+    total = (weight @ second).reshape(k + 1, k + 1)
     rescaling = latent_rescaling(
         0.5 * (total[:k, :k] - weight.sum() * identity(k, total)), total[:k, k]
     )
