@@ -171,14 +171,6 @@ def factors_of_covariances(covariances, n_factors, noise_floor):
     return loadings, noise
 
 
-def principal_loadings(moments, n_factors):
-    """Return loadings (d, k) on the leading axes, with the variances along them."""
-    values, axes = _axes_of_moments(moments, n_factors)
-    loadings = np.zeros((len(moments.mean), n_factors))
-    loadings[:, : len(axes)] = (_lengths(values[: len(axes)], 0.0)[:, None] * axes).T
-    return loadings
-
-
 def _axes_of_moments(moments, n_axes):
     """Return variances along all principal axes, and the leading axes (q, d)."""
     # If the covariance is a product of fewer rows than features, the axes lie in the

@@ -7,7 +7,7 @@ are products of two matrices. Otherwise each row has nodes around its posterior.
 import functools
 import math
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +69,7 @@ from sklearn_mpt._likelihoods.base import (
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
 from sklearn_mpt._optim.information import information_by_hessian
-from sklearn_mpt._optim.natural import AscentRules, Objective, Point
+from sklearn_mpt._optim.natural import Objective, Point
 from sklearn_mpt._optim.weights import (
     UNSEEN_COUNT,
     SampleWeights,
@@ -182,7 +182,7 @@ class LikelihoodRows(Objective):
         None moves all parameters.
     """
 
-    rules = AscentRules(max_step=MAX_STEP)
+    max_step = MAX_STEP
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class LikelihoodRows(Objective):
         is_sampled = is_sampled and not self.bounds
         self._is_coarse = is_sampled and not is_fine
         if is_sampled and not self.is_noisy:
-            self.rules = replace(self.rules, stop_gain=STOP_GAIN_IF_SAMPLED)
+            self.stop_gain = STOP_GAIN_IF_SAMPLED
         self.shares_nodes = n_dims <= MAX_GRID_DIMS and not self.bounds
         self.answers = self._grid = None
         if layout is not None and self.shares_nodes:

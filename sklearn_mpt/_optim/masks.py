@@ -176,7 +176,7 @@ class MaskedObjective(Objective):
     def __init__(self, likelihood, source, following=None):
         self.likelihood, self.source, self._following = likelihood, source, following
         self.floor, self.log_scale = likelihood.floor, likelihood.log_scale
-        self.rules, self.n_batches = likelihood.rules, likelihood.n_batches
+        self.max_step, self.n_batches = likelihood.max_step, likelihood.n_batches
         self.is_noisy = likelihood.moments is None or not source.are_all
         self._information, self._n_steps = None, 0
 

@@ -2,7 +2,6 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -209,7 +208,7 @@ def full_step(objective, point, batch, information, weight):
         batch_information = mix(information, batch_information, weight)
     if batch_information.is_finite():
         information = batch_information
-    return natural_step(sums, point, information, max_step=objective.rules.max_step)
+    return natural_step(sums, point, information, max_step=objective.max_step)
 
 
 def natural_step(sums, point, information, *, max_step=math.inf):
@@ -356,31 +355,22 @@ def align(point, reference):
     return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))
 
 
-@dataclass(frozen=True)
-class AscentRules:
-    """What an objective needs of the ascent that maximises it."""
-
-    # max_step : bound on the step of the coefficients of a feature. stop_gain :
-    # fraction of `tol` that the last step gains: errors of sampled nodes may be as
-    # large.
-
-    max_step: float = math.inf
-    stop_gain: float = 0.0
-
-
 class Objective(ABC):
     """A function of a `Point`, summed over rows, which `Ascent` maximises."""
 
     # is_noisy : whether batches differ, by their masks or rows. floor : smallest values
     # of the shape parameters, such as the log noise variance. log_scale : what the
     # units of the rows add to the loss of standardised ones. moments : of complete
-    # rows of a Gaussian model, whose masked scores need no more.
+    # rows of a Gaussian model, whose masked scores need no more. max_step : bound on
+    # the step of the coefficients of a feature. stop_gain : fraction of `tol` that the
+    # last step gains: errors of sampled nodes may be as large.
 
     n_rows: float
     n_batches: int
     is_noisy: bool
     floor = -math.inf
-    rules = AscentRules()
+    max_step = math.inf
+    stop_gain = 0.0
     log_scale = 0.0
     moments = None
 

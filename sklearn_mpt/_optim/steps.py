@@ -171,7 +171,7 @@ class Ascent(Solver):
                 if self.objective.place_nodes(point):
                     self._now = self._full_step(point)
                 is_error = now.value - before.value < (
-                    self.objective.rules.stop_gain * self.tol
+                    self.objective.stop_gain * self.tol
                 )
                 gain = self._expected_gain(self._corrected_step())
                 self.converged = is_error or gain < self._least_gain
@@ -189,7 +189,7 @@ class Ascent(Solver):
         objective = self.objective
         if self._memory:
             step = min(1.0, self.learning_rate) * self._corrected_step()
-            max_step = self.corrected_step_factor * objective.rules.max_step
+            max_step = self.corrected_step_factor * objective.max_step
             move = corrected(self._now, self.point.with_flat(step), max_step)
             yield apply(self.point, move, 1.0, objective.floor), False
         size = self.learning_rate
