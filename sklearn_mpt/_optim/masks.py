@@ -108,12 +108,6 @@ class MaskSource(NamedTuple):
         return MaskedPairs(rows[order % n_rows], index, masks)
 
 
-def masked_scores(density, X, hidden):
-    """Return the masked scores of rows, (n,); hidden : bool, (n, d)."""
-    log_prob = density.conditional_log_prob(X, hidden)
-    return log_prob.sum(1) * (X.shape[1] / hidden.to(X).sum(1))
-
-
 def masked_sums(density_of, params, pairs, rows_of, chunks):
     """Return `MaskedScores` of pairs, computed in chunks of them.
 
@@ -128,7 +122,8 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
     for part, hidden in chunks:
         X, weight = rows_of(pairs.rows[part])
         with torch.enable_grad():
-            value = masked_scores(density_of(*params), X, hidden)
+            log_prob = density_of(*params).conditional_log_prob(X, hidden)
+            value = log_prob.sum(1) * (X.shape[1] / hidden.to(X).sum(1))
             torch.dot(weight, value).backward()
         with torch.no_grad():
             everything = torch.ones_like(hidden[:1])

@@ -40,12 +40,6 @@ def falling_size(n_steps, delay=10):
     return (1 + n_steps / delay) ** -0.6
 
 
-def weight_of_last(n_points, power):
-    """Return the weight of the last of some points in their average, in (0, 1]."""
-    # Each point has about its number to this power as weight.
-    return (power + 1) / (n_points + power)
-
-
 # The information of the full step takes z as known. Where entries leave z uncertain it
 # is too large, and full steps converge slowly. Limited-memory BFGS (Nocedal,
 # Mathematics of Computation 35, 1980) corrects it: moved by s, the gradient falls by y,
@@ -309,35 +303,36 @@ class NoisySteps(Solver):
         return self.point if self.is_followed else self._average
 
     def step(self):
-        moves = [self._step(batch) for batch in self.batches()]
+        moves = []
+        for batch in self.batches():
+            if self._n_falling:
+                self.point = self.aligned(self.point, self._average)
+            self._batch = batch
+            move = self.move(self.point, batch)
+            if self._has_fallen(move):
+                self.point, move, self._average = self._last
+                self._step_fraction /= 2
+                self._n_kept = 0
+            else:
+                self._step_fraction = min(1.0, 2 * self._step_fraction)
+                self._n_kept += 1
+            self._last = self.point, move, self._average
+            moves.append(move)
+            if not move.is_finite:  # masks are too noisy for a step, others follow
+                continue
+            size = self._step_fraction * falling_size(self._n_falling)
+            self.point = self.moved(self.point, move, self.learning_rate * size)
+            self._n_steps += 1
+            self._n_falling += self._is_noise
+            self._add_to_average(move)
         value = float(np.mean([move.value for move in moves]))
         self.loss_curve.append(self.log_scale - value)
         self._errors.append(math.hypot(*(move.error for move in moves)) / len(moves))
         # a step that was taken back gains nothing
-        if self._n_kept >= 2 * len(moves):
-            self._is_noise = self._is_noise or self._gain_is_noise()
-
-    def _step(self, batch):
-        if self._n_falling:
-            self.point = self.aligned(self.point, self._average)
-        self._batch = batch
-        move = self.move(self.point, batch)
-        if self._has_fallen(move):
-            self.point, move, self._average = self._last
-            self._step_fraction /= 2
-            self._n_kept = 0
-        else:
-            self._step_fraction = min(1.0, 2 * self._step_fraction)
-            self._n_kept += 1
-        self._last = self.point, move, self._average
-        if not move.is_finite:  # masks are too noisy for a step, others follow
-            return move
-        size = self.learning_rate * self._step_fraction * falling_size(self._n_falling)
-        self.point = self.moved(self.point, move, size)
-        self._n_steps += 1
-        self._n_falling += self._is_noise
-        self._add_to_average(move)
-        return move
+        if self._n_kept >= 2 * len(moves) and len(self.loss_curve) > 1:
+            before, last = self.loss_curve[-2:]
+            if before - last <= math.hypot(*self._errors[-2:]):
+                self._is_noise = True
 
     def _has_fallen(self, move):
         if self._last is None:
@@ -354,19 +349,14 @@ class NoisySteps(Solver):
         return not (move.is_finite and move.value >= before.value - noise)
 
     def _add_to_average(self, move):
-        weight = weight_of_last(max(1, self._n_falling), self.average_power)
+        n, power = max(1, self._n_falling), self.average_power
+        weight = (power + 1) / (n + power)
         self._average = self.mixed(self._average, self.point, weight)
         self._gain += weight * (move.gain - self._gain)
         gradient_and_step = torch.stack(self.flat(move))
         if self._mean_move is None:
             self._mean_move = gradient_and_step
         self._mean_move = torch.lerp(self._mean_move, gradient_and_step, weight)
-
-    def _gain_is_noise(self):
-        if len(self.loss_curve) < 2:
-            return False
-        before, last = self.loss_curve[-2:]
-        return before - last <= math.hypot(*self._errors[-2:])
 
     def terminate(self):
         if self.is_followed:
@@ -377,16 +367,13 @@ class NoisySteps(Solver):
         n_more = self.n_iter_no_change * self._n_steps / len(self.loss_curve)
         # noise alone causes the gain that full steps promise at the maximum
         loss = self._gain * (power + 1) ** 2 / (2 * power + 1) / n
-        promise = self._promise(loss)
+        # the gain of a full step along the mean gradient, less its noise
+        gradient, step = self._mean_move
+        promise = max(0.0, 0.5 * float(gradient @ step) - loss)
         if n >= n_more and promise > max(loss, self.tol):
             self._n_falling, self._is_noise = 0, False  # averages begin again, too
             return False
         return loss * n_more / (n + n_more) + promise < 0.5 * self.tol
-
-    def _promise(self, loss):
-        """Return the gain of a full step along the mean gradient, less its noise."""
-        gradient, step = self._mean_move
-        return max(0.0, 0.5 * float(gradient @ step) - loss)
 
     def check(self):
         """Undo the last step if the value after it, not known yet, is much lower."""
