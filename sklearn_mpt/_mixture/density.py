@@ -18,8 +18,11 @@ from sklearn_mpt._base.density import Density
 from sklearn_mpt._likelihoods.interval import is_open
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._mixture.covariances import Full
-from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
-from sklearn_mpt._mixture.patterns import Patterns
+from sklearn_mpt._mixture.gaussians import (
+    DenseConditioned,
+    DiagonalConditioned,
+    Patterns,
+)
 from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES, chunk_slices
 
 

@@ -33,7 +33,7 @@ from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
-from sklearn_mpt._mixture.em import MStepParams
+from sklearn_mpt._mixture.em import EM, MaskedEM, MixtureRows, MStepParams
 from sklearn_mpt._mixture.information import MixtureParameters, standard_deviations
 from sklearn_mpt._mixture.start import (
     KINDS_OF_STARTS,
@@ -50,7 +50,6 @@ from sklearn_mpt._mixture.three_step import (
     read_covariates,
     read_outcome,
 )
-from sklearn_mpt._mixture.training import EM, MaskedEM, MixtureRows
 from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._optim.loop import ends_without_masks
 from sklearn_mpt._optim.masks import MaskSource

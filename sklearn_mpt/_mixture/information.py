@@ -10,7 +10,7 @@ import torch
 
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.density import Components, MixtureDensity
-from sklearn_mpt._mixture.patterns import pattern_order
+from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.information import (
     STEP,

@@ -11,7 +11,7 @@ from sklearn_mpt._checks import check_finite, check_floats, seed_from
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.em import m_step, statistics_of_rows
-from sklearn_mpt._mixture.patterns import pattern_order
+from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING, TINY
 from sklearn_mpt._tables.labels import aligned, first_labels
 

@@ -16,8 +16,11 @@ from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
     ObjectiveParams,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns  # noqa: E402
-from sklearn_mpt._mixture.em import MStepParams, statistics_of_rows  # noqa: E402
-from sklearn_mpt._mixture.training import MixtureRows  # noqa: E402
+from sklearn_mpt._mixture.em import (  # noqa: E402
+    MixtureRows,
+    MStepParams,
+    statistics_of_rows,
+)
 from sklearn_mpt._optim.masks import (  # noqa: E402
     MaskedPairs,
     MaskSource,
