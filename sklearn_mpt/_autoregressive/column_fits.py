@@ -191,8 +191,8 @@ class _ColumnFit(NamedTuple):
             "min_variance": float(max(rounded, floor)),
             "min_mean": -np.inf,
         }
-        has_values = FAMILIES[kind].has_values and len(values) < len(y)
-        if FAMILIES[kind].is_positive:
+        has_values = not FAMILIES[kind].is_count and len(values) < len(y)
+        if FAMILIES[kind].is_count:
             learned["min_mean"] = float(max(MIN_MEAN * mean, MIN_WIDTH**2))
             learned["mean"] = float(max(mean, MIN_WIDTH**2))
         if is_constant:

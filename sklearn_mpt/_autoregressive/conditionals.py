@@ -217,48 +217,35 @@ class ForestConditional(NumberConditional):
 
 def conditional_of(predictors, learned, marginal_weight):
     """Return the conditional of a column from what was learned of it."""
-    kind = learned["kind"]
-    if kind in FAMILIES:
-        return number_conditional(predictors, learned, marginal_weight)
-    return CategoryConditional(predictors, learned, marginal_weight)
-
-
-def number_conditional(predictors, learned, marginal_weight):
-    """Return the conditional of a column of numbers."""
-    is_forest = "shape_weights" in learned
-    conditional = ForestConditional if is_forest else NumberConditional
+    conditional = CategoryConditional
+    if learned["kind"] in FAMILIES:
+        is_forest = "shape_weights" in learned
+        conditional = ForestConditional if is_forest else NumberConditional
     return conditional(predictors, learned, marginal_weight)
 
 
-class ResidualFamily(ABC):
+class ResidualFamily(NamedTuple):
     """A likelihood by means and variances, which are those of `target` of x."""
 
     kind: str  # name of the likelihood
-    is_positive = False  # whether means must be positive
-    has_values = False  # whether numbers that were seen may have probabilities
+    is_log: bool = False  # whether the target is the logarithm of x
+    is_count: bool = False  # whose means are positive
     # Width of the wide component, in standard deviations of the target. It is wider
     # than the column, because a number that is predicted badly may lie beyond those
     # seen.
-    wide_scale = 2.0
-
-    def __init__(self):
-        self._likelihood = LIKELIHOODS[self.kind].of_columns(1, 0)
+    wide_scale: float = 2.0
 
     def target(self, x):
         """Return the number that a predictor learns."""
-        return x
+        return np.log(x) if self.is_log else x
 
     def inverse_target(self, y):
         """Return x, given its target."""
-        return y
+        return np.exp(np.minimum(y, MAX_LOG)) if self.is_log else y
 
     def log_jacobian(self, x):
         """Return the logarithm of the derivative of the target."""
-        return np.zeros_like(x)
-
-    @abstractmethod
-    def location_and_dispersion(self, mean, variance):
-        """Return the parameters of the likelihood with these means and variances."""
+        return -np.log(x) if self.is_log else np.zeros_like(x)
 
     def log_prob(self, x, mean, variance):
         """Return log-densities or log-probabilities of x."""
@@ -277,61 +264,26 @@ class ResidualFamily(ABC):
 
     def _at(self, mean, variance):
         """Return a likelihood and its locations with these means and variances."""
-        location, dispersion = self.location_and_dispersion(mean, variance)
-        return self._likelihood.at(_tensor(np.log(dispersion))), _tensor(location)
+        location, dispersion = mean, variance
+        if self.is_count:
+            dispersion = np.maximum((variance - mean) / mean**2, MIN_DISPERSION)
+            location = np.log(mean)
+        if self.kind == "poisson":
+            dispersion = 1.0  # it has none
+        likelihood = LIKELIHOODS[self.kind].of_columns(1, 0)
+        return likelihood.at(_tensor(np.log(dispersion))), _tensor(location)
 
 
 def _tensor(array):
     return torch.from_numpy(np.asarray(array, dtype=np.float64))
 
 
-class NormalResiduals(ResidualFamily):
-    kind = "gaussian"
-    has_values = True
-
-    def location_and_dispersion(self, mean, variance):
-        return mean, variance
-
-
-class LognormalResiduals(NormalResiduals):
-    kind = "lognormal"
-    wide_scale = 1.0  # twice as wide has an expectation far beyond what was seen
-
-    def target(self, x):
-        return np.log(x)
-
-    def inverse_target(self, y):
-        return np.exp(np.minimum(y, MAX_LOG))
-
-    def log_jacobian(self, x):
-        return -np.log(x)
-
-
-class PoissonResiduals(ResidualFamily):
-    kind = "poisson"
-    is_positive = True
-
-    def location_and_dispersion(self, mean, variance):
-        return np.log(mean), 1.0
-
-
-class NegativeBinomialResiduals(ResidualFamily):
-    kind = "negative_binomial"
-    is_positive = True
-
-    def location_and_dispersion(self, mean, variance):
-        dispersion = (variance - mean) / mean**2
-        return np.log(mean), np.maximum(dispersion, MIN_DISPERSION)
-
-
 FAMILIES: dict[str, ResidualFamily] = {
-    family.kind: family
-    for family in (
-        NormalResiduals(),
-        LognormalResiduals(),
-        PoissonResiduals(),
-        NegativeBinomialResiduals(),
-    )
+    "gaussian": ResidualFamily("gaussian"),
+    # twice as wide has an expectation far beyond what was seen
+    "lognormal": ResidualFamily("lognormal", is_log=True, wide_scale=1.0),
+    "poisson": ResidualFamily("poisson", is_count=True),
+    "negative_binomial": ResidualFamily("negative_binomial", is_count=True),
 }
 """Families by the kinds of columns."""
 

@@ -302,15 +302,6 @@ class ConditionalDistributions:
             lambda head, columns, parameters: head.expect(parameters, self.moments)
         )
 
-    def draw(self, uniform):
-        """Draw each entry, from uniform noise of shape (n, d, 2); (n, d)."""
-        select = self.module._select
-        return self._map_heads(
-            lambda head, columns, parameters: head.draw(
-                parameters, self.moments, select(uniform, columns)
-            )
-        )
-
     def is_at_floor(self, X):
         """Return whether conditionals of numbers have the least width; (n, d)."""
         select = self.module._select

@@ -23,7 +23,7 @@ from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._numbers import CHUNK_BYTES, MIN_INFORMATION, chunk_slices
 from sklearn_mpt._optim.loop import Solver, best_of_runs, gain_to_come
-from sklearn_mpt._optim.masks import MIN_PAIRS, masked_sums
+from sklearn_mpt._optim.masks import masked_sums
 from sklearn_mpt._optim.natural import MAX_FALL, error_of_groups
 from sklearn_mpt._optim.steps import NoisySteps, backtrack, falling_size
 from sklearn_mpt._optim.weights import UNSEEN_COUNT
@@ -388,9 +388,7 @@ class MaskedEM(NoisySteps):
 
     def batches(self):
         rows = torch.arange(len(self.rows.X), device=self.rows.X.device)
-        # a mask a row is enough for steps that others without noise follow
-        least = len(rows) if self.is_followed else MIN_PAIRS
-        return [self.source.pairs(rows, self.rng, least)]
+        return [self.source.pairs(rows, self.rng)]
 
     def move(self, point, batch):
         rows = self.rows

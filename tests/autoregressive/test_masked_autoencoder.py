@@ -24,13 +24,9 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
-from sklearn_mpt._autoregressive.heads import NumberMoments, fit_mixture
-from sklearn_mpt._autoregressive.net import MaskedModule
-from sklearn_mpt._autoregressive.net_training import MaskedLoss
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._optim.masks import RowMasks
-from sklearn_mpt._optim.nets import TrainingRows
 
 # a few epochs are enough for most tests
 pytestmark = pytest.mark.filterwarnings("ignore:Maximum iterations")
@@ -300,24 +296,6 @@ def test_sizes_are_stratified_over_the_rows_of_each_batch():
         assert_array_equal(sizes.bincount(), [0, 2, 2, 2, 2, 2])
 
 
-def test_the_linear_model_is_the_conditional_gaussian():
-    rng = np.random.default_rng(0)
-    W, noise = rng.normal(size=(5, 2)), rng.uniform(0.2, 1, 5)
-    covariance = W @ W.T + np.diag(noise)
-    x, visible = rng.normal(size=5), np.array([True, False, True, False, True])
-    centre = rng.normal(size=5)
-    mean, deviation = NumberMoments(np.column_stack([W, centre]), np.log(noise))(
-        torch.tensor(x[None]), torch.tensor(visible[None])
-    )
-    R = np.flatnonzero(visible)
-    for j in (1, 3):
-        pull = np.linalg.solve(covariance[np.ix_(R, R)], covariance[R, j])
-        assert_allclose(mean[0, j], centre[j] + pull @ (x - centre)[R])
-        assert_allclose(
-            deviation[0, j] ** 2, covariance[j, j] - pull @ covariance[R, j]
-        )
-
-
 def test_the_linear_model_is_fitted_with_gaps():
     rng = np.random.default_rng(0)
     W = rng.normal(size=(6, 2))
@@ -432,18 +410,6 @@ def test_ten_distinct_values_are_ten_spikes():
     assert abs(np.trapezoid(density, grid) - 1) < 1e-6
 
 
-def test_the_start_is_the_mixture_of_residuals():
-    x = np.random.default_rng(0).permutation(np.repeat([-1.0, 0.5, 2.0], [10, 60, 30]))
-    weight = np.where(x == 2.0, 0.0, 1.0)
-    log_weights, centres, log_widths = fit_mixture(x, weight, 4)
-    prob = [
-        np.exp(log_weights)[abs(centres - value) < 0.01].sum() for value in (-1, 0.5)
-    ]
-    assert_allclose(prob, [1 / 7, 6 / 7], atol=0.01)
-    assert (np.exp(log_widths) < 0.1).all()
-    assert_array_equal(fit_mixture(x[:0], weight[:0], 3), np.zeros((3, 3)))
-
-
 def test_training_gains_and_weights_count():
     X = binary_rows()
     start = MPTMaskedAutoencoder(likelihood="bernoulli", **SMALL | {"max_iter": 0})
@@ -550,19 +516,6 @@ def test_the_recipe_is_smooth_and_bounded():
         assert 0.5 >= one.dropout_ >= more.dropout_ >= 0.02
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "size"), [(1, 64), (50, 64), (300, 200), (511, 256), (1000, 256)]
-)
-def test_steps_on_a_part_of_a_stream_are_on_all_of_its_rows(n_rows, size):
-    module = MaskedModule(["bernoulli"] * 3, [1] * 3, 1, ())
-    rows = TrainingRows.from_arrays(torch.zeros(n_rows, 3))
-    how = RowMasks("uniform", 3), torch.Generator().manual_seed(0)
-    loss = MaskedLoss(module, rows, *how, size, None).as_part()
-    counts = [len(X) for X, *_ in loss.batches()]
-    assert 0 <= n_rows - sum(counts) < len(counts)
-    assert loss.step_weight == min(1, n_rows / size)
-
-
 def test_columns_that_hold_what_is_no_value_are_named():
     X = mixed_rows()
     X[3, 3] = -1.0
@@ -635,15 +588,6 @@ def test_conditionals_of_one_column_are_among_those_of_all(net):
     each = [along(model, with_gaps(X), order) for order in model.orders_]
     mixture = logsumexp(each, 0) - np.log(len(each))
     assert_allclose(model.score_samples(with_gaps(X)), mixture, atol=1e-10)
-    density = model._density_of(vars(model), "cpu")
-    rows, _ = density._read(torch.from_numpy(X))
-    visible = torch.from_numpy(rng.random(X.shape) < 0.5)
-    column = torch.from_numpy(rng.integers(0, 8, len(X)))
-    uniform = torch.from_numpy(rng.random((*X.shape, 2)))
-    with torch.no_grad():
-        drawn = density.draw_entries(rows, visible, column, uniform)
-        all_drawn = density.module(rows, visible).draw(uniform)
-    assert_allclose(drawn, all_drawn[np.arange(len(X)), column], atol=1e-12)
 
 
 def test_the_last_layer_has_the_outputs_of_the_column_that_is_asked(monkeypatch):

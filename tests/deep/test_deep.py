@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from reference import all_masks, dense_grid
 from scipy.stats import multivariate_normal
 
@@ -22,7 +22,6 @@ from sklearn_mpt._latent.quadrature import (
     standard_normal_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
-from sklearn_mpt._optim.masks import training_sets
 from sklearn_mpt._optim.nets import TrainingRows
 
 N_DIMS, N_FEATURES = 2, 5
@@ -126,11 +125,6 @@ def test_encoder_can_be_the_posterior_of_a_linear_decoder():
     assert_allclose(root.T @ root, np.eye(N_DIMS) - gain @ W[:, seen].T, atol=1e-12)
 
 
-def test_noise_variance_has_a_floor():
-    noise = Gaussian(torch.tensor(0.0, dtype=torch.float64))
-    assert 1e-6 < noise.dispersion < 1e-4
-
-
 def test_bounds_are_exact_where_the_encoder_is():
     model, mean, covariance = linear_gaussian()
     X = tensor(40, N_FEATURES, seed=1)
@@ -182,19 +176,6 @@ def test_bounds_are_below_the_density_and_approach_it(name):
         assert ((mass.mean(0) - 1) / (mass.std(0) / 200**0.5)).abs().max() < 4
 
 
-@pytest.mark.parametrize("n_features", [1, 3, 8, 40, 300])
-def test_uniform_masks_have_all_sizes_and_their_sum_is_scored(n_features):
-    rng = np.random.default_rng(0)
-    draws = [training_sets("uniform", 30, n_features, rng) for _ in range(400)]
-    for (_, everything), weights in draws:
-        assert everything.all()
-        assert weights == [0, 1]
-    left = np.concatenate([before for (before, _), _ in draws])
-    share = np.bincount(left.sum(1), minlength=n_features) / len(left)
-    assert_allclose(share, 1 / n_features, atol=4 / np.sqrt(len(left) * n_features))
-    assert_allclose(left.mean(0), (n_features - 1) / (2 * n_features), atol=0.02)
-
-
 def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
     model, X = some_model("gaussian"), some_rows("gaussian")
     noise, prior_samples = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
@@ -209,41 +190,6 @@ def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
     (expected,) = torch.autograd.grad(bounds[1].sum(), last, retain_graph=True)
     (gradient,) = torch.autograd.grad(scored.sum(), last)
     assert_allclose(gradient, expected)
-
-
-def test_posteriors_of_any_width_have_finite_bounds(monkeypatch):
-    model, X = some_model("gaussian"), some_rows("gaussian")
-    noise, prior_samples = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
-    root = torch.eye(N_DIMS, dtype=X.dtype).repeat(4, 1, 1)
-    root[1] *= 1e-200
-    posterior = gaussian_around(torch.zeros(4, N_DIMS, dtype=X.dtype), root)
-    monkeypatch.setattr(model, "posterior", lambda *rows: posterior)
-    observed = torch.ones(1, *X.shape, dtype=torch.bool)
-    bounds, fits = shared_bounds(model, X, observed, noise, prior_samples)
-    assert bounds.isfinite().all()
-    assert fits.isfinite().all()
-
-
-@pytest.mark.parametrize(("mask_rate", "size"), [(0.5, 5), (3, 3), (1, 1)])
-def test_fixed_masks_reveal_single_features(mask_rate, size):
-    rng = np.random.default_rng(0)
-    sets, weights = training_sets(mask_rate, 50, 10, rng)
-    assert weights[0] == -10
-    assert np.isclose(sum(weights), 0)
-    assert_array_equal(sets[0].sum(1), 10 - size)
-    assert_array_equal(sets[1:].sum(2), 11 - size)
-    assert (sets[0] <= sets[1:]).all()
-    assert len(sets) == 1 + min(size, 4)
-
-
-@pytest.mark.parametrize(("size", "length"), [(32, 9), (64, 1), (1, 1), (2, 3)])
-def test_fixed_masks_of_many_features_have_their_size_on_average(size, length):
-    rng = np.random.default_rng(0)
-    sets, weights = training_sets(size, 50, 64, rng)
-    assert weights[0] == -64 / length
-    n_hidden = 64 - sets.sum(2)
-    assert_array_equal(n_hidden[0], size + length // 2)
-    assert_array_equal(n_hidden[1:], size + length // 2 - length)
 
 
 def model_of_columns():
@@ -321,35 +267,6 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
     )
     for a, b in zip(found, expected, strict=True):
         assert_allclose(a, b, atol=1e-10)
-
-
-@pytest.mark.parametrize("n_masks", [2, 10, 50])
-def test_drawn_masks_are_of_all_sizes_alike(n_masks):
-    X = TrainingRows.from_arrays(torch.arange(20.0)[:, None].expand(-1, 10))
-    masks = "uniform", n_masks
-    of = SampleCounts(1, 1, 1), np.random.default_rng(0)
-    objective = DrawnMasksLoss(X, 20, *of, masks)
-    batches = list(objective.batches())
-    assert len(batches) == 10  # an epoch of few rows has so many steps
-    for rows, counts, mask, (noise, _) in batches:
-        assert len(rows) == len(counts) == len(mask) == len(noise) == max(20, n_masks)
-        assert len(rows.unique(dim=0)) == 20
-        assert len(mask.unique(dim=0)) <= n_masks
-        sizes = mask[:n_masks].sum(1).sort().values
-        ideal = (torch.arange(n_masks) + 0.5) * 10 / n_masks
-        # one of each equal part of the sizes
-        assert ((sizes - 0.5 - ideal).abs() <= 5 / n_masks + 0.5).all()
-    share = torch.cat([mask[:n_masks] for _, _, mask, _ in batches]).double().mean(0)
-    assert_allclose(share, 0.55, atol=4 * 0.5 / (10 * n_masks) ** 0.5)
-
-
-def test_drawn_masks_of_a_fixed_size_have_it():
-    of = SampleCounts(1, 1, 1), np.random.default_rng(0)
-    rows = TrainingRows.from_arrays(torch.zeros(6, 10))
-    objective = DrawnMasksLoss(rows, 6, *of, (0.3, 4))
-    _, _, mask, _ = next(objective.batches())
-    assert (mask.sum(1) == 3).all()
-    assert_array_equal(mask[0], mask[4])
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
