@@ -27,7 +27,7 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
+from sklearn_mpt._likelihoods.gaussian import check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
@@ -415,7 +415,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         X = self._validate_rows(X)
         weight = self._check_training_weight(X, sample_weight)
         device = check_device(self.device)
-        layout = self._layout(X.shape[1], device)
+        layout = self._layout(device)
         with torch_modes(with_grad=True):
             components = self._components(vars(self), device)
             parameters = MixtureParameters(components, layout)
@@ -614,7 +614,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         weight = check_sample_weight(sample_weight, X)
         X = self._validate_rows(X)
         X, weight = as_tensor(X, "cpu"), as_tensor(weight, "cpu")
-        layout = self._layout(X.shape[1])
+        layout = self._layout()
         parameters = MixtureParameters(self._components(vars(self), "cpu"), layout)
         proba = parameters.proba(parameters.values, X)
         assignments = Assignments(proba, weight, correction)
@@ -636,7 +636,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         """Return the number of free parameters of fitted attributes."""
         components = self._components(fitted or vars(self), "cpu")
         n_components, n_gaussian = components.means.shape
-        layout, n_locations = self._layout(self.n_features_in_), 0
+        layout, n_locations = self._layout(), 0
         if layout.likelihood is not None:
             eye = identity(components.locations.shape[1], components.locations)
             # locations that change the distribution: centring is a projection
@@ -651,10 +651,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         return len(self.weights_)
 
     def _check_parameters(self, n_features):
-        if (
-            INTERVAL in self._kinds
-            and not self._layout(n_features).form.takes_intervals
-        ):
+        if INTERVAL in self._kinds and not self._layout().form.takes_intervals:
             forms = [name for name, form in FORMS.items() if form.takes_intervals]
             raise ValueError(
                 f"covariance_type={self.covariance_type!r} takes no columns of "
@@ -665,28 +662,22 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     def _check_fitted_parameters(self):
         check_fitted_components(self.n_components, self._n_features_out)
 
-    def _layout(self, n_features, device="cpu"):
+    def _layout(self, device="cpu"):
         """Return which columns are Gaussian, and the likelihood of the others."""
-        likelihood, all_columns = self._likelihood(), np.arange(n_features)
-        if isinstance(likelihood, Gaussian):
-            gaussian, others, likelihood = all_columns, all_columns[:0], None
-        elif isinstance(likelihood, Columns):
-            is_gaussian = [kind in ("gaussian", INTERVAL) for kind in likelihood.kinds]
-            gaussian = np.flatnonzero(is_gaussian)
-            others = np.setdiff1d(all_columns, gaussian)
-            kinds = [likelihood.kinds[j] for j in others]
-            counts = [likelihood.n_categories[j] for j in others]
-            likelihood = Columns(kinds, counts) if len(others) else None
-        else:
-            gaussian, others = all_columns[:0], all_columns
-        if likelihood is not None:
-            likelihood = likelihood.to(device).requires_grad_(False)
+        by_column, likelihood = self._likelihood_by_column(), None
+        kinds = by_column.kinds
+        is_gaussian = np.array([kind in ("gaussian", INTERVAL) for kind in kinds])
+        gaussian, others = np.flatnonzero(is_gaussian), np.flatnonzero(~is_gaussian)
+        if len(others):
+            kinds = [kinds[j] for j in others]
+            counts = [by_column.n_categories[j] for j in others]
+            likelihood = Columns(kinds, counts).to(device).requires_grad_(False)
         columns = (torch.from_numpy(part).to(device) for part in (gaussian, others))
         form = form_of(self.covariance_type, self.n_factors)
         return MixtureLayout(form, *columns, likelihood)
 
     def _has_priors(self, n_features):
-        layout = self._layout(n_features)
+        layout = self._layout()
         return layout.likelihood is not None or layout.form.has_prior
 
     # The start
@@ -706,7 +697,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _started(self, X, weight, i, rng):
         """Return the components of the i-th start, with the arrays of the user."""
-        layout, kind = self._layout(X.shape[1]), self.init_params
+        layout, kind = self._layout(), self.init_params
         if kind == "auto":
             kind = ("kmeans", "hierarchical", "random_from_data")[min(i, 2)]
         weight = np.ones(len(X)) if weight is None else weight
@@ -738,7 +729,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         return MStepParams(self.reg_covar, layout, unseen)
 
     def _solver(self, data):
-        layout = self._layout(data.X.shape[1], data.device)
+        layout = self._layout(data.device)
         rows = as_view(data.X, data.device)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
         starts = [self._components(data.fitted, data.device)]
@@ -759,19 +750,15 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             MaskSource(self.mask_rate, self.n_masks, data.X.shape[1]),
             rng=data.rng,
             n_iter_no_change=self.n_iter_no_change,
-            is_followed=self._ends_without_masks,
+            is_followed=ends_without_masks(self.mask_rate, self.n_masks),
             **params,
         )
-
-    @property
-    def _ends_without_masks(self):
-        return ends_without_masks(self.mask_rate, self.n_masks)
 
     def _trained_attributes(self, result, fitted):
         return self._attributes(result, fitted["means_"].shape[1])
 
     def _attributes(self, components, n_features):
-        layout = self._layout(n_features)
+        layout = self._layout()
         components = Components(*(part.cpu() for part in components))
         means = components.means.new_full(
             (len(components.weights), n_features), torch.nan
@@ -795,7 +782,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         return {k: v.numpy().copy() for k, v in attributes.items()} | floor
 
     def _components(self, fitted, device):
-        layout = self._layout(fitted["means_"].shape[1])
+        layout = self._layout()
         means = fitted["means_"][:, layout.gaussian.numpy()]
         loadings = np.swapaxes(fitted["factors_"], 1, 2)
         others = (fitted["locations_"], loadings, fitted["noise_variances_"])
@@ -806,7 +793,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         )
 
     def _density_of(self, fitted, device):
-        layout = self._layout(fitted["means_"].shape[1], device)
+        layout = self._layout(device)
         return MixtureDensity(self._components(fitted, device), layout)
 
     def _train(self, data, context):
@@ -818,7 +805,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _warn_of_cells(self, fitted):
         """Warn if classes have more parameters than their table has cells."""
-        layout = self._layout(fitted["means_"].shape[1])
+        layout = self._layout()
         values = None
         if not len(layout.gaussian):
             values = layout.likelihood.values_of_each(layout.n_features)
@@ -871,7 +858,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         components = self._components(fitted, "cpu")
         if not components.means.numel():
             return np.arange(0)
-        form = self._layout(fitted["means_"].shape[1]).form
+        form = self._layout().form
         least, relative = form.least_variances(components.covariances)
         return np.flatnonzero((least < 2 * fitted["_floor"]) | (relative < ROUNDING))
 
