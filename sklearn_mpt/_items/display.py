@@ -15,34 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RANGE, N_POINTS = 4.0, 201  # of abilities, in standard deviations, and points of curves
+MAX_LEGEND = 12  # curves that a legend names
 
 
-def _check_one_ability(estimator):
-    if estimator._n_features_out > 1:
-        raise ValueError(
-            "Displays are for one ability, but the estimator has n_components="
-            f"{estimator._n_features_out}."
-        )
-
-
-def _abilities(estimator, theta):
-    """Return abilities as an array; None is a range of them."""
-    _check_one_ability(estimator)
-    if theta is None:
-        return np.linspace(-RANGE, RANGE, N_POINTS)
-    return check_floats(theta, "theta").ravel()
-
-
-def _names(estimator):
-    numbers = [str(j) for j in range(estimator.n_features_in_)]
-    return list(getattr(estimator, "feature_names_in_", numbers))
-
-
-def _chosen(estimator, items):
+def _chosen(names, items):
     """Return the numbers of items that are given by number or by name."""
-    names = _names(estimator)
-    if items is None:
-        return list(range(len(names)))
     numbers = []
     for item in np.atleast_1d(np.asarray(items, dtype=object)):
         is_name = isinstance(item, str) and item in names
@@ -51,17 +28,6 @@ def _chosen(estimator, items):
             raise ValueError(f"items must be among {listed(names)}, got {item!r}.")
         numbers.append(int(number))
     return numbers
-
-
-def _lines(ax, theta, curves, labels, line_kw=None):
-    """Draw a line for each curve, with a legend unless it would be long."""
-    lines = [
-        ax.plot(theta, curve, **{"label": label, **(line_kw or {})})[0]
-        for curve, label in zip(curves, labels, strict=True)
-    ]
-    if 1 < len(labels) <= 12:
-        ax.legend()
-    return lines
 
 
 class ItemCurveDisplay(Display):
@@ -151,8 +117,16 @@ class ItemCurveDisplay(Display):
             The display, with its axes and figure.
         """
         check_choice(kind, "kind", ["auto", "score", "categories"])
-        theta = _abilities(estimator, theta)
-        chosen, names = _chosen(estimator, items), _names(estimator)
+        if estimator._n_features_out > 1:
+            raise ValueError(
+                "Displays are for one ability, but the estimator has n_components="
+                f"{estimator._n_features_out}."
+            )
+        if theta is None:
+            theta = np.linspace(-RANGE, RANGE, N_POINTS)
+        theta = check_floats(theta, "theta").ravel()
+        names = [str(name) for name in estimator._item_names]
+        chosen = _chosen(names, range(len(names)) if items is None else items)
         prob = estimator.item_probabilities(theta)[:, chosen]
         counts = estimator.n_categories_[chosen]
         if kind == "auto":
@@ -192,6 +166,11 @@ class ItemCurveDisplay(Display):
             The display, with its axes and figure.
         """
         ax = self._axes(ax)
-        self.lines_ = _lines(ax, self.theta, self.curves, self.labels, line_kw)
+        self.lines_ = [
+            ax.plot(self.theta, curve, **{"label": label, **(line_kw or {})})[0]
+            for curve, label in zip(self.curves, self.labels, strict=True)
+        ]
+        if 1 < len(self.labels) <= MAX_LEGEND:
+            ax.legend()
         ax.set(xlabel="Ability", ylabel=self.ylabel)
         return self

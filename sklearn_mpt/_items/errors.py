@@ -58,45 +58,23 @@ class ItemParameters(NamedTuple):
     covariance: Any
 
 
-class Errors(NamedTuple):
-    """Covariances and standard errors of the parameters of items and groups.
-
-    covariance : of discriminations, intercepts and guessing of each item, (d, q, q).
-    difficulty : (d, c - 1). latent_mean, latent_variance : (g, k). NaN where the rows
-    do not determine a parameter.
-    """
-
-    covariance: np.ndarray
-    difficulty: np.ndarray
-    latent_mean: np.ndarray
-    latent_variance: np.ndarray
-
-
 def item_parameters(fitted, errors=None):
     """Return fitted parameters with standard errors, NaN if `errors` is None."""
+    # errors : the result of `errors_of`.
     names = (*PARAMETER_NAMES, "latent_mean", "latent_variance")
     values = {name: fitted[f"{name}_"] for name in names}
-    K, steps = fitted["factor_correlation_"].shape[0], values["intercept"][0].size
     if errors is None:
-        n_items, width = len(values["guessing"]), K + steps + 1
-        covariance = np.full((n_items, width, width), np.nan)
-        std_errors = {name: np.full(np.shape(values[name]), np.nan) for name in names}
-    else:
-        covariance = errors.covariance
-        deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
-        std_errors = errors._asdict() | {
-            "discrimination": deviation[:, :K],
-            "intercept": deviation[:, K : K + steps],
-            "guessing": deviation[:, -1],
-        }
-        for name in PARAMETER_NAMES:
-            std_errors[name] = std_errors[name].reshape(values[name].shape)
-        is_none = np.isnan(values["intercept"])
-        std_errors["intercept"] = np.where(is_none, np.nan, std_errors["intercept"])
-        has_none = ~np.isfinite(values["difficulty"])
-        std_errors["difficulty"] = np.where(has_none, np.nan, std_errors["difficulty"])
-    with_errors = {f"{name}_std_error": std_errors[name] for name in names}
-    return ItemParameters(**values, **with_errors, covariance=covariance)
+        K, steps = len(fitted["factor_correlation_"]), values["intercept"][0].size
+        errors = {name: np.full(np.shape(values[name]), np.nan) for name in names}
+        width = K + steps + 1
+        errors["covariance"] = np.full((len(values["guessing"]), width, width), np.nan)
+    for name in ("intercept", "difficulty"):
+        has_none = ~np.isfinite(values[name])
+        errors[name] = np.where(has_none, np.nan, errors[name].reshape(has_none.shape))
+    with_errors = {
+        f"{name}_std_error": errors[name].reshape(values[name].shape) for name in names
+    }
+    return ItemParameters(**values, **with_errors, covariance=errors["covariance"])
 
 
 def as_frame_of(parameters, names):
@@ -117,7 +95,7 @@ def as_frame_of(parameters, names):
 
 
 def errors_of(model, objective, rotation, names, groups):
-    """Return the errors of parameters, and warn of those that have none."""
+    """Return standard errors by name, and covariances of items; with warnings."""
     # objective : of the rows. names : of the items. groups : labels of the groups.
     whole, at_bound, lost = covariance_of_fit(model, objective, names, groups)
     items, of_items = model.items, model.item_of_parameters >= 0
@@ -153,11 +131,25 @@ def errors_of(model, objective, rotation, names, groups):
     missing, slopes = np.isnan(slopes).any(axis=2), np.nan_to_num(slopes)
     covariances = slopes @ covariances @ slopes.transpose(0, 2, 1)
     deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
-    width = items.n_dims + items.max_categories  # of the covariance of an item
+    K, width = items.n_dims, items.n_dims + items.max_categories
     difficulty = np.where(missing, np.nan, deviation)[:, width:]
-    covariance = covariances[:, :width, :width]
-    covariance[lost] = difficulty[lost] = np.nan
-    return Errors(covariance, difficulty, *_latent_errors(model, whole, at_bound))
+    covariance, deviation = covariances[:, :width, :width], deviation[:, :width]
+    covariance[lost] = deviation[lost] = difficulty[lost] = np.nan
+    mean, variance = np.zeros(model.mean.shape), np.zeros(model.variance.shape)
+    if len(model.free_population):
+        latent = np.where(at_bound, np.nan, np.sqrt(np.diagonal(whole)))
+        latent = latent[~of_items].reshape(-1, 2)
+        mean[:, 0] = latent[:, 1]
+        variance[:, 0] = 2 * model.variance[:, 0] * latent[:, 0]
+    return {
+        "covariance": covariance,  # of discriminations, intercepts and guessing
+        "discrimination": deviation[:, :K],
+        "intercept": deviation[:, K:-1],
+        "guessing": deviation[:, -1],
+        "difficulty": difficulty,
+        "latent_mean": mean,
+        "latent_variance": variance,
+    }
 
 
 def _as_rows(attributes):
@@ -317,14 +309,3 @@ def _warn_of_lost_items(names, guessed, constant):
             "guessing off the bound: guessing_prior=(-1.4, 1.0) is one with median "
             "0.2.",
         )
-
-
-def _latent_errors(model, whole, at_bound):
-    """Return standard errors of means and variances of z, (g, k) each."""
-    mean, variance = np.zeros(model.mean.shape), np.zeros(model.variance.shape)
-    if len(model.free_population):
-        errors = np.where(at_bound, np.nan, np.sqrt(np.diagonal(whole)))
-        errors = errors[model.item_of_parameters < 0].reshape(-1, 2)
-        mean[:, 0] = errors[:, 1]
-        variance[:, 0] = 2 * model.variance[:, 0] * errors[:, 0]
-    return mean, variance

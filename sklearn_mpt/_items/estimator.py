@@ -356,7 +356,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             finite maximum likelihood; or if nobody gave one of the answers.
         """
         if groups is not None:
-            groups = Groups.that_count(groups, X, sample_weight)
+            groups = Groups.of_rows(groups, X, sample_weight)
         return self._fit(X, sample_weight, groups=groups)
 
     def _check_parameters(self, n_features):
@@ -842,11 +842,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             found[own] = part
         return found
 
-    def _posterior_abilities(self, X, groups=None):
+    def _posterior_abilities(self, X, groups=None, has_prior=True):
         """Return means and standard deviations of the posteriors of rows."""
-        mean, covariance = self.posterior(X, groups=groups)
-        variance = np.diagonal(covariance, axis1=1, axis2=2)
-        return Abilities(mean, np.sqrt(variance.clip(min=0)))
+        found = self._of_people(moments, X, groups, has_prior)
+        variance = np.diagonal(found[:, 1:], axis1=1, axis2=2)
+        return Abilities(found[:, 0], np.sqrt(variance.clip(min=0)))
 
     def _codes_of_people(self, groups, X, has_prior=True):
         """Return the codes of groups; None, with a warning of priors, if not given."""
@@ -997,9 +997,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If X has one row, or `sample_weight` adds up to 1 or less.
         """
-        found = self._of_people(moments, X, has_prior=False)
-        variance = np.diagonal(found[:, 1:], axis1=1, axis2=2)
-        estimates = Abilities(found[:, 0], np.sqrt(variance.clip(min=0)))
+        estimates = self._posterior_abilities(X, has_prior=False)
         weight = check_sample_weight(sample_weight, X)
         return reliability(self._density(), estimates, weight)
 
@@ -1358,7 +1356,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 "dif is for one ability, but the model has "
                 f"n_components={self._n_features_out}."
             )
-        groups = Groups.that_count(group, X, sample_weight)
+        groups = Groups.of_rows(group, X, sample_weight)
         if len(groups.labels) < 2:
             raise ValueError(
                 "group must have at least two labels in rows with a weight above 0, "

@@ -33,9 +33,11 @@ class Groups(NamedTuple):
     codes: np.ndarray
 
     @classmethod
-    def of_rows(cls, groups, X):
-        """Return the groups of rows, given the label of each."""
+    def of_rows(cls, groups, X, sample_weight=None):
+        """Return the groups of the rows that count, given the label of each row."""
         groups = _checked(groups, X)
+        if sample_weight is not None:
+            groups = groups[counted_rows(check_sample_weight(sample_weight, X))]
         made = cls(*np.unique(groups, return_inverse=True))
         if len(made.labels) > MAX_GROUPS:
             raise ValueError(
@@ -43,17 +45,6 @@ class Groups(NamedTuple):
                 "are allowed."
             )
         return made
-
-    @classmethod
-    def that_count(cls, groups, X, sample_weight):
-        """Return the groups of the rows whose weight is not 0."""
-        # A group without such rows has no label.
-        made = cls.of_rows(groups, X)
-        if sample_weight is None:
-            return made
-        counts = counted_rows(check_sample_weight(sample_weight, X))
-        kept, codes = np.unique(made.codes[counts], return_inverse=True)
-        return cls(made.labels[kept], codes)
 
 
 def codes_of(groups, X, known, index=slice(None)):
