@@ -1121,32 +1121,6 @@ def test_what_is_not_valid_is_refused(lsat7):
         lsat7.likelihood_ratio_test(lsat7, PATTERNS)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("model", ["4pl", 1, None, np.nan, ["2pl"] * 4, ["2pl"] * 4 + [1], {"2pl"}]),
-        ("n_components", [0, 6, 1.5, True, None]),
-        ("rotation", ["equamax", 1, True]),
-        ("slope_prior", [0, -1.0, "1", np.inf, True]),
-        ("guessing_prior", [1, "ab", (1,), (0, 0), ("a", 1), (np.nan, 1), (0, None)]),
-        ("max_iter", [-1, 1.5]),
-        ("tol", [-1.0, None]),
-        ("warm_start", [1]),
-        ("verbose", ["a"]),
-        ("device", ["toaster"]),
-        ("random_state", [-1, "a"]),
-        ("n_jobs", [0]),
-    ],
-)
-def test_bad_parameters_are_refused_by_name(name, values):
-    for value in values:
-        model = MPTItemResponse().set_params(**{name: value})
-        for method in (model.fit, model.partial_fit):
-            with pytest.raises((ValueError, TypeError), match=name):
-                method(PATTERNS)
-        assert not hasattr(model, "n_features_in_")
-
-
 def test_displays():
     plt = pytest.importorskip("matplotlib.pyplot")
     model = mixed_items()
