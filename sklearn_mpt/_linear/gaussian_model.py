@@ -16,8 +16,7 @@ from sklearn_mpt._gaussian.moments import (
 from sklearn_mpt._gaussian.rotation import count_free, simple_axes
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
-from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays
-from sklearn_mpt._linear.natural_ascent import natural_ascent
+from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays, natural_ascent
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY

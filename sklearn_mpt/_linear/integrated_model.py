@@ -42,8 +42,7 @@ from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._latent.start import start_components, varies
 from sklearn_mpt._latent.sums import RowContext, point_of
 from sklearn_mpt._likelihoods.base import fitted_attributes
-from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays
-from sklearn_mpt._linear.natural_ascent import natural_ascent
+from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays, natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES

@@ -6,9 +6,14 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
+from sklearn_mpt._optim.steps import NoisyAscent, ascent_of
 from sklearn_mpt._tables.labels import aligned, labels_of
+
+# Length of a component that starts at zero, where it would stay.
+ZERO_JITTER = 1e-3
 
 
 class LinearParams(NamedTuple):
@@ -112,3 +117,19 @@ def _initial(init, key, shape, used):
     if key in POSITIVE and least <= 0:
         raise ValueError(f"init[{key!r}] must be > 0, got {least}.")
     return value if shape else float(value)
+
+
+def natural_ascent(params, data, objective, point):
+    """Return the solver for all rows, or for a part of a stream."""
+    is_zero = (point.coefs == 0).all(0)
+    is_zero[-1] = False  # intercepts
+    if is_zero.any():
+        coefs = point.coefs.clone()
+        noise = ZERO_JITTER * data.rng.normal(size=(len(coefs), int(is_zero.sum())))
+        coefs[:, is_zero] = torch.from_numpy(noise).to(coefs)
+        point = point._replace(coefs=coefs)
+    steps = {"learning_rate": params.learning_rate, "rng": data.rng}
+    if not data.is_all:
+        return NoisyAscent.of_part(objective, point, data.fitted["n_iter_"], **steps)
+    steps |= {"tol": params.tol, "n_iter_no_change": params.n_iter_no_change}
+    return ascent_of(objective, point, **steps)
