@@ -391,29 +391,6 @@ def test_infit_outfit_and_zh_by_their_formulas(lsat7):
     assert_allclose(q3, cross * unit * unit[:, None])
 
 
-def test_standard_errors_are_those_of_the_linear_model():
-    rows = MPTItemResponse.from_items(
-        discrimination=np.linspace(0.8, 1.6, 6), intercept=np.linspace(-1, 1, 6)
-    ).sample(400, random_state=0)
-    rows[::7, 2] = np.nan
-    model = MPTItemResponse().fit(rows)
-    arrays = {
-        "components": model.discrimination_[None],
-        "intercept": model.intercept_,
-    }
-    linear = MPTLinearVAE(1, likelihood="bernoulli", init=arrays, max_iter=0).fit(rows)
-    errors = linear.standard_errors(rows)
-    found = model.item_parameters(rows)
-    assert_allclose(found.discrimination_std_error, errors.components[0], rtol=1e-3)
-    assert_allclose(
-        found.covariance[:, :2, :2], errors.covariance, rtol=2e-3, atol=1e-6
-    )
-    a, b = model.discrimination_, model.intercept_
-    gradient = np.column_stack([b / a**2, -1 / a])
-    variance = np.einsum("ji,jik,jk->j", gradient, errors.covariance, gradient)
-    assert_allclose(found.difficulty_std_error, np.sqrt(variance), rtol=2e-3)
-
-
 def test_errors_of_too_many_parameters_are_refused():
     model = MPTItemResponse.from_items(difficulty=np.zeros(1001))
     with pytest.raises(ValueError, match=r"errors of 2002 parameters.*fit fewer items"):
