@@ -171,26 +171,21 @@ def scores_of(prob):
 
 def univariate_moments(prob, n_categories, X, weight, by_category):
     """Return the functions of each item: score, or indicators of all answers but 0."""
-    mean, variance = scores_of(prob)
-    weight = weight / weight.sum()
-    if not by_category:
-        item_covariances = [variance[[j]][:, None] for j in range(len(prob))]
-        return UnivariateMoments(
-            mean, np.arange(len(prob)), variance, item_covariances, weight @ X
-        )
-    means, item_index, cross, item_covariances, observed = [], [], [], [], []
+    mean, _ = scores_of(prob)
+    weight, steps = weight / weight.sum(), np.arange(prob.shape[1])
+    parts = []
     for j, count in enumerate(n_categories):
-        p = prob[j, 1:count]
-        means.append(p)
-        item_index += [j] * (count - 1)
-        steps = np.arange(1, count)[:, None]
-        cross.append(p * (steps - mean[j]))
-        eye = np.eye(count - 1)[:, :, None]
-        item_covariances.append(eye * p[:, None] - p[:, None] * p[None])
-        observed += [weight @ (X[:, j] == c) for c in range(1, count)]
-    means, cross = np.concatenate(means), np.concatenate(cross)
-    item_index, observed = np.array(item_index), np.array(observed)
-    return UnivariateMoments(means, item_index, cross, item_covariances, observed)
+        p = prob[j, :count]
+        values = np.eye(count)[1:] if by_category else steps[None, :count]
+        means = values @ p
+        cross = values @ (p * steps[:count, None]) - means * mean[j]
+        covariance = np.einsum("ac,bc,cs->abs", values, values, p)
+        covariance -= means[:, None] * means
+        observed = values[:, X[:, j].astype(int)] @ weight
+        parts.append((means, np.full(len(means), j), cross, covariance, observed))
+    means, index, cross, covariances, observed = zip(*parts, strict=True)
+    joined = (np.concatenate(part) for part in (means, index, cross))
+    return UnivariateMoments(*joined, covariances, np.concatenate(observed))
 
 
 def covariance_of_moments(univariate, mean, variance, means, node_weight):
