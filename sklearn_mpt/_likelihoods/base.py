@@ -626,10 +626,6 @@ class DispersionLikelihood(ShapeLikelihood):
     def _empty(self):
         return self.of_columns(1, 0)
 
-    def attributes_at_start(self, dispersion):
-        """Return the fitted attributes at the start: dispersion above the floor."""
-        return {self.attribute: np.maximum(dispersion, 2 * self.floor)}
-
     def from_attributes(self, fitted, scale):
         dispersion = np.array(fitted[self.attribute], dtype=float)
         return type(self)(torch.from_numpy(dispersion))

@@ -59,7 +59,7 @@ class Lognormal(DispersionLikelihood):
 
     def start_attributes(self, X, scale, weight=None):
         _, variance, _ = log_moments(X, weight)
-        return self.attributes_at_start(variance)
+        return {self.attribute: np.maximum(variance, 2 * self.floor)}
 
     def entry_log_prob(self, X, location):
         logs = log_of(X)
