@@ -125,9 +125,11 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
             log_prob = density_of(*params).conditional_log_prob(X, hidden)
             value = log_prob.sum(1) * (X.shape[1] / hidden.to(X).sum(1))
             torch.dot(weight, value).backward()
-        with torch.no_grad():
-            everything = torch.ones_like(hidden[:1])
-            alone = density_of(*params).conditional_log_prob(X, everything)
+        with torch.no_grad():  # of each row once
+            numbers, place = pairs.rows[part].unique(return_inverse=True)
+            of_rows, everything = X[: len(numbers)].clone(), torch.ones_like(hidden[:1])
+            of_rows[place] = X
+            alone = density_of(*params).conditional_log_prob(of_rows, everything)[place]
         share = hidden.to(X).mean(1, keepdim=True)
         excess = hidden / share - 1
         value = value.detach() - (excess * alone).sum(1)
