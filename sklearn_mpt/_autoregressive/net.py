@@ -98,7 +98,8 @@ class ResidualNet(torch.nn.Module):
         if generator is None or self.dropout == 0:
             return h
         # the dropout of torch takes no generator
-        level = torch.rand(h.shape, generator=generator, device=h.device)
+        like = {"dtype": h.dtype, "device": h.device}
+        level = torch.rand(h.shape, generator=generator, **like)
         return h * (level >= self.dropout) / (1 - self.dropout)
 
 

@@ -27,7 +27,7 @@ def row_blocks(X, weight=None):
 def check_sizes(X):
     """Return the least and the largest value of each column, ignoring NaN; (d,)."""
     low, high = (ends(X, axis=0) for ends in (np.fmin.reduce, np.fmax.reduce))
-    low, high = np.float64(low), np.float64(high)
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     largest = np.fmax.reduce(np.fmax(-low, high))
     if largest > MAX_SIZE:
         raise ValueError(
