@@ -166,7 +166,7 @@ class ItemModel(NamedTuple):
         context = RowContext((*self.seed, 1), weight, is_all=is_all, group=codes)
         params = ObjectiveParams("lml", len(X), priors.slope, priors.guessing)
         rows = torch.tensor(X, dtype=torch.float64, device=device)
-        likelihood = items.likelihood.to(device)
+        likelihood = items.joint(torch.tensor(self.flat, device=device)).likelihood
         return LikelihoodRows(rows, likelihood, params, K, context, layout=layout)
 
     def unseen(self, X):
