@@ -331,7 +331,9 @@ class NoisySteps(Solver):
         # a step that was taken back gains nothing
         if self._n_kept >= 2 * len(moves) and len(self.loss_curve) > 1:
             before, last = self.loss_curve[-2:]
-            if before - last <= math.hypot(*self._errors[-2:]):
+            # of one feature all masks are alike, without noise
+            least = max(self.tol, EPS * (1 + abs(last))) if self.is_followed else 0.0
+            if before - last <= max(least, math.hypot(*self._errors[-2:])):
                 self._is_noise = True
 
     def _has_fallen(self, move):
