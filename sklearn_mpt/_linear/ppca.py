@@ -40,8 +40,8 @@ class MPTProbabilisticPCA(LinearMPT):
         Number of masks in each step. With missing entries the rows are divided among
         them, and have several if they are few. With an int, all epochs use masks.
         "auto" is 32 masks, or all of a fixed size if they are at most 512; with a
-        uniform rate they are drawn until an epoch gains less than their noise, and the
-        last epochs use the sum of the scores of all sizes, without masks.
+        uniform rate they are drawn in at most ten epochs, and the last epochs use the
+        sum of the scores of all sizes, without masks.
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores; or, for comparison, the LML, in
         closed form for complete rows, else by EM with parameter expansion.

@@ -248,6 +248,7 @@ class NoisySteps(Solver):
     average_power = 3
     max_fall = 4.0
     min_size = 1e-3
+    max_first = 10  # epochs of masks that are followed by steps with less noise
 
     def __init__(
         self,
@@ -361,8 +362,8 @@ class NoisySteps(Solver):
         self._mean_move = torch.lerp(self._mean_move, gradient_and_step, weight)
 
     def terminate(self):
-        if self.is_followed:
-            return self._is_noise
+        if self.is_followed:  # noise may never end steps of a discrete mixture
+            return self._is_noise or len(self.loss_curve) >= self.max_first
         if not self._n_falling:
             return False
         n, power = self._n_falling, self.average_power
