@@ -21,7 +21,7 @@ from sklearn_mpt._latent.integrals import (
 from sklearn_mpt._latent.linear_map import shared_steps
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS, Nodes, normal_nodes
 from sklearn_mpt._matrices import drawn_codes, median_codes
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import FLOAT_BYTES, TINY
 
 # Smaller errors of integration, in nats, are reported as 0, as for linear models.
 TOLERANCE = 1e-4
@@ -76,6 +76,13 @@ class ItemDensity(IntegratedDensity):
         units = Units(flat.new_zeros(()), flat.new_ones(()))
         super().__init__(joint, units, scoring, scoring, seed)
         self.prob = items.prob(joint, self.z)
+
+    @property
+    def row_bytes(self):
+        if not self.scoring.is_quadrature:
+            return super().row_bytes
+        n_answers = len(self.items) * self.items.max_categories
+        return FLOAT_BYTES * 4 * (len(self.z) + n_answers)  # as rows share nodes
 
     def _over_population(self, steps):
         """Return a grid, and the log weights of its nodes, (s,)."""
