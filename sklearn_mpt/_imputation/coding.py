@@ -6,7 +6,8 @@
 from typing import NamedTuple, Self
 
 import numpy as np
-from scipy.stats import iqr, norm
+from scipy.special import boxcox1p, inv_boxcox1p
+from scipy.stats import norm
 
 from sklearn_mpt._imputation.limits import decimal_step
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
@@ -14,200 +15,192 @@ from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._tables.kinds import MAX_LEVELS, ROWS_PER_LEVEL
 
-# Standard deviation of equal numbers, relative to them, by rounding errors of sums.
-MIN_SPREAD = 1e-12
-# With these exponents every number is the transform of a number.
-EXPONENTS = 0.0, 2.0
-MIN_UNIT = 1e-6  # of a transform, in half interquartile ranges
-MIN_SKEWNESS = 0.5  # of columns for which a transform is tried
+# The ladder of powers. With these every number is the transform of a number.
+POWERS = np.linspace(0, 2, 9)
+MIN_LATENT = 0.05  # variance of what decides on a level, given other columns
+# Gain of a transform beside none, in nats per number, and of all numbers together.
+MIN_GAIN, MIN_TOTAL = 0.1, 2.0
 
 
-class Scale(NamedTuple):
-    """A standardised number, or its standardised power transform of an exponent."""
+class Scales(NamedTuple):
+    """Standardised power transforms of numbers, of one column each."""
 
-    shift: float
-    spread: float
-    exponent: float | None = None
-    origin: float = 0.0
-    unit: float = 1.0
+    # The transforms are Yeo and Johnson's of numbers less `origin`, over `unit`.
 
-    @classmethod
-    def standardised(cls, numbers, weight) -> Self:
-        return cls(*moments(numbers, weight))
+    shift: np.ndarray
+    spread: np.ndarray
+    power: np.ndarray  # 1 is no transform
+    origin: np.ndarray
+    unit: np.ndarray
 
     @classmethod
-    def of_powers(cls, numbers, weight) -> Self:
-        """Fit scikit-learn's power transform; with a small unit, Box and Cox's."""
-        from sklearn.preprocessing import PowerTransformer  # its import takes long
+    def fitted(cls, X, weight, may_change) -> Self:
+        """Fit scales to columns, (n, d), by the maximum likelihood of normal numbers.
 
-        half_range = iqr(numbers) / 2
-        origin, unit = np.median(numbers), half_range
-        if numbers.min() > 0:
-            origin, unit = 0.0, max(numbers.min(), MIN_UNIT * half_range)
-        if not unit > 0:
-            return cls.standardised(numbers, weight)
-        count = np.maximum(np.rint(weight), 1).astype(int)
-        scaled = np.repeat((numbers - origin) / unit, np.minimum(count, 100))
-        power = PowerTransformer(standardize=False).fit(scaled[:, None])
-        exponent = float(np.clip(power.lambdas_[0], *EXPONENTS))
-        scale = cls(0.0, 1.0, exponent, float(origin), float(unit))
-        return scale._replace(
-            **dict(
-                zip(
-                    ("shift", "spread"),
-                    moments(scale.code(numbers), weight),
-                    strict=True,
-                )
-            )
-        )
+        Transforms of numbers above zero are nearly those of Box and Cox. may_change :
+        columns that may be transformed.
+        """
+        low, first, median, third = np.nanpercentile(X, [0, 25, 50, 75], axis=0)
+        half = (third - first) / 2
+        may_change = may_change & (half > 0)
+        is_positive = may_change & (low > 0)
+        origin = np.where(may_change & ~is_positive, median, 0.0)
+        unit = np.where(is_positive, np.maximum(low, 1e-6 * half), half)
+        unit = np.where(may_change, unit, 1.0)
+        scaled, power = (X - origin) / unit, np.ones(X.shape[1])
+        tried = scaled[:, may_change]
+        slope = _mean(np.sign(tried) * np.log1p(np.abs(tried)), weight)
+        log_likelihood = [
+            (one - 1) * slope - np.log(moments(_power(tried, one), weight)[1])
+            for one in POWERS
+        ]
+        least = np.maximum(MIN_GAIN, MIN_TOTAL / (weight @ ~np.isnan(tried)))
+        gain = np.array(log_likelihood) + np.outer(POWERS == 1, least)
+        power[may_change] = POWERS[gain.argmax(axis=0)]
+        shift, spread = moments(_power(scaled, power), weight)
+        return cls(shift, spread, power, origin, unit)
+
+    def of(self, columns) -> Self:
+        return type(self)(*(part[columns] for part in self))
 
     def code(self, numbers):
-        if self.exponent is not None:
-            numbers = (numbers - self.origin) / self.unit
-            numbers = np.where(
-                numbers > 0,
-                _power(np.maximum(numbers, 0.0), self.exponent),
-                -_power(np.maximum(-numbers, 0.0), 2 - self.exponent),
-            )
-        return (numbers - self.shift) / self.spread
+        powers = _power((numbers - self.origin) / self.unit, self.power)
+        return (powers - self.shift) / self.spread
 
     def restore(self, coded):
         """Return the numbers of coded ones."""
-        numbers = self.shift + self.spread * coded
-        if self.exponent is None:
-            return numbers
-        with np.errstate(over="ignore"):
-            numbers = np.where(
-                numbers > 0,
-                _root(np.maximum(numbers, 0.0), self.exponent),
-                -_root(np.maximum(-numbers, 0.0), 2 - self.exponent),
-            )
-            return self.origin + self.unit * numbers
+        powers = self.shift + self.spread * coded
+        if not (self.power == 1).all():
+            sides = np.where(powers > 0, self.power, 2 - self.power)
+            with np.errstate(over="ignore"):
+                powers = np.sign(powers) * inv_boxcox1p(np.abs(powers), sides)
+        return self.origin + self.unit * powers
 
     def log_derivative(self, numbers):
         """Return the logarithm of the derivative of coded numbers."""
-        log_derivative = np.full(np.shape(numbers), -np.log(self.spread))
-        if self.exponent is None:
-            return log_derivative
         scaled = (numbers - self.origin) / self.unit
-        powers = (self.exponent - 1) * np.sign(scaled) * np.log1p(np.abs(scaled))
-        return log_derivative + powers - np.log(self.unit)
+        slope = (self.power - 1) * np.sign(scaled) * np.log1p(np.abs(scaled))
+        return slope - np.log(self.spread * self.unit)
 
 
-def _power(numbers, exponent):
-    from scipy.special import boxcox1p
-
-    return boxcox1p(numbers, exponent)
-
-
-def _root(powers, exponent):
-    from scipy.special import inv_boxcox1p
-
-    return inv_boxcox1p(powers, exponent)
+def _power(scaled, power):
+    if np.all(power == 1):
+        return scaled
+    sides = np.where(scaled > 0, power, 2 - power)
+    return np.sign(scaled) * boxcox1p(np.abs(scaled), sides)
 
 
-def moments(numbers, weight):
-    """Return the weighted mean and standard deviation, 1 if all are equal."""
-    mean = np.average(numbers, weights=weight)
-    spread = np.sqrt(np.average((numbers - mean) ** 2, weights=weight))
-    is_even = spread <= MIN_SPREAD * np.abs(numbers).max()
-    return float(mean), 1.0 if is_even else float(spread)
+def _mean(X, weight):
+    """Return weighted means of columns with gaps, (d,)."""
+    present = ~np.isnan(X)
+    return weight @ np.where(present, X, 0.0) / (weight @ present)
+
+
+def moments(X, weight):
+    """Return weighted means and deviations of columns, 1 where numbers are equal."""
+    mean = _mean(X, weight)
+    spread = np.sqrt(_mean((X - mean) ** 2, weight))
+    is_rounding = spread <= 1e-12 * np.nanmax(np.abs(X), axis=0, initial=0)
+    return mean, np.where(is_rounding, 1.0, spread)
 
 
 class Coding:
     """The coding of a table: columns of numbers and codes, (n, d) -> (n, p)."""
 
     # kinds, counts : (d,); 0 categories for numbers. numbers, weight : (n, d), NaN
-    # where missing, and (n,). with_powers : columns that have power transforms, bool
-    # (d,).
+    # where missing, and (n,).
 
-    def __init__(self, kinds, counts, numbers, weight, with_powers=None):
-        self.kinds, self.counts = kinds, np.asarray(counts)
-        d = len(kinds)
+    def __init__(self, kinds, counts, numbers, weight):
+        self.counts = np.asarray(counts)
         self.is_number = self.counts == 0
         self.is_ordered = np.array([kind in ORDERED_KINDS for kind in kinds])
-        self.levels, self.scales, self.skewed = {}, {}, np.zeros(d, bool)
-        self.largest = np.full(d, np.inf)
-        self.frequencies, self.scores, self.edges, self.codes = {}, {}, {}, {}
-        blocks = []
-        for j in range(d):
-            present = ~np.isnan(numbers[:, j])
+        # of numbers of few values: all of these, and the middles between them
+        self.levels: dict[int, np.ndarray] = {}
+        # of categories: frequencies, and codes of each, (C, c)
+        self.frequencies, self.codes = {}, {}
+        # of ordered ones: coded ends of levels, and the deviation of normal scores
+        self.edges, self.score_spreads = {}, {}
+        self.largest = np.full(len(kinds), np.inf)  # log-density of numbers
+        for j in range(len(kinds)):
             if self.is_number[j]:
-                self._add_number(j, numbers[present, j], weight[present])
-                blocks.append(1)
+                self._add_number(j, numbers[:, j])
             else:
-                (frequencies,) = smoothed_fractions(
-                    numbers[:, [j]], self.counts[j], weight
-                )
-                self._add_category(j, frequencies)
-                blocks.append(self.codes[j].shape[1])
-        ends = np.cumsum(blocks)
-        self.blocks = [
-            slice(int(e - b), int(e)) for e, b in zip(ends, blocks, strict=True)
-        ]
-        self.width = int(ends[-1])
+                self._add_category(j, numbers[:, [j]], weight)
+        self.scales = Scales(*np.ones((5, len(kinds))))
+        columns = np.flatnonzero(self.is_number)
+        if len(columns):
+            may_change = np.array([j not in self.levels for j in columns])
+            scales = Scales.fitted(numbers[:, columns], weight, may_change)
+            for part, found in zip(self.scales, scales, strict=True):
+                part[columns] = found
+        self.spreads = np.where(
+            self.is_number, moments(numbers, weight)[1], 1.0
+        )  # of numbers
+        sizes = [self.codes[j].shape[1] if j in self.codes else 1 for j in self._all]
+        ends = np.cumsum(sizes)
+        self.first, self.width = ends - sizes, int(ends[-1])
+        self.blocks = [slice(*ends) for ends in zip(self.first, ends, strict=True)]
 
-    def _add_number(self, j, numbers, weight):
-        values, count = np.unique(numbers, return_counts=True)
-        self.scales[j] = Scale.standardised(numbers, weight)
-        step = decimal_step(numbers)
-        self.largest[j] = -np.log(step) if step else np.inf
-        if 2 <= len(values) <= min(MAX_LEVELS, count.sum() / ROWS_PER_LEVEL):
-            steps = np.diff(values)
-            if steps.min() >= ROUNDING * np.ptp(values):
-                self.levels[j] = values
-                self.largest[j] = -np.log(steps.min())
-                return
-        z = self.scales[j].code(numbers)
-        skewness = np.average(z**3, weights=weight)
-        kurtosis = np.average(z**4, weights=weight)
-        self.skewed[j] = len(values) > 2 and (
-            abs(skewness) > MIN_SKEWNESS or kurtosis > 3 + 4 * MIN_SKEWNESS
-        )
+    @property
+    def _all(self):
+        return range(len(self.counts))
 
-    def _add_category(self, j, frequencies):
-        self.frequencies[j] = frequencies
-        n = len(frequencies)
+    def _add_number(self, j, numbers):
+        numbers = numbers[~np.isnan(numbers)]
+        step, values = decimal_step(numbers), np.unique(numbers)
+        if 2 <= len(values) <= min(MAX_LEVELS, len(numbers) / ROWS_PER_LEVEL):
+            least = np.diff(values).min()
+            if least >= ROUNDING * np.ptp(values):
+                self.levels[j], step = values, least
+        if step:
+            self.largest[j] = -np.log(step)
+
+    def _add_category(self, j, numbers, weight):
+        (share,) = smoothed_fractions(numbers, self.counts[j], weight)
+        self.frequencies[j] = share
         if self.is_ordered[j]:
-            edges = norm.ppf(np.clip(frequencies.cumsum()[:-1], 1e-9, 1 - 1e-9))
+            edges = norm.ppf(np.clip(share.cumsum()[:-1], 1e-9, 1 - 1e-9))
             density = norm.pdf(np.concatenate([[-np.inf], edges, [np.inf]]))
-            scores = (density[:-1] - density[1:]) / frequencies
-            spread = np.sqrt(frequencies @ scores**2)
-            self.edges[j] = edges
-            self.codes[j] = scores[:, None] / spread
-            return
-        others = np.delete(np.arange(n), frequencies.argmax())
-        indicators = (np.arange(n)[:, None] == others).astype(float)
-        share = frequencies[others]
-        self.codes[j] = (indicators - share) / np.sqrt(share * (1 - share))
-
-    def with_powers(self, numbers, weight, columns):
-        """Return a coding with power transforms of some columns of numbers."""
-        import copy
-
-        coding = copy.copy(self)
-        coding.scales = dict(self.scales)
-        for j in columns:
-            present = ~np.isnan(numbers[:, j])
-            coding.scales[j] = Scale.of_powers(numbers[present, j], weight[present])
-        return coding
-
-    def with_scales(self, other, columns):
-        """Return a coding whose scales of some columns are those of another one."""
-        import copy
-
-        coding = copy.copy(self)
-        coding.scales = self.scales | {j: other.scales[j] for j in columns}
-        return coding
+            scores = -np.diff(density) / share
+            self.edges[j], self.score_spreads[j] = edges, np.sqrt(share @ scores**2)
+            self.codes[j] = scores[:, None] / self.score_spreads[j]
+        else:
+            others = np.delete(np.arange(len(share)), share.argmax())
+            indicators = np.eye(len(share))[:, others]
+            share = share[others]
+            self.codes[j] = (indicators - share) / np.sqrt(share * (1 - share))
 
     def code(self, numbers):
         """Return coded rows, NaN where missing; (n, p)."""
         coded = np.full((len(numbers), self.width), np.nan)
-        for j, block in enumerate(self.blocks):
-            if self.is_number[j]:
-                coded[:, block] = self.scales[j].code(numbers[:, [j]])
-            else:
-                present = ~np.isnan(numbers[:, j])
-                codes = numbers[present, j].astype(int)
-                coded[present, block] = self.codes[j][codes]
+        columns = np.flatnonzero(self.is_number)
+        coded[:, self.first[columns]] = self.scales.of(columns).code(
+            numbers[:, columns]
+        )
+        for j, codes in self.codes.items():
+            present = ~np.isnan(numbers[:, j])
+            coded[present, self.blocks[j]] = codes[numbers[present, j].astype(int)]
         return coded
+
+    def shares(self, j, mean, std):
+        """Return probabilities of categories, from laws of their indicators; (n, C)."""
+        # Each indicator is taken as a category of two levels.
+        frequencies = self.frequencies[j]
+        most = frequencies.argmax()
+        share = np.delete(frequencies, most)
+        edge = norm.isf(share)
+        spread = norm.pdf(edge) / np.sqrt(share * (1 - share))
+        mean, std = latent(mean, std, spread)
+        probs = norm.cdf((mean - edge) / std)
+        probs = np.insert(probs, most, 1 - probs.sum(axis=-1), axis=-1)
+        probs = np.maximum(probs, 0.01 * frequencies)
+        return probs / probs.sum(axis=-1, keepdims=True)
+
+
+def latent(mean, std, spread):
+    """Return means and deviations of the normal number that decides on a level.
+
+    mean, std : of its standardised scores, whose correlation with it is `spread`.
+    """
+    variance = 1 - (1 - std**2) / spread**2
+    return mean / spread, np.sqrt(np.maximum(variance, MIN_LATENT))

@@ -88,7 +88,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         shrinkage, or, in wide tables, with 1, 2, 4, ... factors; in tables of up to 30
         columns, with those of indicators of categories, a mixture of three Gaussians;
         trees for each column, where they gain on some. Numbers whose columns are skewed
-        are power transforms [3]_ where these predict better. With `max_seconds` or
+        are power transforms [3]_ where these are more normal. With `max_seconds` or
         `max_models` there are also larger mixtures.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
@@ -211,8 +211,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     drawn from a density, unless a tenth of the rows or more share one number, such as
     an amount of 0: then draws come from hidden entries for which the models expected
     nearly the same. A draw is the number if such an entry is, and otherwise has its
-    error [6]_. These entries are weighted so that their mean, and their share of the
-    number, are those of all rows. Log-probabilities of levels are those of the interval
+    error [6]_. These entries are weighted so that their share of the number is that
+    of all rows. Log-probabilities of levels are those of the interval
     around a level, over the step between levels; those of other rounded numbers are at
     most one over the rounding, so that nothing is gained below it.
 

@@ -1,106 +1,155 @@
-"""Laws of single missing entries: mixtures of normal numbers, and probabilities."""
+"""Laws of missing entries: mixtures of normal numbers, and probabilities."""
 
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp, ndtr, ndtri
+from scipy.special import log_ndtr, logsumexp, ndtr, ndtri_exp, softmax
 
-from sklearn_mpt._imputation.coding import Scale
-from sklearn_mpt._matrices import drawn_codes
+from sklearn_mpt._imputation.coding import Coding, Scales
+from sklearn_mpt._matrices import drawn_codes, hermite_nodes
+from sklearn_mpt._numbers import TINY
 
-# Nodes of the quantile function, by which means of transformed numbers are computed.
-NODES, NODE_WEIGHTS = np.polynomial.legendre.leggauss(24)
-NODES, NODE_WEIGHTS = (NODES + 1) / 2, NODE_WEIGHTS / 2
-TINY = 1e-300
+NODES, NODE_WEIGHTS = hermite_nodes(15)
+N_LEVELS = 24  # of the quantile function, for means of truncated laws
 
 
-class Normals(NamedTuple):
-    """Mixtures of normal distributions of coded numbers, one for each row."""
+class Prediction(NamedTuple):
+    """What a member tells of the missing entries of rows."""
 
-    # weight, mean, std : (n, k).
+    # Coded numbers are mixtures of normal numbers: weight (n, k); mean, std (n, k, d),
+    # NaN where it tells nothing. probs : dict from columns to (n, C).
 
     weight: np.ndarray
     mean: np.ndarray
     std: np.ndarray
-    scale: Scale
+    probs: dict
 
-    def rows(self, index):
-        return self._replace(
-            weight=self.weight[index], mean=self.mean[index], std=self.std[index]
-        )
 
-    def log_prob(self, x):
-        """Return log-densities of numbers, (n,), in the units of the table."""
-        z = (self.scale.code(x)[:, None] - self.mean) / self.std
-        log_prob = -0.5 * z**2 - np.log(self.std) - 0.5 * np.log(2 * np.pi)
-        log_prob = logsumexp(log_prob, b=np.maximum(self.weight, TINY), axis=1)
-        return log_prob + self.scale.log_derivative(x)
+class NumberLaws(NamedTuple):
+    """Mixtures of normal coded numbers, of one entry each."""
+
+    scales: Scales  # shape of all: (m, 1)
+    weight: np.ndarray  # (m, k), as the mean and standard deviation
+    mean: np.ndarray
+    std: np.ndarray
+
+    def of(self, index):
+        return NumberLaws(self.scales.of(index), *(part[index] for part in self[1:]))
+
+    def log_prob(self, numbers):
+        """Return log-densities in the units of the table, (m,)."""
+        numbers = numbers[:, None]
+        z = (self.scales.code(numbers) - self.mean) / self.std
+        log_prob = -0.5 * z**2 - np.log(self.std * np.sqrt(2 * np.pi))
+        log_prob = log_prob + self.scales.log_derivative(numbers)
+        return logsumexp(log_prob, b=np.maximum(self.weight, TINY), axis=1)
 
     def cell_probs(self, edges):
-        """Return probabilities of the cells between edges; (n, len(edges) + 1)."""
-        cells = np.zeros((len(self.mean), len(edges) + 1))
-        edges = self.scale.code(edges)
-        for k in range(self.mean.shape[1]):
-            below = ndtr((edges - self.mean[:, [k]]) / self.std[:, [k]])
-            cells += self.weight[:, [k]] * np.diff(below, axis=1, prepend=0, append=1)
-        return np.maximum(cells, TINY)
+        """Return probabilities of the cells between coded edges; (m, n_edges + 1)."""
+        below = ndtr((edges - self.mean[..., None]) / self.std[..., None])
+        below = (self.weight[..., None] * below).sum(axis=1)
+        cells = np.maximum(np.diff(below, axis=1, prepend=0, append=1), 1e-12)
+        return cells / cells.sum(axis=1, keepdims=True)
 
     def expected(self, low, high):
-        """Return expected numbers, between limits that broadcast to (n,)."""
-        if self.scale.exponent is None:
-            mean = (self.weight * self.mean).sum(axis=1)
-            return np.clip(self.scale.restore(mean), low, high)
-        return self.truncated(low, high)[1]
-
-    def truncated(self, low, high):
-        """Return log-masses of each component within limits, (n, k), and the mean."""
-        below, above, log_mass = self._within(low, high)
-        of_node = below[..., None] + (above - below)[..., None] * NODES
-        z = self.mean[..., None] + self.std[..., None] * _quantile(of_node)
-        numbers = self.scale.restore(z) @ NODE_WEIGHTS
-        log_weight = log_mass + np.log(np.maximum(self.weight, TINY))
-        share = np.exp(log_weight - logsumexp(log_weight, axis=1, keepdims=True))
-        return log_weight, np.clip((share * numbers).sum(axis=1), low, high)
+        """Return expected numbers, between limits; (m,)."""
+        found = self.scales.restore(self.mean)
+        powers = np.flatnonzero((self.scales.power != 1)[:, 0])
+        if len(powers):
+            law = self.of(powers)
+            scales = Scales(*(part[..., None] for part in law.scales))
+            z = law.mean[..., None] + law.std[..., None] * NODES
+            ends = low[powers, None, None], high[powers, None, None]
+            found[powers] = np.clip(scales.restore(z), *ends) @ NODE_WEIGHTS
+        return np.clip((self.weight * found).sum(axis=1), low, high)
 
     def _within(self, low, high):
-        """Return the levels of both limits, and the logarithms of masses between."""
-        # Levels above 1/2 are negative: those of the upper tail, for its accuracy.
-        shape = (len(self.mean), 1)
-        low = np.broadcast_to(low, shape[:1])[:, None]
-        high = np.broadcast_to(high, shape[:1])[:, None]
-        a = (self.scale.code(low) - self.mean) / self.std
-        b = (self.scale.code(high) - self.mean) / self.std
-        return _levels(a, b)
+        """Return shares of components within limits, (m, k), and quantiles there."""
+        a, b = (
+            (self.scales.code(end[:, None]) - self.mean) / self.std
+            for end in (low, high)
+        )
+        is_upper = a > 0  # the mirror image is more accurate
+        a, b = np.where(is_upper, -b, a), np.where(is_upper, -a, b)
+        top = log_ndtr(b)
+        ratio = np.exp(log_ndtr(a) - top)
+        log_mass = top + np.log1p(-np.minimum(ratio, 1 - 1e-15))
+        shares = softmax(log_mass + np.log(np.maximum(self.weight, TINY)), axis=1)
+
+        def numbers(level):  # (m, k)
+            z = ndtri_exp(top + np.log(np.maximum(ratio + level * (1 - ratio), TINY)))
+            z = np.where(is_upper, -z, z)
+            z = self.scales.restore(self.mean + self.std * z)
+            return np.clip(z, low[:, None], high[:, None])
+
+        return shares, numbers
+
+    def truncated_mean(self, low, high):
+        shares, numbers = self._within(low, high)
+        levels = (np.arange(N_LEVELS) + 0.5) / N_LEVELS
+        means = np.mean([numbers(level) for level in levels], axis=0)
+        return np.clip((shares * means).sum(axis=1), low, high)
 
     def draw(self, low, high, rng):
-        """Draw one number of each row, between limits, by the quantile function."""
-        below, above, log_mass = self._within(low, high)
-        log_weight = log_mass + np.log(np.maximum(self.weight, TINY))
-        weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
-        k = drawn_codes(weight, rng.random((len(weight), 1)))[:, None]
-        below, above, mean, std = (
-            np.take_along_axis(a, k, axis=1)[:, 0]
-            for a in (below, above, self.mean, self.std)
+        """Draw one number of each law between limits, by the quantile function."""
+        shares, numbers = self._within(low, high)
+        k = drawn_codes(shares, rng.random((len(shares), 1)))
+        drawn = numbers(rng.random((len(shares), 1)))
+        return np.take_along_axis(drawn, k[:, None], axis=1)[:, 0]
+
+
+class Laws:
+    """Laws of the missing entries of rows, mixed from those of members."""
+
+    # weights : of members in columns, (n_members, d).
+
+    def __init__(self, coding: Coding, predictions, weights):
+        self.coding, self.predictions, self.weights = coding, predictions, weights
+
+    def numbers(self, rows, columns):
+        """Return the laws of numbers at some rows and columns, (m,) each."""
+        weight, mean, std = [], [], []
+        for of, weights in zip(self.predictions, self.weights[:, columns], strict=True):
+            if weights.any() or not len(columns):
+                weight.append(weights[:, None] * of.weight[rows])
+                mean.append(of.mean[rows, :, columns])
+                std.append(of.std[rows, :, columns])
+        weight, mean, std = map(np.hstack, (weight, mean, std))
+        is_none = weight == 0
+        mean, std = np.where(is_none, 0.0, mean), np.where(is_none, 1.0, std)
+        return NumberLaws(self.coding.scales.of(columns[:, None]), weight, mean, std)
+
+    def probs(self, rows, j):
+        """Return probabilities of the categories of a column, (m, C)."""
+        return sum(
+            weight * of.probs[j][rows]
+            for of, weight in zip(self.predictions, self.weights[:, j], strict=True)
+            if weight > 0
         )
-        level = below + (above - below) * rng.random(len(below))
-        return np.clip(self.scale.restore(mean + std * _quantile(level)), low, high)
 
+    def level_probs(self, law, j):
+        """Return the probabilities of the levels of numbers of few values."""
+        levels = self.coding.levels[j]
+        edges = self.coding.scales.of(j).code((levels[1:] + levels[:-1]) / 2)
+        return law.cell_probs(edges)
 
-def _levels(a, b):
-    """Return levels of the lower tail, or minus those of the upper one where a > 0."""
-    is_upper = a > 0
-    below = np.where(is_upper, -ndtr(-a), ndtr(a))
-    above = np.where(is_upper, -ndtr(-b), ndtr(b))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        top, bottom = (
-            log_ndtr(np.where(is_upper, -a, b)),
-            log_ndtr(np.where(is_upper, -b, a)),
-        )
-        log_mass = top + np.log1p(-np.exp(np.minimum(bottom - top, -1e-15)))
-    return below, above, log_mass
-
-
-def _quantile(levels):
-    with np.errstate(divide="ignore"):
-        upper = -ndtri(np.maximum(-levels, TINY))
-        return np.where(levels < 0, upper, ndtri(np.maximum(levels, TINY)))
+    def log_prob(self, rows, columns, values):
+        """Return log-probabilities of values at some rows and columns; (m,)."""
+        log_prob, coding = np.empty(len(rows)), self.coding
+        is_number = coding.is_number[columns]
+        laws = self.numbers(rows[is_number], columns[is_number])
+        log_prob[is_number] = laws.log_prob(values[is_number])
+        log_prob = np.minimum(log_prob, coding.largest[columns])
+        place = is_number.cumsum() - 1
+        for j in {*coding.levels, *coding.frequencies} & {*columns.tolist()}:
+            here = np.flatnonzero(columns == j)
+            if j in coding.levels:
+                levels = coding.levels[j]
+                codes = np.abs(values[here, None] - levels).argmin(axis=1)
+                probs = self.level_probs(laws.of(place[here]), j)
+            else:
+                codes, probs = values[here].astype(int), self.probs(rows[here], j)
+            log_prob[here] = np.log(probs[np.arange(len(here)), codes])
+            if j in coding.levels:
+                log_prob[here] += coding.largest[j]
+        return log_prob

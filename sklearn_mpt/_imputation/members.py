@@ -1,228 +1,241 @@
-"""Members of the mixture that fills in: each returns laws of missing entries."""
+"""Members of the mixture that fills in: each predicts missing entries of rows."""
 
 import copy
+from functools import reduce
+from operator import add
 
 import numpy as np
-from scipy.special import ndtr, softmax
+import torch
 from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
-from sklearn_mpt._imputation.coding import Coding
-from sklearn_mpt._imputation.gaussians import Factors, Gaussians
-from sklearn_mpt._imputation.laws import Normals
+from sklearn_mpt._imputation.coding import Coding, latent, moments
+from sklearn_mpt._imputation.laws import NumberLaws, Prediction
+from sklearn_mpt._linear.vae import MPTLinearVAE
+from sklearn_mpt._mixture.covariances import Full
+from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
+from sklearn_mpt._mixture.em import MStepParams, m_step, statistics_of_rows
+from sklearn_mpt._mixture.start import first_components
 
 MIN_STD = 1e-9  # of coded numbers
-MIN_SPREAD = 1e-3  # of errors of trees
+# Steps of EM on all entries, from the fit without the hidden ones; and of fits to rows
+# drawn with replacement, which stay too close to the first fit with fewer.
+REFIT_STEPS, BOOTSTRAP_STEPS = 4, 10
 # Weight of far wider normal distributions in independent columns, so that a number far
 # outside of the rows costs tens of nats.
 OUTLIERS, WIDTHS = 0.01, np.array([1.0, 10.0, 1e2, 1e3, 1e4, 1e6])
+TREES = {
+    "numbers": {"n_estimators": 8, "min_samples_leaf": 3, "max_features": 0.5},
+    "categories": {"n_estimators": 10, "min_samples_leaf": 2, "max_features": 0.75},
+}
 
 
-class Member:
-    """A member: `laws` of missing entries, and fits that go on from this one."""
-
-    def joined(self, others):
-        return self
-
-    def refitted(self, numbers, weight, n_steps, hidden, rng):
-        """Return the member of rows that are drawn with replacement."""
-        return self.trained_on(numbers, weight, n_steps)
-
-
-class ColumnsAlone(Member):
+class ColumnsAlone:
     """Independent columns: their means and spreads, and frequencies of categories."""
 
-    def __init__(self, coding: Coding):
-        self.coding = coding
+    def __init__(self, coding: Coding, numbers, weight):
+        self.coding, is_number = coding, coding.is_number
+        coded = np.where(is_number, coding.code(numbers)[:, coding.first], np.nan)
+        self.mean, self.std = moments(coded, weight)
+        self.frequencies = {}
+        for j, count in enumerate(coding.counts):
+            if count:
+                present = ~np.isnan(numbers[:, j])
+                codes = numbers[present, j].astype(int)
+                share = np.bincount(codes, weight[present], count) + 0.5
+                self.frequencies[j] = share / share.sum()
 
-    def fit(self, numbers, weight):
-        self.moments, self.frequencies = {}, {}
-        for j, scale in self.coding.scales.items():
-            present = ~np.isnan(numbers[:, j])
-            z = scale.code(numbers[present, j])
-            mean = np.average(z, weights=weight[present])
-            std = np.sqrt(np.average((z - mean) ** 2, weights=weight[present]))
-            self.moments[j] = mean, max(std, 1e-3)
-        for j in self.coding.frequencies:
-            count = np.bincount(
-                numbers[~np.isnan(numbers[:, j]), j].astype(int),
-                weight[~np.isnan(numbers[:, j])],
-                self.coding.counts[j],
-            )
-            self.frequencies[j] = (count + 0.5) / (count + 0.5).sum()
-        return self
+    def trained_on(self, numbers, weight, is_drawn):
+        return ColumnsAlone(self.coding, numbers, weight)
 
-    def trained_on(self, numbers, weight, n_steps):
-        return ColumnsAlone(self.coding).fit(numbers, weight)
+    def predict(self, numbers, columns):
+        n, k = len(numbers), len(WIDTHS)
+        share = np.full(k, OUTLIERS / (k - 1))
+        share[0] = 1 - OUTLIERS
+        shape = n, k, len(self.mean)
+        mean = np.broadcast_to(self.mean, shape)
+        std = np.broadcast_to(WIDTHS[:, None] * self.std, shape)
+        probs = {j: np.tile(share, (n, 1)) for j, share in self.frequencies.items()}
+        return Prediction(np.tile(share, (n, 1)), mean, std, probs)
 
-    def laws(self, numbers, columns):
-        n, found = len(numbers), {}
+
+class OfCodedRows:
+    """A model of coded rows, whose `_moments` are those of all columns."""
+
+    coding: Coding
+
+    def predict(self, numbers, columns):
+        coding, Z = self.coding, self.coding.code(numbers)
+        weight, mean, variance = self._moments(Z)
+        std = np.sqrt(np.maximum(variance, MIN_STD**2))
+        probs = {}
         for j in columns:
-            if j in self.frequencies:
-                found[j] = np.tile(self.frequencies[j], (n, 1))
-            else:
-                mean, std = self.moments[j]
-                shares = np.full(len(WIDTHS), OUTLIERS / (len(WIDTHS) - 1))
-                shares[0] = 1 - OUTLIERS
-                shape = n, len(WIDTHS)
-                law = np.tile(shares, (n, 1)), np.full(shape, mean)
-                std = np.tile(std * WIDTHS, (n, 1))
-                found[j] = Normals(*law, std, self.coding.scales[j])
-        return found
+            if j in coding.edges:
+                first = coding.first[j]
+                law = mean[..., first], std[..., first]
+                law = NumberLaws(None, weight, *latent(*law, coding.score_spreads[j]))
+                probs[j] = law.cell_probs(coding.edges[j])
+            elif j in coding.frequencies:
+                block = coding.blocks[j]
+                shares = coding.shares(j, mean[..., block], std[..., block])
+                probs[j] = np.einsum("nk,nkc->nc", weight, shares)
+        first = coding.first
+        return Prediction(weight, mean[..., first], std[..., first], probs)
 
 
-class GaussianMember(Member):
-    """A Gaussian, a mixture of some, or one of factors, of coded rows."""
+class Gaussians(OfCodedRows):
+    """A mixture of Gaussians of coded rows with gaps, or one, by EM."""
 
-    def __init__(self, coding: Coding, model: Gaussians | Factors):
-        self.coding, self.model = coding, model
+    # shrinkage : variance that each step adds to that of each coded column.
 
-    def trained_on(self, numbers, weight, n_steps):
-        model = copy.copy(self.model)
-        model.n_steps = n_steps
-        model.fit(self.coding.code(numbers), weight, start=self.model)
-        return GaussianMember(self.coding, model)
+    def __init__(self, coding: Coding, shrinkage, components=None):
+        self.coding, self.shrinkage, p = coding, shrinkage, coding.width
+        others = torch.zeros((3, 1, p, 0), dtype=torch.float64)
+        self._layout = MixtureLayout(Full(), torch.arange(p), torch.arange(0), None)
+        eye = torch.eye(p, dtype=torch.float64)
+        self.components = components or Components(
+            eye[0, :1],
+            0 * eye[:1],
+            eye[None],
+            others[0, :, 0],
+            others[1],
+            others[2, :, 0],
+        )
 
-    def laws(self, numbers, columns):
-        coding = self.coding
-        asked = [coding.blocks[j] for j in columns]
-        responsibility, parts = self.model.conditionals(coding.code(numbers), asked)
-        found = {}
-        for i, (j, b) in enumerate(zip(columns, asked, strict=True)):
-            if coding.is_number[j] or coding.is_ordered[j]:
-                mean = np.column_stack([part[0][:, b.start] for part in parts])
-                variance = np.column_stack([part[1][i][:, 0, 0] for part in parts])
-                std = np.sqrt(np.maximum(variance, MIN_STD**2))
-                if coding.is_number[j]:
-                    found[j] = Normals(responsibility, mean, std, coding.scales[j])
-                else:
-                    found[j] = self._ordered(j, responsibility, mean, std)
-            else:
-                probs = [
-                    _bayes(coding.frequencies[j], coding.codes[j], part, i, b)
-                    for part in parts
-                ]
-                found[j] = sum(
-                    r[:, None] * prob
-                    for r, prob in zip(responsibility.T, probs, strict=True)
-                )
-        return found
-
-    def _ordered(self, j, weight, mean, std):
-        edges = self.coding.edges[j]
-        frequencies = self.coding.frequencies[j]
-        # normal scores have a little less spread than the normal number
-        raw = _spread_of_scores(edges, frequencies)
-        mean, std = mean * raw, np.sqrt((std * raw) ** 2 + 1 - raw**2)
-        cells = 0.0
-        for k in range(mean.shape[1]):
-            below = ndtr((edges - mean[:, [k]]) / std[:, [k]])
-            cells = cells + weight[:, [k]] * np.diff(below, axis=1, prepend=0, append=1)
-        cells = np.maximum(cells, 1e-12)
-        return cells / cells.sum(axis=1, keepdims=True)
-
-
-def _spread_of_scores(edges, frequencies):
-    from scipy.stats import norm
-
-    density = norm.pdf(np.concatenate([[-np.inf], edges, [np.inf]]))
-    scores = (density[:-1] - density[1:]) / frequencies
-    return np.sqrt(frequencies @ scores**2)
-
-
-def _bayes(frequencies, codes, part, i, block):
-    """Return probabilities of categories, given that indicators are jointly normal."""
-    # p(c | x) ~ p(c) p(x | c): the density of the indicators of c given x over their
-    # density.
-    filled, blocks, priors, mean = part
-    given = _log_normal(codes[None] - filled[:, None, block], blocks[i])
-    alone = _log_normal((codes - mean[block])[None], priors[i][None])
-    return softmax(np.log(frequencies) + given - alone, axis=1)
-
-
-def _log_normal(deviation, covariance):
-    """Return log-densities up to a constant; (n, C, c), (n, c, c) -> (n, C)."""
-    if covariance.ndim == 2:  # variances
-        return -0.5 * (deviation**2 / (covariance[:, None] + 1e-8)).sum(axis=2)
-    c = covariance.shape[-1]
-    solved = np.linalg.solve(
-        covariance + 1e-8 * np.eye(c), deviation.transpose(0, 2, 1)
-    )
-    return -0.5 * (deviation.transpose(0, 2, 1) * solved).sum(axis=1)
-
-
-class Trees(Member):
-    """An ensemble of trees for each of some columns, which split on gaps."""
-
-    def __init__(self, coding: Coding, trees, spreads):
-        self.coding, self.trees, self.spreads = coding, trees, spreads
+    @property
+    def _m_step_params(self):
+        return MStepParams(self.shrinkage, self._layout, torch.empty((0, 0)))
 
     @classmethod
-    def fit(cls, coding, numbers, weight, columns, inputs, params, seed):
-        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+    def of_clusters(cls, coding, numbers, weight, n_components, shrinkage, rng):
+        """Start from clusters of rows."""
+        model = cls(coding, shrinkage)
+        Z = coding.code(numbers)
+        model.components = first_components(
+            Z, weight, n_components, "kmeans", rng, model._m_step_params
+        )
+        return model
 
-        trees, X = {}, numbers.astype(np.float32)
-        for j in columns:
-            rows = np.flatnonzero(~np.isnan(numbers[:, j]))
-            chosen = inputs[j]
-            if coding.is_number[j]:
-                model = ExtraTreesRegressor(**params["numbers"], random_state=seed)
-                y = coding.scales[j].code(numbers[rows, j])
-            else:
-                model = ExtraTreesClassifier(**params["categories"], random_state=seed)
-                y = numbers[rows, j].astype(int)
-            model.fit(X[np.ix_(rows, chosen)], y, sample_weight=weight[rows])
-            trees[j] = [(model, chosen)]
-        return cls(coding, trees, dict.fromkeys(columns, 0.5))
+    def fit(self, numbers, weight, n_steps, shrinkage=None):
+        """Return what steps of EM make of this one."""
+        model = copy.copy(self)
+        model.shrinkage = self.shrinkage if shrinkage is None else shrinkage
+        Z, weight = map(torch.from_numpy, (self.coding.code(numbers), weight))
+        parts = MixtureDensity(model.components, self._layout).parts(~Z.isnan())
+        for _ in range(n_steps):
+            density = MixtureDensity(model.components, self._layout)
+            statistics = [
+                statistics_of_rows(density, Z[rows], weight[rows], patterns=patterns)
+                for rows, patterns in parts
+            ]
+            model.components = m_step(
+                model.components,
+                reduce(add, statistics),
+                float(weight.sum()),
+                1.0,
+                model._m_step_params,
+                False,
+            )
+            if model.components is None:
+                raise ArithmeticError("EM has no step")
+        return model
 
-    def trained_on(self, numbers, weight, n_steps):
-        return self
+    def trained_on(self, numbers, weight, is_drawn):
+        return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else REFIT_STEPS)
 
-    def with_spread(self, j, law, truth):
-        """Keep the error of numbers of column j that were hidden; return their law."""
-        error = law.mean[:, 0] - law.scale.code(truth)
-        self.spreads[j] = max(np.sqrt(np.mean(error**2)), MIN_SPREAD)
-        return law._replace(std=np.full(law.mean.shape, self.spreads[j]))
+    def _moments(self, Z):
+        Z = torch.from_numpy(Z)
+        density = MixtureDensity(self.components, self._layout)
+        found = []
+        for rows, patterns in density.parts(~Z.isnan()):
+            given = density.given(Z[rows], ~Z[rows].isnan(), patterns)
+            of = given.gaussian
+            mean = self.components.means + of.deviation
+            found.append((given.log_responsibility.exp(), mean, of.variance))
+        return [torch.cat(parts).numpy() for parts in zip(*found, strict=True)]
+
+
+class Factors(OfCodedRows):
+    """A Gaussian of few factors, for many columns."""
+
+    def __init__(self, coding: Coding, model: MPTLinearVAE):
+        self.coding, self.model = coding, model
+
+    def fit(self, numbers, weight, **params):
+        model = copy.copy(self.model).set_params(**params)
+        model.fit(self.coding.code(numbers), sample_weight=weight)
+        return Factors(self.coding, model)
+
+    def trained_on(self, numbers, weight, is_drawn):
+        n_steps = BOOTSTRAP_STEPS if is_drawn else REFIT_STEPS
+        return self.fit(numbers, weight, warm_start=True, max_iter=n_steps)
+
+    def _moments(self, Z):
+        z, covariance = self.model.posterior(Z)
+        slopes = self.model.components_
+        mean = self.model.mean_ + z @ slopes
+        variance = ((covariance @ slopes) * slopes).sum(axis=1)
+        variance += self.model.noise_variance_
+        return np.ones((len(Z), 1)), mean[:, None], variance[:, None]
+
+
+class Trees:
+    """An ensemble of trees for each of some columns, which split on gaps."""
+
+    # trees : dict from columns to lists of models and of the columns they read.
+    # spreads : of errors of coded numbers, (d,).
+
+    def __init__(self, coding: Coding, trees, spreads=None):
+        self.coding, self.trees = coding, trees
+        self.spreads = np.ones(len(coding.counts)) if spreads is None else spreads
+
+    @classmethod
+    def fitted(cls, coding, numbers, weight, inputs, seed):
+        """Fit trees of columns; inputs : dict from these to the columns they read."""
+        number = ExtraTreesRegressor(**TREES["numbers"], random_state=seed)
+        category = ExtraTreesClassifier(**TREES["categories"], random_state=seed)
+        unfitted = {
+            j: [(number if coding.is_number[j] else category, columns)]
+            for j, columns in inputs.items()
+        }
+        return cls(coding, unfitted).trained_on(numbers, weight, True)
+
+    def trained_on(self, numbers, weight, is_drawn):
+        """Return trees of rows drawn with replacement; the same for all rows."""
+        if not is_drawn:
+            return self
+        trees, coding, X = {}, self.coding, numbers.astype(np.float32)
+        for j, models in self.trees.items():
+            rows = np.flatnonzero(~np.isnan(numbers[:, j]) & (weight > 0))
+            y = numbers[rows, j]
+            y = coding.scales.of(j).code(y) if coding.is_number[j] else y.astype(int)
+            model, columns = models[0]
+            model = clone(model).fit(X[np.ix_(rows, columns)], y, weight[rows])
+            trees[j] = [(model, columns)]
+        return Trees(coding, trees, self.spreads)
 
     def joined(self, others):
+        """Return all trees of members that were fitted to other masks."""
+        members = self, *others
         trees = {
-            j: [part for member in (self, *others) for part in member.trees[j]]
-            for j in self.trees
+            j: [model for m in members for model in m.trees[j]] for j in self.trees
         }
         return Trees(self.coding, trees, self.spreads)
 
-    def refitted(self, numbers, weight, n_steps, hidden, rng):
-        trees = {}
-        with_inputs = {j: parts[0] for j, parts in self.trees.items()}
-        X = hidden.astype(np.float32)
-        for j, (model, chosen) in with_inputs.items():
-            rows = np.flatnonzero(~np.isnan(numbers[:, j]) & (weight > 0))
-            y = numbers[rows, j]
-            y = (
-                self.coding.scales[j].code(y)
-                if self.coding.is_number[j]
-                else y.astype(int)
-            )
-            new = clone(model).fit(
-                X[np.ix_(rows, chosen)], y, sample_weight=weight[rows]
-            )
-            trees[j] = [(new, chosen)]
-        return Trees(self.coding, trees, self.spreads)
-
-    def laws(self, numbers, columns):
-        found, X = {}, numbers.astype(np.float32)
-        for j in columns:
-            if j not in self.trees:
+    def predict(self, numbers, columns):
+        coding, X = self.coding, numbers.astype(np.float32)
+        mean, probs = np.full((len(X), 1, X.shape[1]), np.nan), {}
+        for j in self.trees.keys() & set(columns):
+            if coding.is_number[j]:
+                of_models = [model.predict(X[:, read]) for model, read in self.trees[j]]
+                mean[:, 0, j] = np.mean(of_models, axis=0)
                 continue
-            if self.coding.is_number[j]:
-                mean = np.mean([m.predict(X[:, c]) for m, c in self.trees[j]], axis=0)
-                one = np.ones((len(X), 1))
-                law = one, mean[:, None], self.spreads[j] * one
-                found[j] = Normals(*law, self.coding.scales[j])
-                continue
-            probs = np.zeros((len(X), self.coding.counts[j]))
-            for model, chosen in self.trees[j]:
-                probs[:, model.classes_] += model.predict_proba(X[:, chosen])
-            probs /= len(self.trees[j])
-            n = model.n_estimators
-            found[j] = (n * probs + self.coding.frequencies[j]) / (n + 1)
-        return found
+            n_trees = 0
+            probs[j] = np.tile(coding.frequencies[j], (len(X), 1))
+            for model, read in self.trees[j]:
+                found = model.n_estimators * model.predict_proba(X[:, read])
+                probs[j][:, model.classes_] += found
+                n_trees += model.n_estimators
+            probs[j] /= n_trees + 1
+        std = np.broadcast_to(self.spreads, mean.shape)
+        return Prediction(np.ones((len(X), 1)), mean, std, probs)

@@ -2,21 +2,16 @@
 
 import time
 import warnings
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_mpt._checks import seed_from, warn_caller
 from sklearn_mpt._imputation.coding import Coding
-from sklearn_mpt._imputation.frequent_values import FrequentValue, frequent_value
-from sklearn_mpt._imputation.gaussians import Factors, Gaussians
-from sklearn_mpt._imputation.members import ColumnsAlone, GaussianMember, Trees
-from sklearn_mpt._imputation.weights import (
-    MIN_GAIN,
-    WORST,
-    HiddenEntries,
-    kept_models,
-)
+from sklearn_mpt._imputation.laws import Laws
+from sklearn_mpt._imputation.members import ColumnsAlone, Factors, Gaussians, Trees
+from sklearn_mpt._imputation.weights import MIN_GAIN, WORST, HiddenEntries
+from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._matrices import median_codes
 
 HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
@@ -28,25 +23,19 @@ MAX_ENTRIES, MIN_ROWS, MAX_ROWS = 60_000, 500, 2000
 # Variance that each step of EM adds to the variance 1 of coded columns.
 SHRINKAGES = 0.03, 1e-3, 3e-5
 FIRST_STEPS, NEXT_STEPS = 8, 5  # of EM, and of fits that begin with others
+# Most coded columns of Gaussians of all covariances, beyond which these take longer
+# than factors, and of mixtures.
+MAX_DENSE, MAX_MIXTURE = 140, 30
+MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
+MAX_FACTORS = 32
+# Inputs of the trees of a column, and columns of each kind on which they are tried.
+MAX_INPUTS, N_TRIED = 30, 3
+GAIN_OF_TREES = 0.005  # in nats per entry of these, for all others to follow
 # A limit is worth a warning if the last member gained more, in nats per hidden entry.
 LARGE_GAIN = 0.01
 GAINED, NO_GAIN, FAILED = "gained", "no gain", "failed"
 # With which a member cannot be fitted to a table.
 NUMERICAL_ERRORS = ValueError, ArithmeticError, RuntimeError, np.linalg.LinAlgError
-# Most coded columns of covariances of all of them in a table of 1,000 patterns of gaps,
-# and in others; and of mixtures.
-MAX_DENSE, MAX_WIDTH, MAX_MIXTURE = 200, 200, 30
-MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
-MAX_FACTORS, FACTOR_STEPS = 32, 24
-# Inputs of the trees of a column, columns of each kind on which they are tried, and the
-# gain in nats by which all others follow.
-MAX_INPUTS, N_TRIED = 30, 3
-GAIN_OF_TREES = 2 * MIN_GAIN, MIN_GAIN
-TREES = {
-    "numbers": {"n_estimators": 8, "min_samples_leaf": 3, "max_features": 0.5},
-    "categories": {"n_estimators": 10, "min_samples_leaf": 2, "max_features": 0.75},
-}
-TINY = 1e-300
 
 
 class Trial(NamedTuple):
@@ -66,31 +55,8 @@ class Trial(NamedTuple):
     @property
     def member(self):
         """The member to train on: trees of all masks, others of the first."""
-        return self.members[0].joined(self.members[1:])
-
-
-class SearchLimits(NamedTuple):
-    """Limits that a user sets; only `deadline` reads a clock."""
-
-    max_models: float = np.inf
-    deadline: float = np.inf
-    with_more: bool = False
-
-    @classmethod
-    def from_parameters(cls, max_seconds, max_models) -> Self:
-        deadline = np.inf
-        if max_seconds not in ("auto", None):
-            deadline = time.process_time() + max_seconds
-        with_more = max_seconds != "auto" or max_models is not None
-        return cls(max_models or np.inf, deadline, with_more)
-
-    def reached(self, n_models):
-        """Return the name of the parameter whose limit is reached, or None."""
-        if n_models >= max(1, self.max_models):
-            return "max_models"
-        if n_models and time.process_time() > self.deadline:
-            return "max_seconds"
-        return None
+        first, *others = self.members
+        return first.joined(others) if isinstance(first, Trees) else first
 
 
 class Ended(Exception):
@@ -116,8 +82,12 @@ def hide(rows, rng):
 class Search:
     """The search for members of a table."""
 
-    def __init__(self, coding: Coding, numbers, weight, limits, rng):
-        self.limits, self.rng, self.coding = limits, rng, coding
+    def __init__(self, coding: Coding, numbers, weight, max_seconds, max_models, rng):
+        self.coding, self.rng = coding, rng
+        self.has_limit = max_seconds != "auto" or max_models is not None
+        self.max_models, self.deadline = max_models or np.inf, np.inf
+        if max_seconds not in ("auto", None):
+            self.deadline = time.process_time() + max_seconds
         n_rows = int(np.clip(MAX_ENTRIES / coding.width, MIN_ROWS, MAX_ROWS))
         if len(numbers) > n_rows:
             sample = rng.permutation(len(numbers))[:n_rows]
@@ -127,33 +97,26 @@ class Search:
         if not masks[0].any():
             raise ValueError(
                 "No column of X has two present entries in the rows that count, so "
-                "none can be hidden to choose models. Give MPTImputer a model as "
-                "`estimator`."
+                "MPTImputer has nothing to choose models by: give more rows, or an "
+                "estimator."
             )
-        n_masks = min(-(-MIN_HIDDEN // masks[0].sum()), MAX_MASKS)
-        masks += [hide(numbers, rng) for _ in range(n_masks - 1)]
+        while len(masks) < MAX_MASKS and np.sum(masks) < MIN_HIDDEN:
+            masks.append(hide(numbers, rng))
         self.tables = [np.where(mask, np.nan, numbers) for mask in masks]
-        self.entries = [
-            [np.flatnonzero(mask[:, j]) for j in range(mask.shape[1])] for mask in masks
-        ]
-        # entries are in the order of masks, then of columns
-        places = [(j, rows) for of in self.entries for j, rows in enumerate(of)]
-        self.columns = np.concatenate([np.full(len(rows), j) for j, rows in places])
-        rows = np.concatenate([rows for _, rows in places])
-        self.entry_weight, self.truth = weight[rows], numbers[rows, self.columns]
-        d = numbers.shape[1]
-        self.spreads = np.ones(d)
-        for j, scale in coding.scales.items():
-            self.spreads[j] = scale.spread
-        margin = np.where(coding.is_number, self.spreads, 0.0)
+        self.of_mask, rows, self.columns = np.nonzero(masks)
+        self.rows, self.truth = rows, numbers[rows, self.columns]
+        self.entry_weight = weight[rows]
+        margin = np.where(coding.is_number, coding.spreads, 0.0)
         self.low = np.nanmin(numbers, axis=0) - margin
         self.high = np.nanmax(numbers, axis=0) + margin
         self.trials: list[Trial] = []
         self.value, self.is_larger = 0.0, False
-        self._correlations = None
 
     def run(self):
-        """Return the trials, the kept ones, their weights, and frequent values."""
+        """Return the trials, indices of those that are kept, their weights and errors.
+
+        The latter are those of hidden entries, in the order of `columns`.
+        """
         ended_by = None
         try:
             self._try_all()
@@ -167,191 +130,152 @@ class Search:
                 f"A larger {ended_by} may fill gaps in better."
             )
         fitted = [i for i, t in enumerate(self.trials) if t.log_prob is not None]
-        hidden = self._hidden(self.fitted)
-        kept = kept_models(hidden)
+        hidden = self._hidden(self._fitted)
+        kept = hidden.kept()
         hidden = hidden.take(kept)
         weights = hidden.weights()
-        frequent = self._frequent_values(hidden.mean_error(weights))
-        return self.trials, np.array(fitted)[kept], weights, frequent
+        return self.trials, np.array(fitted)[kept], weights, hidden.mean_error(weights)
 
     @property
-    def fitted(self):
+    def _fitted(self):
         return [trial for trial in self.trials if trial.log_prob is not None]
 
     def _try_all(self):
-        self._try(
-            "columns alone",
-            lambda m: ColumnsAlone(self.coding).fit(self.tables[m], self.weight),
-        )
-        n, p = len(self.numbers), self.coding.width
-        if len(self.coding.kinds) == 1:
+        coding, n = self.coding, len(self.numbers)
+        self._try("columns alone", lambda m: ColumnsAlone(coding, *self._table(m)))
+        if len(coding.counts) == 1:
             return
-        n_patterns = min(n, 2.0 ** min(len(self.coding.kinds), 60))
-        is_dense = n_patterns * p**3 <= 1000 * MAX_DENSE**3 and p <= MAX_WIDTH
-        gaussian = self._gaussians() if is_dense else None
-        if not is_dense or 4 * p > n:
-            self._factors(is_dense)
-        if gaussian and p <= MAX_MIXTURE and n >= 4 * p:
-            self._mixtures(gaussian)
+        if coding.width <= MAX_DENSE:
+            self._gaussians()
+        if coding.width > min(MAX_DENSE, n / 4):
+            self._factors()
+        sizes = MIXTURE_SIZES if self.has_limit else MIXTURE_SIZES[:1]
+        if coding.width <= MAX_MIXTURE and n >= 4 * coding.width:
+            self._mixtures([k for k in sizes if 4 * k <= n])
         self._trees()
 
-    def _coded(self, m):
-        return self.coding.code(self.tables[m])
+    def _table(self, m):
+        return self.tables[m], self.weight
 
     def _gaussians(self):
-        """Try Gaussians of falling shrinkage; return the last one that gained."""
-        last = self._gaussian("Gaussian", self.coding, SHRINKAGES[0])
-        if last.outcome == FAILED:
-            return None
-        skewed = np.flatnonzero(self.coding.skewed)
-        if len(skewed):
-            powers = self.coding.with_powers(self.numbers, self.weight, skewed)
-            powered = self._gaussian("Gaussian of powers", powers, SHRINKAGES[0])
-            if powered.outcome != FAILED:
-                self.coding, same = self._better_scales(last, powered, powers, skewed)
-                last = {"all": powered, "none": last}.get(same)
-        for shrinkage in SHRINKAGES[1:]:
-            trial = self._gaussian("Gaussian", self.coding, shrinkage, last)
-            if trial.outcome == FAILED or (
-                last is not None and trial.outcome != GAINED
-            ):
-                break
-            last = trial
-        return last
-
-    def _better_scales(self, plain, powered, powers, skewed):
-        """Choose the scale of each skewed column that predicts its entries better."""
-        better = []
-        for j in skewed.tolist():
-            entries = self.columns == j
-            if entries.any():
-                pair = self._hidden([plain, powered], entries)
-                if pair.gains()[0].sum() > 0:
-                    better.append(j)
-        same = "all" if len(better) == len(skewed) else "some" if better else "none"
-        return self.coding.with_scales(powers, better), same
-
-    def _gaussian(self, name, coding, shrinkage, before=None):
-        def fit(m):
-            start = None if before is None else before.members[m].model
-            model = Gaussians(
-                1, shrinkage, FIRST_STEPS if start is None else NEXT_STEPS
-            )
-            Z = coding.code(self.tables[m])
-            return GaussianMember(coding, model.fit(Z, self.weight, start))
-
-        trial = self._try(f"{name}, shrinkage {shrinkage:g}", fit, before)
-        self.is_larger = False  # as large as the one before
-        return trial
-
-    def _factors(self, is_dense):
-        """Try Gaussians of few factors, from 4 on beside one of all covariances."""
-        n_most = min(self.coding.width // 2, len(self.numbers) // 2, MAX_FACTORS)
-        before, k = None, 4 if is_dense else 1
-        while k <= n_most:
-
-            def fit(m, before=before, k=k):
-                start = None if before is None else before.members[m].model
-                Z, model = self._coded(m), Factors(k, FACTOR_STEPS)
-                return GaussianMember(self.coding, model.fit(Z, self.weight, start))
-
-            name = f"Gaussian, {k} factor{'s' if k > 1 else ''}"
-            trial = self._try(name, fit, before)
-            if trial.outcome != GAINED:
-                break
-            before, k = trial, 2 * k
-
-    def _mixtures(self, gaussian):
-        """Try a small mixture, from the clusters of rows that a Gaussian fills in."""
-        from sklearn.cluster import KMeans  # its import takes long
-
-        def fit(m, k):
-            Z, start = self._coded(m), gaussian.members[m].model
-            filled = start.conditionals(Z, [])[1][0][0]
-            clusters = KMeans(k, n_init=1, random_state=0)
-            labels = clusters.fit(filled, sample_weight=self.weight).labels_
-            share = 0.9 * np.eye(k)[labels] + 0.1 / k
-            shrinkage = SHRINKAGES[0] * k * Z.shape[1] / len(Z)
-            mixture = Gaussians(k, shrinkage, FIRST_STEPS)
-            return GaussianMember(
-                self.coding, mixture.fit(Z, self.weight, start, share)
-            )
-
+        """Try Gaussians of falling shrinkage, while they gain."""
         before = None
-        for k in MIXTURE_SIZES if self.limits.with_more else MIXTURE_SIZES[:1]:
-            if 4 * k <= len(self.numbers):
-                trial = self._try(f"mixture of {k}", lambda m, k=k: fit(m, k), before)
-                if trial.outcome != GAINED:
-                    break
-                before = trial
+        for shrinkage in SHRINKAGES:
+
+            def fit(m, before=before, shrinkage=shrinkage):
+                if before is None:
+                    start, n_steps = Gaussians(self.coding, shrinkage), FIRST_STEPS
+                else:
+                    start, n_steps = before.members[m], NEXT_STEPS
+                return start.fit(*self._table(m), n_steps, shrinkage)
+
+            before = self._try(f"Gaussian, shrinkage {shrinkage:g}", fit, before)
+            self.is_larger = False  # as large as the one before
+            if before.outcome != GAINED:
+                break
+
+    def _factors(self):
+        """Try Gaussians of 1, 2, 4, ... factors, while they gain."""
+        before, k = None, 1
+        while k <= min(self.coding.width // 2, len(self.numbers) // 2, MAX_FACTORS):
+            model = MPTLinearVAE(
+                k,
+                noise="per_feature",
+                objective="lml",
+                max_iter=FIRST_STEPS,
+                random_state=0,
+            )
+            start = Factors(self.coding, model)
+            name = f"Gaussian, {k} factor{'s' if k > 1 else ''}"
+            before = self._try(
+                name, lambda m, start=start: start.fit(*self._table(m)), before
+            )
+            if before.outcome != GAINED:
+                break
+            k *= 2
+
+    def _mixtures(self, sizes):
+        before = None
+        for k in sizes:
+            shrinkage = SHRINKAGES[0] * k * self.coding.width / len(self.numbers)
+
+            def fit(m, k=k, shrinkage=shrinkage):
+                rng = np.random.default_rng(0)
+                table = self._table(m)
+                start = Gaussians.of_clusters(self.coding, *table, k, shrinkage, rng)
+                return start.fit(*table, FIRST_STEPS)
+
+            before = self._try(f"mixture of {k}", fit, before)
+            if before.outcome != GAINED:
+                break
 
     def _trees(self):
         """Try trees on a few columns of each kind, and on all where they gain."""
         is_number, seed = self.coding.is_number, seed_from(self.rng)
-        start, gaining, few = time.process_time(), [], []
+        start, gaining = time.process_time(), {}
         self._end_at_limit()
         for group in np.flatnonzero(is_number), np.flatnonzero(~is_number):
             tried = group[:: max(1, -(-len(group) // N_TRIED))]
             entries = np.isin(self.columns, tried)
-            if not entries.any():
-                continue
-            columns = tried.tolist()
-            members = [
-                self._fit_trees(m, columns, seed) for m in range(len(self.tables))
-            ]
-            if self._gain_of_trees(self._scored("trees", members), tried, entries):
-                gaining += group.tolist()
-                few.append(members)
-        if not gaining:
+            if entries.any():
+                few = self._fit_trees(tried, seed)
+                if self._gain_of_trees(self._scored("trees", few), entries):
+                    gaining |= dict.fromkeys(group.tolist())
+        if gaining:
+            self._try(
+                "trees", self._fit_trees(list(gaining), seed).__getitem__, start=start
+            )
+        else:
             seconds = time.process_time() - start
             self.trials.append(Trial("trees", seconds=seconds, outcome=NO_GAIN))
-            return
 
-        def fit(m):
-            known = {j: tree for members in few for j, tree in members[m].trees.items()}
-            rest = self._fit_trees(m, [j for j in gaining if j not in known], seed)
-            return Trees(self.coding, rest.trees | known, dict.fromkeys(gaining, 1.0))
-
-        self._try("trees", fit, start=start)
-
-    def _gain_of_trees(self, trial, tried, entries):
+    def _gain_of_trees(self, trial, entries):
         """Return whether trees of some columns gain beside all members so far."""
         values = []
-        for trials in self.fitted, [*self.fitted, trial]:
+        for trials in self._fitted, [*self._fitted, trial]:
             hidden = self._hidden(trials, entries)
-            hidden = hidden._replace(
-                columns=np.searchsorted(tried, hidden.columns),
-                is_number=hidden.is_number[tried],
-            )
             weights = hidden.weights()
             square = np.mean(hidden.mean_error(weights) ** 2)
-            value = hidden.mean_log_prob(weights.log_prob), -0.5 * np.log(square + TINY)
-            values.append(value)
+            log_prob = hidden.mean_log_prob(weights.log_prob)
+            values.append((log_prob / 2, -0.5 * np.log(square + 1e-300)))
         return (np.diff(values, axis=0) > GAIN_OF_TREES).any()
 
-    def _fit_trees(self, m, columns, seed):
-        d = self.numbers.shape[1]
+    def _fit_trees(self, columns, seed):
+        """Return trees for each mask; their errors are those of all hidden entries."""
+        d, coding = self.numbers.shape[1], self.coding
         inputs = {j: np.delete(np.arange(d), j) for j in columns}
-        if d - 1 > MAX_INPUTS:
-            inputs = {j: self._telling(m, j) for j in columns}
-        table = self.tables[m], self.weight
-        return Trees.fit(self.coding, *table, columns, inputs, TREES, seed)
-
-    def _telling(self, m, j):
-        """Return the columns that tell most of a column, by correlations."""
-        if self._correlations is None:
-            Z = np.nan_to_num(self._coded(0))
-            self._correlations = np.abs(Z.T @ Z)
-        blocks = self.coding.blocks
-        of = self._correlations[blocks[j]]
-        most = np.array([of[:, b].max() for b in blocks])
-        most[j] = -1
-        return np.sort(most.argsort()[::-1][:MAX_INPUTS])
+        if d - 1 > MAX_INPUTS:  # the columns that tell most, by correlations
+            Z = np.nan_to_num(coding.code(self.tables[0]))
+            for j in columns:
+                related = np.abs(Z[:, coding.blocks[j]].T @ Z).max(axis=0)
+                related = np.maximum.reduceat(related, coding.first)
+                related[j] = -1
+                inputs[j] = np.sort(related.argsort()[::-1][:MAX_INPUTS])
+        members = [
+            Trees.fitted(coding, *self._table(m), inputs, seed)
+            for m in range(len(self.tables))
+        ]
+        mean = [
+            of.predict(t, columns).mean
+            for of, t in zip(members, self.tables, strict=True)
+        ]
+        coded = coding.scales.of(self.columns).code(self.truth)
+        error = np.stack(mean)[self.of_mask, self.rows, 0, self.columns] - coded
+        has = ~np.isnan(error)
+        square, count = (
+            np.bincount(self.columns[has], values, d)
+            for values in (error[has] ** 2, has[has])
+        )
+        spreads = np.sqrt(np.where(count > 0, square, 0.25) / np.maximum(count, 1))
+        for member in members:
+            member.spreads = np.maximum(spreads, 1e-3)
+        return members
 
     def _end_at_limit(self):
-        limit = self.limits.reached(len(self.trials))
-        if limit:
-            raise Ended(limit)
+        if self.trials and time.process_time() > self.deadline:
+            raise Ended("max_seconds")
+        if len(self.trials) >= self.max_models:
+            raise Ended("max_models")
 
     def _try(self, name, fit, before=None, start=None):
         """Fit and score one member; `before` is the smaller one of its kind."""
@@ -373,7 +297,7 @@ class Search:
             gains, noises = self._hidden([before, trial]).gains()
             if not (gains > np.maximum(noises, MIN_GAIN)).any():
                 outcome = NO_GAIN
-        hidden = self._hidden([*self.fitted, trial])
+        hidden = self._hidden([*self._fitted, trial])
         value = hidden.mean_log_prob(hidden.weights().log_prob)
         seconds = time.process_time() - start
         gain, self.value = value - self.value, value
@@ -383,23 +307,36 @@ class Search:
 
     def _scored(self, name, members):
         """Return a trial of members, one for each mask."""
-        found = [
-            self._score_of_column(member, laws, j, rows)
-            for member, table, of in zip(
-                members, self.tables, self.entries, strict=True
+        coding, columns = self.coding, self.columns
+        is_number = coding.is_number[columns]
+        error, steps = np.zeros((2, len(columns)))
+        log_prob = np.full(len(columns), np.nan)
+        for m, (member, table) in enumerate(zip(members, self.tables, strict=True)):
+            prediction = member.predict(table, np.unique(columns[self.of_mask == m]))
+            laws = Laws(coding, [prediction], np.ones((1, table.shape[1])))
+            is_told = ~np.isnan(prediction.mean[0, 0])
+            is_told[~coding.is_number] = False
+            is_told[list(prediction.probs)] = True
+            told = np.flatnonzero((self.of_mask == m) & is_told[columns])
+            log_prob[told] = laws.log_prob(
+                self.rows[told], columns[told], self.truth[told]
             )
-            for laws in [
-                member.laws(table, [j for j, rows in enumerate(of) if len(rows)])
-            ]
-            for j, rows in enumerate(of)
-        ]
-        log_prob, error, wrong = map(np.concatenate, zip(*found, strict=True))
-        is_scored = ~np.isnan(log_prob)
-        is_number = self.coding.is_number[self.columns]
-        is_ordered = self.coding.is_ordered[self.columns] & ~is_number
+            numbers = told[is_number[told]]
+            j = columns[numbers]
+            law = laws.numbers(self.rows[numbers], j)
+            error[numbers] = law.expected(self.low[j], self.high[j])
+            for j, probs in prediction.probs.items():
+                here = told[columns[told] == j]
+                codes = codes_of(probs[self.rows[here]], coding.is_ordered[j])
+                steps[here] = np.abs(codes - self.truth[here])
+        log_prob[is_number] += np.log(coding.spreads[columns[is_number]])
+        told = ~np.isnan(log_prob)
+        numbers = told & is_number
+        error[numbers] -= self.truth[numbers]
+        error[numbers] /= coding.spreads[columns[numbers]]
 
         def mean(values, which):
-            which = which & is_scored
+            which = which & told
             if not which.any():
                 return np.nan
             return np.average(values[which], weights=self.entry_weight[which])
@@ -410,29 +347,9 @@ class Search:
             np.clip(log_prob, -WORST, WORST),
             np.clip(np.nan_to_num(error), -WORST, WORST),
             np.sqrt(mean(error**2, is_number)),
-            mean(wrong > 0.5, ~is_number),
-            mean(wrong, is_ordered),
+            mean(steps > 0, ~is_number),
+            mean(steps, coding.is_ordered[columns] & ~is_number),
         )
-
-    def _score_of_column(self, member, laws, j, rows):
-        """Return log-probabilities, errors of numbers, and steps between categories."""
-        coding, truth, zeros = self.coding, self.numbers[rows, j], np.zeros(len(rows))
-        if j not in laws:
-            return np.full(len(rows), np.nan), zeros, zeros
-        if not coding.is_number[j]:
-            probs, codes = laws[j][rows], truth.astype(int)
-            log_prob = np.log(probs[np.arange(len(rows)), codes])
-            return (
-                log_prob,
-                zeros,
-                np.abs(codes_of(probs, coding.is_ordered[j]) - codes),
-            )
-        law = laws[j].rows(rows)
-        error = (law.expected(self.low[j], self.high[j]) - truth) / self.spreads[j]
-        if isinstance(member, Trees):
-            law = member.with_spread(j, law, truth)
-        log_prob = number_log_prob(coding, law, j, truth) + np.log(self.spreads[j])
-        return log_prob, error, zeros
 
     def _hidden(self, trials, entries=slice(None)):
         return HiddenEntries(
@@ -442,28 +359,6 @@ class Search:
             np.stack([trial.error[entries] for trial in trials]),
             self.entry_weight[entries],
         )
-
-    def _frequent_values(self, error):
-        """Return the values that many rows share, by the index of their column."""
-        frequent = {}
-        for j in np.flatnonzero(self.coding.is_number).tolist():
-            value = frequent_value(self.numbers[:, j], self.weight)
-            entries = self.columns == j
-            if value is not None and entries.any():
-                truth, weight = self.truth[entries], self.entry_weight[entries]
-                expected = truth + error[entries] * self.spreads[j]
-                frequent[j] = FrequentValue(value, expected, truth, weight)
-        return frequent
-
-
-def number_log_prob(coding, law, j, numbers):
-    """Return log-densities of numbers of column j, in the units of the table."""
-    if j not in coding.levels:
-        return np.minimum(law.log_prob(numbers), coding.largest[j])
-    levels = coding.levels[j]
-    cells = law.cell_probs((levels[1:] + levels[:-1]) / 2)
-    place = np.abs(numbers[:, None] - levels).argmin(axis=1)
-    return np.log(cells[np.arange(len(numbers)), place]) + coding.largest[j]
 
 
 def codes_of(probs, is_ordered):

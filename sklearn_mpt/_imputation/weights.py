@@ -10,17 +10,13 @@ import numpy as np
 from scipy.optimize import nnls
 from scipy.special import logsumexp
 
-from sklearn_mpt._optim.weights import (
-    stacking_weights,
-    weights_by_em,
-)
+from sklearn_mpt._optim.weights import stacking_weights, weights_by_em
 
 # Entries like those of all columns that are added to those of a column, for weights of
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 200.0
 # Gain, in nats per hidden entry, that is worth the time of a member.
 MIN_GAIN = 3e-3
-WEIGHT_TOL = 1e-3  # EM ends when a step changes no weight by more
 MIN_WEIGHT = 0.02  # of a member, on average or a tenth of it in a single column
 WORST = 1e6  # in place of what is not finite, in nats or standard deviations
 
@@ -55,24 +51,29 @@ class HiddenEntries(NamedTuple):
         log_prob = np.zeros((len(self.log_prob), len(self.is_number)))
         mean = np.zeros(log_prob.shape)
         log_prob[0] = mean[0] = 1.0
-        for is_number in (True, False):
-            columns = np.flatnonzero(self.is_number == is_number)
-            entries = np.isin(self.columns, columns)
+        for is_number in np.unique(self.is_number):
+            entries = self.is_number[self.columns] == is_number
+            predicts = ~np.isnan(self.log_prob[:, entries]).any(axis=1)
             if not entries.any():
                 continue
-            predicts = ~np.isnan(self.log_prob[:, entries]).any(axis=1)
-            of = np.ix_(np.flatnonzero(predicts), columns)
+            of = np.ix_(predicts, self.is_number == is_number)
             part = self._replace(
-                columns=np.searchsorted(columns, self.columns[entries]),
-                is_number=self.is_number[columns],
+                columns=self.columns[entries],
                 log_prob=self.log_prob[np.ix_(predicts, entries)],
                 error=self.error[np.ix_(predicts, entries)],
                 weight=self.weight[entries],
             )
-            log_prob[of] = log_prob_weights(part)
+            log_prob[of] = log_prob_weights(part)[:, of[1][0]]
             if is_number:
-                mean[of] = mean_weights(part)
+                mean[of] = mean_weights(part)[:, of[1][0]]
         return ModelWeights(log_prob, mean)
+
+    def kept(self):
+        """Return the indices of members with some weight, and of the first one."""
+        weights = np.maximum(*self.weights())
+        is_kept = weights.mean(axis=1) > MIN_WEIGHT
+        is_kept |= weights.max(axis=1) > 10 * MIN_WEIGHT
+        return np.flatnonzero(is_kept | (np.arange(len(weights)) == 0))
 
     def mean_log_prob(self, weights):
         """Return the mean log-probability of the mixture; weights : (n_models, d)."""
@@ -89,26 +90,18 @@ class HiddenEntries(NamedTuple):
         # Both are pairs: of log-probabilities, and of squared errors in nats, per
         # entry.
         first, second = self.error
-        n = len(self.is_number)
-        count = np.bincount(self.columns, self.weight, n)
-        squares = np.bincount(self.columns, self.weight * (first**2 + second**2) / 2, n)
-        squares = np.maximum(squares / np.maximum(count, 1e-12), 1e-30)[self.columns]
-        by_entry = (
-            np.diff(self.log_prob, axis=0)[0],
-            (first**2 - second**2) / squares / 2,
-        )
+        count = np.bincount(self.columns, self.weight)
+        squares = np.bincount(self.columns, self.weight * (first**2 + second**2))
+        scale = np.maximum(squares / np.maximum(count, 1e-12), 1e-30)[self.columns]
+        by_entry = [self.log_prob[1] - self.log_prob[0], (first**2 - second**2) / scale]
         fraction = self.weight / self.weight.sum()
-        gains = np.array([fraction @ gain for gain in by_entry])
-        noises = [
-            np.sqrt(fraction**2 @ (gain - mean) ** 2)
-            for gain, mean in zip(by_entry, gains, strict=True)
-        ]
-        return gains, np.array(noises)
+        gains = by_entry @ fraction
+        return gains, np.sqrt((by_entry - gains[:, None]) ** 2 @ fraction**2)
 
 
 def log_prob_weights(hidden):
     """Return weights of log-probabilities for each column; (n_models, d)."""
-    common = stacking_weights(hidden.log_prob, hidden.weight, tol=WEIGHT_TOL)[:, None]
+    common = stacking_weights(hidden.log_prob, hidden.weight, tol=1e-3)[:, None]
     likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
     n = len(hidden.is_number)
 
@@ -119,7 +112,7 @@ def log_prob_weights(hidden):
 
     start = np.repeat(common, n, axis=1)
     prior = PSEUDO_ENTRIES * common
-    return weights_by_em(start, expected_counts, prior, axis=0, tol=WEIGHT_TOL)
+    return weights_by_em(start, expected_counts, prior, axis=0, tol=1e-3)
 
 
 def mean_weights(hidden):
@@ -127,46 +120,29 @@ def mean_weights(hidden):
     # A member worse in a column than the first one, independent columns, has no weight.
     # Entries like those of other columns have the size of the least error in the
     # column, so that a column that one member fills exactly has its weights.
-    n_models, d = len(hidden.error), len(hidden.is_number)
+    d = len(hidden.is_number)
     count = np.bincount(hidden.columns, hidden.weight, d)
-    products = (hidden.error[:, None] * hidden.error).reshape(n_models**2, -1)
-    sums = np.stack(
-        [np.bincount(hidden.columns, hidden.weight * row, d) for row in products]
-    ).T.reshape(d, n_models, n_models)
+    sums = [
+        [np.bincount(hidden.columns, hidden.weight * a * b, d) for a in hidden.error]
+        for b in hidden.error
+    ]
+    sums = np.moveaxis(sums, 2, 0)  # shape: (d, n_models, n_models)
     least = sums.diagonal(axis1=1, axis2=2).min(axis=1) / np.maximum(count, 1e-12)
-    least = np.maximum(least, 1e-30)
-    seen = count > 0
-    common = (sums[seen] / least[seen, None, None]).sum(axis=0) / count.sum()
-    weights = np.zeros((n_models, d))
-    for j in range(d):
-        matrix = common
-        if count[j]:
-            matrix = sums[j] / least[j] + PSEUDO_ERRORS * common
-        is_no_worse = matrix.diagonal() <= matrix[0, 0]
-        weights[is_no_worse, j] = _least_squares_weights(
-            matrix[np.ix_(is_no_worse, is_no_worse)]
+    sums = sums / np.maximum(least, 1e-30)[:, None, None]
+    matrices = sums + PSEUDO_ERRORS * sums[count > 0].sum(axis=0) / count.sum()
+    weights = np.zeros((len(hidden.error), d))
+    for j, matrix in enumerate(matrices):
+        better = np.flatnonzero(matrix.diagonal() <= matrix[0, 0])
+        values, vectors = np.linalg.eigh(
+            matrix[np.ix_(better, better)] / matrix.diagonal().min()
         )
+        # If w' A w is smallest among those with sum 1, then so is w' A w + (1' w - 1)^2
+        # up to a factor of w.
+        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        target = np.append(np.zeros(len(root)), 1.0)
+        solution, _ = nnls(np.vstack([root, np.ones(len(root))]), target)
+        weights[better, j] = solution / solution.sum()
     return weights
-
-
-def _least_squares_weights(matrix):
-    """Return weights w, not negative, with sum 1 and the smallest w' matrix w."""
-    matrix = matrix / matrix.diagonal().min()
-    values, vectors = np.linalg.eigh(matrix)
-    root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-    # If w' A w is smallest among those with sum 1, then so is w' A w + (1' w - 1)^2
-    # up to a factor of w.
-    system = np.vstack([root, np.ones(len(matrix))])
-    solution, _ = nnls(system, np.append(np.zeros(len(root)), 1.0))
-    return solution / solution.sum()
-
-
-def kept_models(hidden):
-    """Return the indices of members with some weight, and the first one."""
-    weights = np.maximum(*hidden.weights())
-    kept = (weights.mean(axis=1) > MIN_WEIGHT) | (weights.max(axis=1) > 10 * MIN_WEIGHT)
-    kept[0] = True
-    return np.flatnonzero(kept)
 
 
 def mixed(log_probs, weights):

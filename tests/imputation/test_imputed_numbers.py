@@ -3,11 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from sklearn.base import clone
 
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation.frequent_values import FrequentValue, frequent_value
 from sklearn_mpt._imputation.limits import Limits, decimal_step
 
 
@@ -158,44 +157,23 @@ def test_draws_have_a_value_that_many_rows_share_as_often_as_it_is_hidden(value)
     assert_allclose(drawn, amount[is_gap].mean(), atol=3 * error)
 
 
-def test_draws_of_equal_expectations_come_from_all_entries():
+def test_numbers_of_equal_expectations_are_drawn_from_all_entries():
+    """A column that no other tells of: draws are as spread as what is present."""
     rng = np.random.default_rng(0)
-    numbers = np.where(rng.random(300) < 0.5, 0.0, rng.normal(size=300))
-    frequent = FrequentValue(0.0, np.zeros(300), numbers, np.ones(300))
-    drawn = frequent.draw(np.zeros(10_000), rng)
-    assert_array_equal(np.unique(drawn), np.unique(numbers))
-    share = (numbers == 0).mean()
-    error = np.sqrt(share * (1 - share) / len(drawn))
+    amount = np.where(rng.random(600) < 0.5, 0.0, 1 + rng.normal(size=600))
+    gaps = pd.DataFrame({"z": rng.normal(size=600), "amount": amount})
+    gaps.loc[:299, "amount"] = np.nan
+    imputer = MPTImputer(max_models=2, method="sample", random_state=0)
+    drawn, seen = imputer.fit_transform(gaps)["amount"][:300], amount[300:]
+    share = (seen == 0).mean()
+    error = np.sqrt(share * (1 - share) / (300 * 0.2))
     assert_allclose((drawn == 0).mean(), share, atol=3 * error)
+    assert_allclose(drawn[drawn != 0].std(), seen[seen != 0].std(), rtol=0.3)
 
 
 def test_no_number_of_a_single_row_is_frequent():
-    assert frequent_value(np.arange(8.0), np.ones(8)) is None
-    assert frequent_value(np.append(np.arange(7.0), 3), np.ones(8)) == 3
-
-
-def test_entries_are_weighted_to_be_like_all_rows():
-    rng, n = np.random.default_rng(0), 500
-    numbers = np.where(rng.random(n) < 0.4, 0.0, np.exp(rng.normal(size=n)))
-    weight, hidden = rng.exponential(size=n), rng.random(n) < 0.2
-    frequent = FrequentValue(0.0, np.ones(n), numbers, np.ones(n))
-    few = frequent._replace(
-        **{
-            name: getattr(frequent, name)[hidden]
-            for name in ("expected", "numbers", "weight")
-        }
-    )
-    entries = few.calibrated(np.append(numbers, np.nan), np.append(weight, 1.0))
-    for function in (lambda x: x == 0, lambda x: x):
-        found, before, expected = (
-            np.average(function(x), weights=w)
-            for x, w in (
-                (entries.numbers, entries.weight),
-                (few.numbers, few.weight),
-                (numbers, weight),
-            )
-        )
-        assert abs(found - expected) < 0.1 * abs(before - expected)
-    beyond = few.calibrated(np.full(5, 1e6), np.ones(5))
-    beyond = beyond.calibrated(np.zeros(5), np.ones(5))  # as in later fits
-    assert (beyond.weight > 0).all()
+    """So draws of a small table differ, though each number has a tenth of the rows."""
+    X = np.random.default_rng(0).normal(size=(9, 2))
+    rows = np.tile([np.nan, 0.0], (50, 1))
+    imputer = MPTImputer(max_models=1, method="sample", random_state=0).fit(X)
+    assert len(np.unique(imputer.transform(rows)[:, 0])) == 50

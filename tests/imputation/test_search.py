@@ -10,7 +10,8 @@ from sklearn.preprocessing import scale
 
 from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation import search, stacking
-from sklearn_mpt._imputation.search import SearchLimits
+
+pytestmark = pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
 
 
 def of_factors(n_rows, n_columns, n_factors=3, noise=0.5, seed=0):
@@ -79,7 +80,6 @@ def test_a_category_of_many_levels_leaves_numbers_a_model():
     assert error < 1.3 * noise_of(X)
 
 
-@pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
 def test_means_of_more_than_100_levels_are_found():
     rng = np.random.default_rng(0)
     level = rng.integers(120, size=390)
@@ -154,7 +154,6 @@ def test_rows_with_entries_of_columns_without_a_model_alone_do_not_count():
     pd.testing.assert_frame_equal(filled, expected)
 
 
-@pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
 def test_collinear_columns_are_filled_in_without_error():
     _, X, rng = of_factors(60, 101, n_factors=4, noise=0.0)
     assert rmse_of_hidden(X, rng.random(X.shape) < 0.1, max_models=5) < 0.05
@@ -165,7 +164,7 @@ def test_long_tables_are_filled_in_by_chunks(monkeypatch):
     X[rng.random(X.shape) < 0.2] = np.nan
     imputer = MPTImputer(max_models=2, random_state=0).fit(X)
     whole = imputer.transform(X)
-    monkeypatch.setattr(stacking, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(stacking, "CHUNK_ENTRIES", 30)
     assert_allclose(imputer.transform(X), whole, rtol=1e-9)
 
 
@@ -186,7 +185,7 @@ def test_a_member_that_cannot_be_fitted_is_left_out(monkeypatch):
 
     _, X, rng = of_factors(100, 4)
     X[rng.random(X.shape) < 0.1] = np.nan
-    monkeypatch.setattr(search, "Gaussians", fails)
+    monkeypatch.setattr(search.Gaussians, "fit", fails)
     imputer = MPTImputer(random_state=0).fit(X)
     outcomes = imputer.selection_["outcome"]
     assert outcomes[1] == "failed"
@@ -215,8 +214,3 @@ def test_a_model_is_tried_however_few_the_seconds():
     X = np.array([[0.0, 1.0], [1.0, np.nan], [2.0, 2.0], [3.0, 5.0]])
     imputer = MPTImputer(max_seconds=1e-9, random_state=0).fit(X)
     assert imputer.selection_["name"].tolist() == ["columns alone"]
-
-
-def test_limits_are_those_of_parameters():
-    assert SearchLimits.from_parameters(1e-9, None).reached(3) == "max_seconds"
-    assert SearchLimits.from_parameters("auto", None).reached(10**6) is None
