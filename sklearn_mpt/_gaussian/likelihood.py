@@ -167,7 +167,7 @@ class GaussianRows(Objective):
         self.n_rows, n_features = X.shape
         size = min(len(X), self.max_batch) if batch_size == "auto" else batch_size
         self.n_batches = math.ceil(len(X) / size)
-        self.n_block = max(64, CHUNK_ENTRIES // (8 * n_features + 4 * n_dims**2))
+        self.n_block = max(64, CHUNK_ENTRIES // (8 * n_features + 4 * int(n_dims) ** 2))
         self.is_noisy = self.n_batches > 1
         self.joins_noises = is_all and not self.is_noisy
         self.has_gaps = bool(torch.isnan(X.min()))

@@ -90,9 +90,10 @@ class Gaussians(OfCodedRows):
 
     def __init__(self, coding: Coding, shrinkage, components=None):
         self.coding, self.shrinkage, p = coding, shrinkage, coding.width
-        others = torch.zeros((3, 1, p, 0), dtype=torch.float64)
-        self._layout = MixtureLayout(Full(), torch.arange(p), torch.arange(0), None)
-        eye = torch.eye(p, dtype=torch.float64)
+        others = torch.zeros((3, 1, p, 0), dtype=torch.float64, device="cpu")
+        features = torch.arange(p, device="cpu")
+        self._layout = MixtureLayout(Full(), features, features[:0], None)
+        eye = torch.eye(p, dtype=torch.float64, device="cpu")
         self.components = components or Components(
             eye[0, :1],
             0 * eye[:1],
@@ -104,7 +105,9 @@ class Gaussians(OfCodedRows):
 
     @property
     def _m_step_params(self):
-        return MStepParams(self.shrinkage, self._layout, torch.empty((0, 0)))
+        return MStepParams(
+            self.shrinkage, self._layout, torch.empty((0, 0), device="cpu")
+        )
 
     @classmethod
     def of_clusters(cls, coding, numbers, weight, n_components, shrinkage, rng):

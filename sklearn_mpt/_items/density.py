@@ -6,6 +6,7 @@ otherwise each has quasi-random points around its posterior, as in linear models
 
 from functools import cached_property, partial
 
+import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units, torch_modes
@@ -121,7 +122,7 @@ class ItemDensity(IntegratedDensity):
     def expect(self, X):
         """Return median answers, and the most probable ones of nominal items."""
         probs = self._answer_probs(X)
-        is_nominal = torch.tensor([name == "nominal" for name in self.items.names])
+        is_nominal = torch.from_numpy(np.array(self.items.names) == "nominal")
         most_probable = probs.argmax(2)
         answers = torch.where(
             is_nominal.to(X.device), most_probable, median_codes(probs)
@@ -143,7 +144,7 @@ class ItemDensity(IntegratedDensity):
     def decode(self, Z):
         """Return expected answers, as numbers, given abilities."""
         prob = self.items.prob(self.joint, self.z_of_abilities(Z))
-        codes = torch.arange(prob.shape[1]).to(prob)
+        codes = torch.arange(prob.shape[1], device=prob.device).to(prob)
         return torch.einsum("dcs,c->sd", prob, codes)
 
     def prob_of_abilities(self, theta):

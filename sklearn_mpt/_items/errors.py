@@ -218,7 +218,8 @@ def covariance_of_fit(model, objective, names, groups):
     information[np.diag_indices(len(owner))] += (
         objective.priors(point)[1].flat().numpy(force=True)
     )
-    sums = objective.sums(point, torch.arange(len(objective.X)))
+    everyone = torch.arange(len(objective.X), device=objective.X.device)
+    sums = objective.sums(point, everyone)
     gradient = sums.gradient.times(objective.weights.total / sums.n_rows).flat()
     gradient = gradient.numpy(force=True)
     at_bound = _at_bounds(model, gradient, information, point.flat().cpu().numpy())

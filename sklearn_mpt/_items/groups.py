@@ -225,7 +225,8 @@ class _DifFits:
         args = self.weight, self.group, Priors(), self.device, False
         objective = model.objective(X, *args)
         point = run(model.ascent(objective, TOLERANCE), MAX_STEPS)
-        sums = objective.sums(point, torch.arange(len(objective.X)))
+        everyone = torch.arange(len(objective.X), device=objective.X.device)
+        sums = objective.sums(point, everyone)
         mean_value, model = float(sums.value / sums.n_rows), model.ended_at(point)
         # without the prior of long slopes
         value = objective.weights.total * mean_value + objective.priors(point)[2]

@@ -186,7 +186,11 @@ class Items:
     def codes(self, like):
         """Return all answers to the items, the last one beyond it, too; (c, d)."""
         last = torch.from_numpy(self.n_categories - 1).to(like)
-        return torch.arange(self.max_categories).to(like)[:, None].minimum(last)
+        return (
+            torch.arange(self.max_categories, device="cpu")
+            .to(like)[:, None]
+            .minimum(last)
+        )
 
     def prob(self, joint, z):
         """Return probabilities of answers at nodes; (d, c, s), 0 beyond the last."""

@@ -117,7 +117,7 @@ class ItemModel(NamedTuple):
 
     def start(self, device):
         """Return the point of all parameters: of items, and of z in groups."""
-        point = self.items.point(torch.tensor(self.flat))
+        point = self.items.point(torch.from_numpy(self.flat))
         groups = np.column_stack([0.5 * np.log(self.variance[:, 0]), self.mean[:, 0]])
         groups = torch.from_numpy(groups[: len(self.free_population)])
         if len(groups):

@@ -210,7 +210,7 @@ class LikelihoodRows(Objective):
         self.is_noisy = self.n_batches > 1
         unseen_levels = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
         self.unseen = (
-            rows_of(torch.tensor(unseen_levels).to(X.device))
+            rows_of(torch.tensor(unseen_levels, device=X.device))
             if len(unseen_levels)
             else None
         )
@@ -355,7 +355,7 @@ class LikelihoodRows(Objective):
             shape_params = shape_params.clone()
             shape_params[:, -width:] *= cross
             rank = rank_among_equals(self._features_of_shape_params)
-            shape_params[torch.arange(len(rank)), rank] += least
+            shape_params[np.arange(len(rank)), rank] += least
         information = information._replace(coefs=coefs, shape_params=shape_params)
         rescaling = None if self.moves_axes else torch.zeros_like(coefs[0])
         return sums._replace(

@@ -284,9 +284,9 @@ class Columns(Likelihood):
     def _join_shape_params(self, parts):
         """Join tensors of the shape parameters of all parts."""
         tensors = [tensor for tensor in parts if tensor.numel()]
-        return (
-            torch.cat(tensors, -1) if tensors else torch.empty(0, dtype=torch.float64)
-        )
+        if not tensors:
+            return torch.empty(0, dtype=torch.float64, device="cpu")
+        return torch.cat(tensors, -1)
 
     @property
     def shape_param_features(self):

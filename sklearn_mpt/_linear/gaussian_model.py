@@ -1,5 +1,7 @@
 """Linear models with Gaussian noise, whose integrals have a closed form."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -91,7 +93,9 @@ class GaussianModel(LinearModel):
         ]
         if self.params.max_iter == 0:
             return starts[0]
-        floor = torch.tensor(DOUBLE_NOISE_FLOOR, dtype=torch.float64).log()
+        floor = torch.tensor(
+            math.log(DOUBLE_NOISE_FLOOR), dtype=torch.float64, device="cpu"
+        )
         rows = GaussianRows.of_moments(moments, n_dims, floor)
         points = [_point(units | start, "cpu") for start in starts]
         best = best_of_points(rows, points, SHORT_RUN_EPOCHS)

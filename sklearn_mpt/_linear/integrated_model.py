@@ -180,7 +180,7 @@ class IntegratedModel(LinearModel):
         if noise.shape == (n_locations,) and not np.isnan(noise).any():
             # entries, or their logarithms, have a covariance
             return n_locations + count_free(n_locations, n_dims, n_locations)
-        eye = torch.eye(n_locations, dtype=torch.float64)
+        eye = torch.eye(n_locations, dtype=torch.float64, device="cpu")
         n_free = int(torch.linalg.matrix_rank(likelihood.centre(eye)))
         n_coefs = n_free * (n_dims + 1) - n_dims * (n_dims - 1) // 2
         return n_coefs + likelihood.shape_params.numel()

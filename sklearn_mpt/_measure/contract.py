@@ -81,7 +81,9 @@ class ModuleConditional:
         import torch
 
         tensors = chain(self.module.parameters(), self.module.buffers())
-        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
+        like = next(
+            (t for t in tensors if t.is_floating_point()), torch.empty(0, device="cpu")
+        )
         rows = torch.as_tensor(X).to(device=like.device, dtype=like.dtype)
         function = getattr(self.module, "conditional_log_prob", self.module)
         with torch.no_grad():

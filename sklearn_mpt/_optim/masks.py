@@ -307,7 +307,7 @@ class RowMasks:
             return torch.rand(n, d, **where)
         # single precision has ties between the keys of a block
         where = where | {"dtype": torch.float64}
-        numbers = torch.as_tensor(self.blocks.numbers).to(where["device"])
+        numbers = torch.as_tensor(self.blocks.numbers, device=where["device"])
         blocks = self.blocks._replace(numbers=numbers)
         return block_keys(lambda *shape: torch.rand(shape, **where), n, blocks)
 
