@@ -1,8 +1,6 @@
 """Members of the mixture that fills in: each predicts missing entries of rows."""
 
 import copy
-from functools import reduce
-from operator import add
 
 import numpy as np
 import torch
@@ -14,7 +12,8 @@ from sklearn_mpt._imputation.laws import NumberLaws, Prediction
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
-from sklearn_mpt._mixture.em import MStepParams, m_step, statistics_of_rows
+from sklearn_mpt._mixture.em import MixtureRows, MStepParams
+from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._mixture.start import first_components
 
 MIN_STD = 1e-9  # of coded numbers
@@ -124,21 +123,10 @@ class Gaussians(OfCodedRows):
         model = copy.copy(self)
         model.shrinkage = self.shrinkage if shrinkage is None else shrinkage
         Z, weight = map(torch.from_numpy, (self.coding.code(numbers), weight))
-        parts = MixtureDensity(model.components, self._layout).parts(~Z.isnan())
+        rows = MixtureRows(Z, weight, model._m_step_params)
         for _ in range(n_steps):
-            density = MixtureDensity(model.components, self._layout)
-            statistics = [
-                statistics_of_rows(density, Z[rows], weight[rows], patterns=patterns)
-                for rows, patterns in parts
-            ]
-            model.components = m_step(
-                model.components,
-                reduce(add, statistics),
-                float(weight.sum()),
-                1.0,
-                model._m_step_params,
-                False,
-            )
+            statistics = rows.statistics(model.components)
+            model.components = rows.m_step(model.components, statistics)
             if model.components is None:
                 raise ArithmeticError("EM has no step")
         return model
@@ -148,6 +136,8 @@ class Gaussians(OfCodedRows):
 
     def _moments(self, Z):
         Z = torch.from_numpy(Z)
+        order = pattern_order(~Z.isnan())
+        Z = Z[order]
         density = MixtureDensity(self.components, self._layout)
         found = []
         for rows, patterns in density.parts(~Z.isnan()):
@@ -155,7 +145,8 @@ class Gaussians(OfCodedRows):
             of = given.gaussian
             mean = self.components.means + of.deviation
             found.append((given.log_responsibility.exp(), mean, of.variance))
-        return [torch.cat(parts).numpy() for parts in zip(*found, strict=True)]
+        back = order.argsort()
+        return [torch.cat(parts)[back].numpy() for parts in zip(*found, strict=True)]
 
 
 class Factors(OfCodedRows):
