@@ -11,8 +11,6 @@ from sklearn.preprocessing import scale
 from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation import search, stacking
 
-pytestmark = pytest.mark.filterwarnings("ignore:MPTImputer ended the choice of models")
-
 
 def of_factors(n_rows, n_columns, n_factors=3, noise=0.5, seed=0):
     rng = np.random.default_rng(seed)
