@@ -153,6 +153,9 @@ class ItemModel(NamedTuple):
         # X : codes of answers, (n, d). codes : of the groups of the rows, or None.
         moves = self.start("cpu").with_flat(torch.from_numpy(self.moves))
         items, K = self.items, self.items.n_dims
+        if self.is_fixed is None and priors.slope is None:
+            # steps in all answers, of which one is redundant, are nearer to Newton's
+            moves.coefs[[rows.start for _, rows in items.nominal]] = True
         moves_axes = not (
             len(self.free_population)
             or items.has_fixed_scale
