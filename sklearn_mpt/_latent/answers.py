@@ -11,7 +11,12 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
-from sklearn_mpt._numbers import CACHE_ENTRIES, KEPT_ENTRIES, chunk_slices
+from sklearn_mpt._numbers import (
+    CACHE_ENTRIES,
+    CHUNK_ENTRIES,
+    KEPT_ENTRIES,
+    chunk_slices,
+)
 
 MISSING = -1
 MAX_CATEGORIES = 101  # codes 0 to 100 are integers of 8 bits
@@ -99,15 +104,6 @@ class Answers:
         return torch.cat([first[:, None], chosen], 1)
 
 
-def log_likelihood(answers, rows, table, log_weight):
-    """Return the sum over rows of log p(answers), which can be differentiated."""
-    # log_weight : log weights of the nodes for each group, (g, s).
-    more, base = answers.coefficients(table)
-    start = (base + log_weight)[answers.group[rows]]
-    joint = torch.addmm(start, answers.indicators(rows), more)
-    return answers.weight[rows] @ joint.logsumexp(1)
-
-
 class ExpectedCounts(NamedTuple):
     """Log-likelihood of rows, and expected numbers at nodes.
 
@@ -128,10 +124,7 @@ def expectations(answers, table, log_weight):
     value = 0.0
     for rows in answers.blocks(n_nodes):
         indicators, group = answers.indicators(rows), answers.group[rows]
-        start = (
-            (base + log_weight)[group] if len(log_weight) > 1 else base + log_weight[0]
-        )
-        total, r = logsumexp_and_softmax(torch.addmm(start, indicators, differences))
+        total, r = _posterior(indicators, group, differences, base + log_weight)
         weight = answers.weight[rows]
         value += float(weight @ total)
         r *= weight[:, None]
@@ -141,3 +134,51 @@ def expectations(answers, table, log_weight):
         else:
             groups[0] += r.sum(0)
     return ExpectedCounts(value, answers.counts(sums, groups.sum(0)), groups)
+
+
+def _posterior(indicators, group, differences, start):
+    """Return log p(answers) of rows, (n,), and posterior weights of nodes, (n, s)."""
+    # start : for each group, or one for all.
+    start = start[group] if len(start) > 1 else start[0]
+    return logsumexp_and_softmax(torch.addmm(start, indicators, differences))
+
+
+def variance_of_scores(answers, table, log_weight, scores, features, of_groups):
+    """Return the sum over rows of the variance of scores, given answers; (p, p)."""
+    # scores : derivatives of log-probabilities of the answers to the feature of each
+    # parameter, (p, c, s). of_groups : of z in each group, (g, p, s).
+    differences, base = answers.coefficients(table)
+    (n_params, _, n_nodes), n_groups = scores.shape, len(log_weight)
+    total = table.new_zeros(n_params, n_params)
+    for rows in answers.blocks(n_nodes):  # less squares of means
+        indicators, group = answers.indicators(rows), answers.group[rows]
+        _, r = _posterior(indicators, group, differences, base + log_weight)
+        codes = answers.codes[rows][:, features].long()[..., None]
+        means = (r @ scores.flatten(0, 1).T).unflatten(1, scores.shape[:2])
+        mean = (means.gather(2, codes.clamp(min=0)) * (codes != MISSING))[..., 0]
+        if of_groups.any():
+            for i in range(n_groups):
+                mean[group == i] += r[group == i] @ of_groups[i].T
+        total -= mean.T @ (answers.weight[rows][:, None] * mean)
+    # A score of a row is the product of its indicators and the slopes of a parameter.
+    n_columns = n_groups + answers.columns
+    width = max(n_columns, table[..., 0].numel()) * max(n_columns, n_params)
+    for nodes in chunk_slices(n_nodes, width, CHUNK_ENTRIES):
+        part = scores[..., nodes]
+        tables = part.new_zeros(*table.shape[:2], part.shape[2], n_params)
+        tables[features, :, :, torch.arange(n_params)] = part
+        slopes, first = answers.coefficients(tables)
+        slopes = torch.cat([first + of_groups[..., nodes].mT, slopes]).movedim(1, 0)
+        products = part.new_zeros(len(slopes), n_columns, n_columns)
+        for rows in answers.blocks(n_nodes):
+            indicators, group = answers.indicators(rows), answers.group[rows]
+            _, r = _posterior(indicators, group, differences, base + log_weight)
+            r = answers.weight[rows][:, None] * r[:, nodes]
+            if n_groups == 1:
+                group = torch.zeros_like(group)
+            of_group = torch.nn.functional.one_hot(group, n_groups)
+            columns = torch.cat([of_group.to(r), indicators], 1)
+            for product, weight in zip(products, r.T, strict=True):
+                product.addmm_(columns.T, weight[:, None] * columns)
+        total += (slopes.mT @ (products @ slopes)).sum(0)
+    return total

@@ -18,7 +18,7 @@ from sklearn_mpt._latent.answers import (
     MISSING,
     Answers,
     expectations,
-    log_likelihood,
+    variance_of_scores,
 )
 from sklearn_mpt._latent.grids import (
     MAX_SPACING,
@@ -55,6 +55,7 @@ from sklearn_mpt._latent.quadrature import (
 from sklearn_mpt._latent.sums import (
     NO_CONTEXT,
     RepresentativeValues,
+    append_one,
     bound_sums,
     row_node_sums,
     shared_likelihood_sums,
@@ -516,18 +517,46 @@ class LikelihoodRows(Objective):
             weight = scale * self.weights.values
             return information_by_nodes(rows, weight, self.joint(point), accuracy)
 
-        def lml(*parts, rows):
-            at = Point(*parts)
-            log_weight = grid.log_weight(self.population(at))
-            table = self._table(self.joint(at), grid.z)
-            return log_likelihood(self.answers, rows, table, log_weight)
+        point, answers = Point(*(part.detach() for part in point)), self.answers
+        with torch.no_grad():
+            log_weight = grid.log_weight(self.population(point))
+            table = self._table(self.joint(point), grid.z)
+            _, counts, groups = expectations(answers, table, log_weight)
+            scores = self._scores(point, grid)
+            variance = variance_of_scores(answers, table, log_weight, *scores)
 
-        blocks = self.answers.blocks(len(grid.z))
-        point = Point(*(part.detach() for part in point))
-        return scale * sum(
-            information_by_hessian(functools.partial(lml, rows=rows), *point)
-            for rows in blocks
+        def expected(*parts):  # log-probability of answers and z
+            at = Point(*parts)
+            of_z = (groups * grid.log_weight(self.population(at))).sum()
+            return of_z + (counts * self._table(self.joint(at), grid.z)).sum()
+
+        return scale * (information_by_hessian(expected, *point) - variance)
+
+    def _scores(self, point, grid):
+        """Return derivatives of log-probabilities at nodes; `variance_of_scores`."""
+        joint, z, population = self.joint(point), grid.z, self.population(point)
+        location, codes = joint.location(z), self.codes[:, None]
+        derivative, _ = joint.likelihood.derivatives(codes, location)
+        coefs = (derivative[..., None] * append_one(z)[:, None]).flatten(-2)
+        shapes = joint.likelihood.shape_scores(codes, location)
+        n_of_z = point.coefs[self.n_locations :].numel()
+        none = coefs.new_zeros(*coefs.shape[:2], n_of_z)
+        scores = torch.cat([coefs, none, shapes], -1).permute(2, 0, 1)
+        features = features_of_locations(self.likelihood, self.n_locations, z.device)
+        features = features.repeat_interleave(point.coefs.shape[1])
+        features = torch.cat(
+            [features, features.new_zeros(n_of_z), self._features_of_shape_params]
         )
+        n_groups, first = len(population.mean), coefs.shape[-1]
+        of_groups = z.new_zeros(n_groups, len(scores), len(z))
+        if n_of_z:
+            unit = (z[:, 0] - population.mean) / population.deviation
+            of_z = torch.stack([unit**2 - 1, unit / population.deviation], 1)
+            weight = grid.log_weight(population).exp()[:, None]
+            of_z -= (weight * of_z).sum(2, keepdim=True)
+            for i in range(n_groups):
+                of_groups[i, first + 2 * i : first + 2 * i + 2] = of_z[i]
+        return scores, features, of_groups
 
     def _takes(self, grid):
         """Return whether rows of codes share a grid: always with a layout."""
