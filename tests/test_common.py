@@ -248,6 +248,7 @@ KEEPS_PROTOCOL = [
     ItemSigns(max_iter=3),
     MPTDependencyNetwork(regressor=RandomForestRegressor(1, min_samples_leaf=3)),
     MPTImputer(max_models=1),
+    MPTImputer(MPTProbabilisticPCA(1, init="pca", max_iter=0)),
 ]
 
 

@@ -108,6 +108,77 @@ def test_errors_of_numbers_are_those_of_a_normal_density(noise):
     assert np.shape(errors.noise_variance) == np.shape(model.noise_variance_)
 
 
+def axes_of_two(components, rotation):
+    """Principal axes of two components, or their rotation by Kaiser (1958)."""
+    axes = np.linalg.svd(components @ components.T)[0].T @ components
+    if rotation is not None:
+        square = (axes[0] + 1j * axes[1]) ** 2
+        fourth = (square**2).sum()
+        if rotation == "varimax":
+            fourth -= square.sum() ** 2 / len(square)
+        cos, sin = np.cos(np.angle(fourth) / 4), np.sin(np.angle(fourth) / 4)
+        axes = np.array([[cos, sin], [-sin, cos]]) @ axes
+    return axes
+
+
+@pytest.mark.parametrize("rotation", [None, "varimax", "quartimax"])
+def test_errors_of_rotated_components_are_those_of_rotating(rotation):
+    """By the information of any axes, and the derivatives of the rotation."""
+    X, unit = factor_rows(2), factor_rows(2).std(axis=0)
+    model = MPTLinearVAE(2, noise="per_feature", rotation=rotation, objective="lml")
+    W = model.set_params(tol=1e-10).fit(X).components_
+
+    def log_prob(theta):
+        W, noise_variance = theta[:12].reshape(2, 6), np.exp(theta[12:])
+        covariance = W.T @ W + np.diag(noise_variance)
+        return multivariate_normal(model.mean_, covariance).logpdf(X).sum()
+
+    def rotated(theta):
+        """Rotate in units of the columns; keep the order and signs of the fit."""
+        axes = axes_of_two(theta[:12].reshape(2, 6) / unit, rotation) * unit
+        inner = axes @ W.T
+        order = np.abs(inner).argmax(axis=0)
+        return (np.sign(inner[order, [0, 1]])[:, None] * axes[order]).ravel()
+
+    theta = np.concatenate([W.ravel(), np.log(model.noise_variance_)])
+    assert_allclose(rotated(theta), W.ravel(), atol=1e-3)
+    tangent = np.concatenate([W[1], -W[0], np.zeros(6)])  # of rotations
+    away = np.eye(18) - np.outer(tangent, tangent) / (tangent @ tangent)
+    matrix = -away @ second_derivatives(log_prob, theta) @ away
+    steps = 1e-5 * np.eye(18)
+    slopes = [(rotated(theta + a) - rotated(theta - a)) / 2e-5 for a in steps]
+    variance = (np.transpose(slopes) @ np.linalg.pinv(matrix) @ slopes).diagonal()
+    errors = model.standard_errors(X).components.ravel()
+    assert_allclose(errors, np.sqrt(variance), rtol=2e-3)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_feature"])
+def test_errors_of_numbers_with_gaps_are_of_what_is_there(noise):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 1)) * [1, 0.8, 1.2] + rng.normal(size=(300, 3))
+    X[rng.random(X.shape) < 0.2] = np.nan
+    weight, seen = 0.5 + rng.random(300), ~np.isnan(X)
+    model = MPTLinearVAE(1, noise=noise, objective="lml", tol=1e-10)
+    model.fit(X, sample_weight=weight)
+
+    def log_prob(theta):
+        W, mean, total = theta[:3], theta[3:6], 0.0
+        covariance = np.outer(W, W) + np.exp(theta[6:]) * np.eye(3)
+        for p in np.unique(seen[seen.any(axis=1)], axis=0):
+            rows = (seen == p).all(axis=1)
+            law = multivariate_normal(mean[p], covariance[np.ix_(p, p)])
+            total += weight[rows] @ law.logpdf(X[np.ix_(rows, p)])
+        return total
+
+    variance = np.atleast_1d(model.noise_variance_)
+    theta = np.concatenate([model.components_[0], model.mean_, np.log(variance)])
+    expected = np.sqrt(np.linalg.inv(-second_derivatives(log_prob, theta)).diagonal())
+    errors = model.standard_errors(X, sample_weight=weight)
+    assert_allclose(errors.components[0], expected[:3], rtol=2e-3)
+    assert_allclose(errors.mean, expected[3:6], rtol=2e-3)
+    assert_allclose(errors.noise_variance, variance * expected[6:], rtol=2e-3)
+
+
 @pytest.fixture(scope="module")
 def lsat():
     model = MPTLinearVAE(1, likelihood="bernoulli", random_state=0, tol=1e-7)
@@ -219,6 +290,17 @@ def test_what_no_number_of_rows_determines_has_no_errors(
     said = " ".join(str(warning.message) for warning in caught)
     assert ("parameters, however many rows" in said) == (not is_told)
     assert np.isnan(errors.components).any() == (not is_told)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_features_that_are_never_seen_together_have_no_errors(likelihood):
+    X = factor_rows(1, 4)
+    X = X if likelihood == "gaussian" else (X > 3).astype(float)
+    X[:200, :2] = X[200:, 2:] = np.nan
+    model = MPTLinearVAE(1, likelihood=likelihood, noise="per_feature", tol=1e-7)
+    with pytest.warns(UserWarning, match="parameters, however many rows there are"):
+        errors = model.set_params(max_iter=500).fit(X).standard_errors(X)
+    assert np.isnan(errors.components).all()
 
 
 def test_errors_of_many_patterns_of_gaps_do_not_depend_on_the_order_of_columns():

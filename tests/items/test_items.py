@@ -592,6 +592,15 @@ def test_the_reference_group_sets_the_scale(answers_of_groups, name):
     assert (errors.latent_mean_std_error[:, 0] > 0).tolist() == [True, False]
 
 
+@pytest.mark.parametrize("missing", [None, pd.NA, np.nan])
+def test_missing_labels_of_groups_are_refused(missing, answers_of_groups):
+    X, groups = answers_of_groups
+    labels = groups.astype(object)
+    labels[::2] = missing
+    with pytest.raises(ValueError, match="groups must not contain missing labels"):
+        MPTItemResponse().fit(X, groups=labels)
+
+
 def test_a_warm_start_refuses_groups_that_the_model_does_not_have(answers_of_groups):
     X, groups = answers_of_groups
     model = MPTItemResponse(warm_start=True, max_iter=2)
@@ -688,6 +697,22 @@ def test_differential_functioning_where_a_group_is_all_right():
         free = MPTItemResponse("graded").fit(rows, groups=group)
         gain = free.log_likelihood(rows, groups=group) - equal
         assert_allclose(found[j], 2 * gain, atol=1e-2)
+
+
+def test_differential_functioning_without_one_answer_in_a_group():
+    """An answer nobody gave: the item is fitted again as items of one group each."""
+    X, group = _graded_rows(400, 5, seed=2), np.repeat([0, 1], 200)
+    X[200:, 0] = X[200:, 0].clip(max=1)
+    found = MPTItemResponse("graded").fit(X).dif(X, group, anchors=[1, 2, 3, 4])
+    alone = [np.where(group == g, X[:, 0], np.nan) for g in (0, 1)]
+    split = np.column_stack([*alone, X[:, 1:]])
+    names = ["graded", "2pl", *["graded"] * 4]
+    free = MPTItemResponse(names).fit(split, groups=group)
+    equal = MPTItemResponse("graded").fit(X, groups=group)
+    gain = free.log_likelihood(split, groups=group)
+    gain -= equal.log_likelihood(X, groups=group)
+    assert_allclose(found.statistic[0], 2 * gain, atol=1e-3)
+    assert found.df[0] == 3
 
 
 def test_differential_functioning_has_no_priors():
@@ -882,6 +907,14 @@ def test_likelihood_ratio_tests_refuse_priors(lsat7, model, priors):
         with_prior.likelihood_ratio_test(lsat7, *args)
     with pytest.raises(ValueError, match=f"nested has {parameter}"):
         lsat7.likelihood_ratio_test(with_prior, *args)
+
+
+def test_priors_and_the_variance_of_z_take_no_freedom_from_rasch_items(lsat7):
+    """Four sum scores of two cells each, less one for each score and an intercept."""
+    rasch = MPTItemResponse("rasch", slope_prior=2.0, guessing_prior=(-1, 1))
+    rasch.fit(PATTERNS, sample_weight=LSAT7)
+    assert lsat7.likelihood_ratio_test(rasch, PATTERNS, LSAT7).df == 4
+    assert rasch.item_fit(PATTERNS, LSAT7).df_s_x2.tolist() == [3] * 5
 
 
 def test_likelihood_ratio_tests_say_that_guessing_is_at_its_bound(lsat7):

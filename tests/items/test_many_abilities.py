@@ -92,6 +92,24 @@ def test_scores_conditionals_and_abilities_are_averages_over_the_prior(items, pr
     assert_allclose(items.conditional_log_prob(X, mask), expected, atol=0.05)
 
 
+def test_four_abilities_of_items_of_their_own_are_four_models():
+    """Exactly, on any axes: rows have the product of four probabilities."""
+    rng = np.random.default_rng(0)
+    slopes, intercept, of = rng.uniform(0.5, 2, 8), rng.normal(size=8), np.arange(8) % 4
+    axes = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    X = np.where(rng.random((40, 8)) < 0.2, np.nan, rng.integers(0, 2, (40, 8)))
+    expected = 0
+    for k in range(4):
+        one = {"discrimination": slopes[of == k], "intercept": intercept[of == k]}
+        expected += MPTItemResponse.from_items(**one).score_samples(X[:, of == k])
+    model = MPTItemResponse.from_items(
+        discrimination=slopes[:, None] * axes[of], intercept=intercept, random_state=0
+    )
+    score, error = model.score_samples(X, return_std=True)
+    assert error.max() < 0.05
+    assert (np.abs(score - expected) < 4 * error + 1e-9).all()
+
+
 def test_rows_are_scored_by_themselves(items):
     X = answers()
     whole = items.score_samples(X)

@@ -249,6 +249,21 @@ def test_draws_follow_the_model(known, arrays, X):
     assert np.mean((counts - expected) ** 2 / expected) < 1.6  # chi-squared per row
 
 
+def test_draws_of_all_kinds_have_what_is_filled_in_of_a_row_of_gaps():
+    rng, kinds = np.random.default_rng(0), ["gaussian", "lognormal", "bernoulli"]
+    kinds += ["poisson", "negative_binomial", "ordinal", "categorical"]
+    z = rng.normal(size=300)
+    X = [z + rng.normal(size=300), np.exp(0.5 * z), z > 0, rng.poisson(np.exp(0.5 * z))]
+    X += [rng.negative_binomial(2, 0.4, 300), np.digitize(z, [-1, 0.5]), z > 0.5]
+    model = MPTLinearVAE(1, likelihood=kinds, init="pca", max_iter=0)
+    model.fit(np.transpose(X).astype(float))
+    drawn = model.sample(20000, random_state=0)
+    filled = model.impute(np.full((1, 7), np.nan))[0]
+    bar = 4.5 * drawn.std(axis=0) / np.sqrt(20000)
+    assert (np.abs(drawn.mean(axis=0) - filled) < bar)[:5].all()
+    assert_array_equal(np.median(drawn[:, 5:], axis=0), filled[5:])
+
+
 def test_imputed_draws_have_the_imputed_mean(known):
     row = np.array([[1.0, 0.0, np.nan, 1.0, np.nan, 1.0]])
     draws = known.impute(np.tile(row, (10_000, 1)), method="sample", random_state=0)

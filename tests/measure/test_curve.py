@@ -38,6 +38,17 @@ def test_fixed_rate_and_bias():
         curve.fixed_rate(0.0)
 
 
+@pytest.mark.parametrize(
+    ("rate", "n_features", "size"),
+    [(0.15, 200, 30), (0.2, 2, 1), (0.001, 10, 1), (0.25, 10, 3), (1.0, 7, 7)],
+)
+def test_the_size_of_a_rate_rounds_half_up_and_hides_something(rate, n_features, size):
+    sizes = np.arange(1, n_features + 1)
+    assert curve_of(sizes, sizes / n_features, n_features).fixed_rate(rate) == (
+        pytest.approx(size)
+    )
+
+
 def test_area_sums_over_the_rates():
     curve = curve_of(np.arange(1, 101), -np.arange(1.0, 101), 100)
     assert_allclose(curve.area(), -0.01 * 512 * np.arange(1, 100).sum())

@@ -6,8 +6,9 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from recorder import Recorder
+from recorder import Recorder, masks_of, masks_of_rows
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
 
@@ -469,3 +470,61 @@ def test_a_difference_of_curves_says_what_differs(known):
     ):
         with pytest.raises(ValueError, match=f"Here {message}"):
             auto - other
+
+
+def test_tensors_with_gradients_are_a_model():
+    weight = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+
+    def module(X, mask):
+        X = torch.as_tensor(X)
+        return torch.where(torch.as_tensor(mask), -((X - weight) ** 2), 0.0)
+
+    X = np.random.default_rng(0).normal(size=(6, 4))
+    for design in DESIGNS:
+        curve = mpt_curve(module, X, n_masks=6, design=design)
+        assert abs(curve.lml + (X**2).sum(1).mean()) <= 5 * curve.lml_std_error + 1e-12
+
+
+@pytest.mark.parametrize("n_masks", [1, 2])
+def test_neyman_without_masks_to_share_out_is_independent(n_masks):
+    X = model_of(6)[1]
+    options = {"n_masks": n_masks, "random_state": 0}
+    neyman = mpt_curve(no_joint, X, allocation="neyman", **options)
+    expected = mpt_curve(no_joint, X, design="independent", **options)
+    assert_array_equal(neyman.scores, expected.scores)
+    assert_array_equal(neyman.std_errors, expected.std_errors)
+
+
+def test_independent_masks_are_distinct_and_hide_all_pairs_alike():
+    """A pair of twenty features, of which ten are hidden: 10 * 9 / (20 * 19)."""
+    masks = masks_of(20, 10, 3000)
+    assert len(np.unique(masks, axis=0)) == 3000
+    assert (masks.sum(axis=1) == 10).all()
+    assert_array_equal(masks_of(20, 10, 5), masks[:5])
+    pairs = (masks.T.astype(float) @ masks / 3000)[np.triu_indices(20, 1)]
+    assert_allclose(pairs, 9 / 38, atol=5 * np.sqrt(9 / 38 * 29 / 38 / 3000))
+
+
+def test_balanced_masks_hide_each_feature_once_before_any_twice():
+    """Rows have two sets of masks each, and all have others."""
+    masks = masks_of_rows(10, 12, size=3, n_masks=8)
+    assert (masks.reshape(2, 4, 10, 12).sum(axis=1) == 1).all()
+    assert len(np.unique(masks[0], axis=0)) > 5
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_masks_of_blocks_hide_whole_blocks_and_a_part_of_one_more(size):
+    labels = ["a", "b", "a", "c", "b", "c"]
+    masks = masks_of(6, size, 3000, mask_blocks=labels)
+    assert (masks.sum(axis=1) == size).all()
+    by_block = masks @ np.equal.outer(labels, list("abc")).astype(int)
+    assert ((by_block == 1).sum(axis=1) == size % 2).all()
+    assert_allclose(masks.mean(axis=0), size / 6, atol=4 * np.sqrt(0.25 / 3000))
+
+
+def test_spans_are_consecutive_and_hide_all_features_alike():
+    masks = masks_of(8, 3, 5000, mask_blocks="span")
+    starts = masks & ~np.roll(masks, 1, axis=1)
+    assert (masks.sum(axis=1) == 3).all()
+    assert (starts.sum(axis=1) == 1).all()
+    assert_allclose(starts.mean(axis=0), 1 / 8, atol=4 * np.sqrt(7 / 64 / 5000))

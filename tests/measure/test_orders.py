@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from recorder import orders_of
 from scipy.special import logsumexp
 
 from sklearn_mpt import (
@@ -254,3 +255,13 @@ def test_a_model_of_a_data_frame_takes_names():
     model = MPTProbabilisticPCA(1, max_iter=0, random_state=0).fit(frame)
     log_prob = order_log_prob(model, frame, [["b", "a", "c"], ["c", "b", "a"]])
     assert_allclose(log_prob, model.score_samples(frame))
+
+
+def test_orders_are_uniform_and_where_few_distinct():
+    few = orders_of(6, 50, 3)
+    assert all(len(np.unique(few[:, row], axis=0)) == 6 for row in range(50))
+    for n_features in (5, 8):  # all orders are listed; they are drawn
+        first = orders_of(40, 100, n_features)[..., 0].ravel()
+        counts = np.bincount(first, minlength=n_features)
+        error = 5 * np.sqrt(4000 / n_features * (1 - 1 / n_features))
+        assert_allclose(counts, 4000 / n_features, atol=error)

@@ -156,6 +156,20 @@ def test_intervals_of_scores_cover(method, n_masks, n_all):
     assert 0.85 <= np.mean(np.abs(off) <= 1.96 * error) <= 0.99
 
 
+def test_standard_errors_of_several_texts_together_cover():
+    log_joint = random_joint(4)
+    rng = np.random.default_rng(0)
+    index = np.unique(rng.choice(3**4, size=12, p=log_joint.exp().flatten().numpy()))
+    texts, z = np.array(all_texts(4))[index], []
+    for seed in range(40):
+        scorer = joint_scorer(log_joint, n_masks=3, random_state=seed).fit()
+        log_prob, std_error = scorer.score_samples(texts, return_std=True)
+        off = log_prob - log_joint.flatten().numpy()[index]
+        z.append(off.sum() / np.sqrt(np.sum(std_error**2)))
+    assert np.mean(np.abs(z) < 1.96) >= 0.85
+    assert 0.6 < np.std(z) < 1.3
+
+
 # Against one forward pass at a time
 
 
