@@ -139,7 +139,8 @@ class Coding:
         sizes = [self.codes[j].shape[1] if j in self.codes else 1 for j in self._all]
         ends = np.cumsum(sizes)
         self.first, self.width = ends - sizes, int(ends[-1])
-        self.blocks = [slice(*ends) for ends in zip(self.first, ends, strict=True)]
+        pairs = zip(self.first.tolist(), ends.tolist(), strict=True)
+        self.blocks = [slice(*pair) for pair in pairs]
 
     @property
     def _all(self):

@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import torch
 from sklearn.base import clone
-from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
 from sklearn_mpt._imputation.coding import Coding, latent, moments
 from sklearn_mpt._imputation.laws import NumberLaws, Prediction
@@ -87,49 +86,52 @@ class Gaussians(OfCodedRows):
 
     # shrinkage : variance that each step adds to that of each coded column.
 
-    def __init__(self, coding: Coding, shrinkage, components=None):
+    # arrays : those of `Components`, as pickles and skops keep them.
+
+    def __init__(self, coding: Coding, shrinkage):
         self.coding, self.shrinkage, p = coding, shrinkage, coding.width
-        others = torch.zeros((3, 1, p, 0), dtype=torch.float64, device="cpu")
-        features = torch.arange(p, device="cpu")
-        self._layout = MixtureLayout(Full(), features, features[:0], None)
-        eye = torch.eye(p, dtype=torch.float64, device="cpu")
-        self.components = components or Components(
-            eye[0, :1],
-            0 * eye[:1],
-            eye[None],
-            others[0, :, 0],
-            others[1],
-            others[2, :, 0],
-        )
+        none = np.zeros((1, p, 0))
+        start = np.ones(1), np.zeros((1, p)), np.eye(p)[None]
+        self.arrays = *start, none[:, 0], none, none[:, 0]
+
+    @property
+    def components(self):
+        return Components(*map(torch.from_numpy, self.arrays))
+
+    @property
+    def _layout(self):
+        features = torch.arange(self.coding.width, device="cpu")
+        return MixtureLayout(Full(), features, features[:0], None)
 
     @property
     def _m_step_params(self):
-        return MStepParams(
-            self.shrinkage, self._layout, torch.empty((0, 0), device="cpu")
-        )
+        none = torch.empty((0, 0), device="cpu")
+        return MStepParams(self.shrinkage, self._layout, none)
+
+    def _with(self, components):
+        model = copy.copy(self)
+        model.arrays = tuple(part.numpy() for part in components)
+        return model
 
     @classmethod
     def of_clusters(cls, coding, numbers, weight, n_components, shrinkage, rng):
         """Start from clusters of rows."""
         model = cls(coding, shrinkage)
-        Z = coding.code(numbers)
-        model.components = first_components(
-            Z, weight, n_components, "kmeans", rng, model._m_step_params
-        )
-        return model
+        Z, params = coding.code(numbers), model._m_step_params
+        args = Z, weight, n_components, "kmeans", rng, params
+        return model._with(first_components(*args))
 
     def fit(self, numbers, weight, n_steps, shrinkage=None):
         """Return what steps of EM make of this one."""
         model = copy.copy(self)
         model.shrinkage = self.shrinkage if shrinkage is None else shrinkage
         Z, weight = map(torch.from_numpy, (self.coding.code(numbers), weight))
-        rows = MixtureRows(Z, weight, model._m_step_params)
+        rows, components = MixtureRows(Z, weight, model._m_step_params), self.components
         for _ in range(n_steps):
-            statistics = rows.statistics(model.components)
-            model.components = rows.m_step(model.components, statistics)
-            if model.components is None:
+            components = rows.m_step(components, rows.statistics(components))
+            if components is None:
                 raise ArithmeticError("EM has no step")
-        return model
+        return model._with(components)
 
     def trained_on(self, numbers, weight, is_drawn):
         return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else REFIT_STEPS)
@@ -138,12 +140,13 @@ class Gaussians(OfCodedRows):
         Z = torch.from_numpy(Z)
         order = pattern_order(~Z.isnan())
         Z = Z[order]
-        density = MixtureDensity(self.components, self._layout)
+        components = self.components
+        density = MixtureDensity(components, self._layout)
         found = []
         for rows, patterns in density.parts(~Z.isnan()):
             given = density.given(Z[rows], ~Z[rows].isnan(), patterns)
             of = given.gaussian
-            mean = self.components.means + of.deviation
+            mean = components.means + of.deviation
             found.append((given.log_responsibility.exp(), mean, of.variance))
         back = order.argsort()
         return [torch.cat(parts)[back].numpy() for parts in zip(*found, strict=True)]
@@ -186,6 +189,8 @@ class Trees:
     @classmethod
     def fitted(cls, coding, numbers, weight, inputs, seed):
         """Fit trees of columns; inputs : dict from these to the columns they read."""
+        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
         number = ExtraTreesRegressor(**TREES["numbers"], random_state=seed)
         category = ExtraTreesClassifier(**TREES["categories"], random_state=seed)
         unfitted = {
