@@ -321,7 +321,8 @@ def test_few_rows_do_not_make_columns_functions_of_each_other():
 @pytest.mark.slow
 def test_few_rows_are_hardly_worse_than_columns_alone():
     """Of columns that tell nothing of each other; they lost 59, 30 and 15 nats."""
-    for n_rows in (5, 8, 12):
+    # with 5 rows, of 14 seeds, .2 to 28 nats by one set of draws of dropout
+    for n_rows, bar in ((5, 6), (8, 3), (12, 3)):
         losses = []
         for seed in range(2):
             X = np.random.default_rng(seed).normal(size=(105, 5))
@@ -330,7 +331,7 @@ def test_few_rows_are_hardly_worse_than_columns_alone():
             scale = train.std(0) * np.sqrt(1 + 1 / n_rows)
             alone = norm.logpdf(test, train.mean(0), scale).sum(1).mean()
             losses.append(alone - model.score(test))
-        assert np.mean(losses) < 6
+        assert np.mean(losses) < bar
 
 
 @pytest.mark.slow
