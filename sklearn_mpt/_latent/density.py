@@ -18,6 +18,7 @@ from sklearn_mpt._latent.integrals import (
     rows_of,
 )
 from sklearn_mpt._latent.quadrature import mean_and_covariance, mixture_nodes, moments
+from sklearn_mpt._likelihoods.gaussian import MAX_SIZE
 from sklearn_mpt._numbers import FLOAT_BYTES
 
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
@@ -179,7 +180,9 @@ class IntegratedDensity(LatentDensity):
         return rows_of(self.units.standardise(X), mask)
 
     def _mean(self, z):
-        return self.joint.likelihood.mean(self.joint.location(z))
+        mean = self.joint.likelihood.mean(self.joint.location(z))
+        # far nodes have no weight, but their means may overflow
+        return mean.clamp(-MAX_SIZE, MAX_SIZE)
 
     def _average(self, latent_function, X, name, is_needed=None):
         """Return E[f(z) | present entries]; (n, p)."""

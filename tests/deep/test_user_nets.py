@@ -258,6 +258,19 @@ def test_likelihoods_of_ones_own(kind):
         clone(model).fit(-X)
 
 
+def test_means_that_overflow_far_from_all_rows_are_imputed():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 1))
+    X = rng.geometric(1 / (1 + np.exp(z * [1, -1, 1]))) - 1.0
+    model = MPTDeepVAE(
+        hidden_layer_sizes=(16,), likelihood=Geometric(), max_iter=1, random_state=0
+    )
+    X[:6] = np.where(rng.random((6, 3)) < 0.4, np.nan, X[:6])
+    filled = fit(model, X).impute(X[:6])
+    assert (filled >= 0).all()
+    assert filled.max() <= 10 * np.nanmax(X)
+
+
 def test_a_likelihood_of_ones_own_is_the_distribution():
     X = np.array([[0.0, 3.0], [1.0, 0.0], [2.0, 5.0], [0.0, 1.0]])
     model = fit(
