@@ -18,6 +18,7 @@ from sklearn_mpt._latent.linear_map import (
     variational_posterior,
 )
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
+from sklearn_mpt._likelihoods.base import shape_blocks
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._optim.natural import (
     Curvature,
@@ -75,6 +76,13 @@ def sums_of_counts(expected, total, nodes, point, likelihood, values):
     location = (nodes @ point.coefs.T)[None]
     known, X = expected.counts.permute(1, 2, 0), values[:, None]
     derivative, information = likelihood.derivatives(X, location)
+    blocks = shape_blocks(likelihood, len(point.coefs))
+    if blocks is not None:
+        # Of products of derivatives beside gaps, as that of these: with another one
+        # the matrix of both need not be positive.
+        at = blocks.locations[blocks.is_log[blocks.slots[:, 0]]]
+        information = information.expand_as(derivative).clone()
+        information[..., at] = derivative[..., at] ** 2
     on_locations = likelihood.to_locations(known)
     gradient = (on_locations * derivative).sum(0).T @ nodes
     full = _outer_sums((on_locations * information).sum(0), nodes)
