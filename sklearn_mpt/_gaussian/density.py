@@ -130,8 +130,7 @@ class LinearGaussian(LatentDensity):
         U_seen = U * (observed / self.scale)[:, None, :]
         offset = moments.mean - self.mean
         u_x = moments.product(U_seen) + (U_seen @ offset)[..., None] * offset
-        u_x = u_x / self.scale
-        u_u = (u_x * observed[:, None, :]) @ U.mT
+        u_u, u_x = u_x @ U_seen.mT, u_x / self.scale
         second = (moments.variance + offset**2) / self.scale**2
         error = second + (U * (u_u @ U - 2 * u_x)).sum(1)
         log_prob = normal_log_prob(error, 1 + (U**2).sum(1)) - self.scale.log()

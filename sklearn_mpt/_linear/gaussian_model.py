@@ -174,7 +174,7 @@ class GaussianModel(LinearModel):
             coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
             point = point._replace(coefs=coefs)
             if is_closed_form:
-                return Ascent(rows, point, tol=params.tol)
+                return Ascent(rows, point, tol=params.tol, escapes=False)
         else:
             X = as_view(data.X, data.device)
             args = floor, data.weight, units, data.is_all

@@ -119,8 +119,9 @@ def draw_distinct(size, n_masks, n_features, rng):
     while len(masks) < n_masks:
         drawn = draw_masks([size] * (n_masks - len(masks)), n_features, rng)
         masks = np.concatenate([masks, drawn])
-        _, first = np.unique(np.packbits(masks, axis=1), axis=0, return_index=True)
-        masks = masks[np.sort(first)]
+        bits = np.packbits(masks, axis=1)
+        first = {row.tobytes(): i for i, row in reversed([*enumerate(bits)])}
+        masks = masks[sorted(first.values())]
     return masks
 
 
