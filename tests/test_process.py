@@ -213,23 +213,25 @@ if __name__ == "__main__":
     mask = np.arange(5) < 2
     expected = model.conditional_log_prob(X, mask)  # torch has run before the fork
     here = clone(model).partial_fit(X)
-    for start_method in ("fork", "spawn"):
-        with get_context(start_method).Pool(1) as pool:
-            found = pool.apply_async(model.conditional_log_prob, (X, mask)).get(60)
-            trained = pool.apply_async(clone(model).partial_fit, (X,)).get(60)
-        assert_array_equal(found, expected)
-        assert_array_equal(trained.score_samples(X), here.score_samples(X))
-        print(start_method)
+    with get_context("fork").Pool(1) as pool:
+        found = pool.apply_async(model.conditional_log_prob, (X, mask)).get(60)
+        trained = pool.apply_async(clone(model).partial_fit, (X,)).get(60)
+    assert_array_equal(found, expected)
+    assert_array_equal(trained.score_samples(X), here.score_samples(X))
+    print("forked")
 """
 
 
-def test_forked_and_spawned_workers_give_the_same(tmp_path):
-    """In a new process: torch refuses to fork one that has used other devices."""
+def test_forked_workers_give_the_same(tmp_path):
+    """In a new process: torch refuses to fork one that has used other devices.
+
+    Workers that are started anew are those of loky, which the tests of engines use.
+    """
     (tmp_path / "workers.py").write_text(WORKERS)
     command = [sys.executable, str(tmp_path / "workers.py")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout.split() == ["fork", "spawn"], done.stderr
+    assert done.stdout == "forked\n", done.stderr
 
 
 @pytest.mark.no_cover  # what interrupts coverage leaves it locked

@@ -1,7 +1,8 @@
 import pickle
-import subprocess
+import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import transformers
 from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
 
+import sklearn_mpt
 from sklearn_mpt import MPTScorer
 
 
@@ -260,13 +262,10 @@ def test_a_slow_tokenizer_is_left_as_it_is(tmp_path):
     assert list(scorer._opened[1]("ACDA")["input_ids"]) == ids == [0, 5, 6, 7, 5, 2]
 
 
-def test_without_transformers_the_extra_is_named():
-    code = (
-        "import sys; sys.modules['transformers'] = None; "
-        "from sklearn_mpt import mpt_curve, MPTScorer"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install '.[text]'" in done.stderr.splitlines()[-1]
+def test_without_transformers_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install '\.\[text\]'"):
+        runpy.run_path(str(Path(sklearn_mpt.__file__).parent / "_text" / "__init__.py"))
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
