@@ -9,7 +9,6 @@ Parts:
   of nested brackets, trained at all mask rates and at 15 %, and of the ALBERT of
   rxnmapper on reactions of 20 to 40 tokens, where it is installed
   (``pip install --no-deps rxnmapper==0.4.3``), which was trained at 15 %.
-- ``sizes``: the time of small batches of tokens, in shares of that of a large one.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -23,7 +22,6 @@ Run all, or some, or small versions::
 import importlib.util
 import itertools
 import os
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -92,25 +90,7 @@ def make_texts(n_texts, shortest, longest, seed=0):
     ]
 
 
-# Sizes of products and batches, and precision
-
-
-def bench_sizes(quick):
-    n_repeats = 2 if quick else 5
-    rows, counts = [], (64, 1, 2, 4, 8)
-    for n_layers, width in ((6, 256), (12, 384))[: 1 if quick else 2]:
-        model = make_model(n_layers, width).bert
-
-        @torch.inference_mode()
-        def read(n_rows, model=model):
-            model(input_ids=torch.full((n_rows, 64), 5))
-
-        times, _ = fastest([partial(read, n) for n in counts], n_repeats)
-        shares = [64 * t / n / times[0] for n, t in zip(counts, times, strict=True)]
-        name = f"{n_layers} layers of {width}"
-        rows.append([name, *(f"{share:.2f}" for share in shares[1:])])
-    header = "|".join(["time for a token", *(f"1/{64 // n}" for n in counts[1:])])
-    print_table("sizes: batches, in shares of 4096 tokens", header, rows)
+# Precision
 
 
 def bench_dtype(quick):
@@ -313,7 +293,7 @@ def errors_of(model, tokenizer, texts, method, n_masks, n_seeds):
     return f"{true:.3f}", f"{true / stated:.2f}", f"{held:.1%}"
 
 
-PARTS = {"methods": bench_methods, "sizes": bench_sizes, "dtype": bench_dtype}
+PARTS = {"methods": bench_methods, "dtype": bench_dtype}
 
 
 def main():

@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._measure.orders import lml_samples, order_log_prob
     from sklearn_mpt._mixture.estimator import MPTMixture
-    from sklearn_mpt._text.diffusion import MaskedDiffusionLM
+    from sklearn_mpt._text.masked_lm import MaskedDiffusionLM
     from sklearn_mpt._text.scorer import MPTScorer
-    from sklearn_mpt._text.trainer_callback import LMLTrainerCallback
-    from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
+    from sklearn_mpt._text.training import (
+        DataCollatorForMPT,
+        LMLTrainerCallback,
+        mpt_loss,
+    )
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
@@ -44,7 +47,7 @@ _MODULES = {
     "ItemCurveDisplay": "_items.display",
     "LMLComparison": "_measure.comparison",
     "LMLMonitor": "_measure.monitor",
-    "LMLTrainerCallback": "_text.trainer_callback",
+    "LMLTrainerCallback": "_text.training",
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
@@ -56,7 +59,7 @@ _MODULES = {
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
-    "MaskedDiffusionLM": "_text.diffusion",
+    "MaskedDiffusionLM": "_text.masked_lm",
     "PooledEstimate": "_imputation.pooling",
     "check_masked_model": "_measure.checking",
     "compare_lml": "_measure.comparison",

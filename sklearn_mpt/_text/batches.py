@@ -1,7 +1,7 @@
 """Score windows of text in blocks, batches and workers."""
 
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +15,7 @@ from sklearn_mpt._messages import how_to_install
 from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, NotFiniteError, TokenBatch
 from sklearn_mpt._text.masks import NO_SCORES
 
-# Fraction of a batch that takes more time for each token, so that padding fills it up:
-# "Texts: sizes of batches" in benchmarks/RESULTS.rst.
-ALMOST_EMPTY = 1 / 16
-# Batches in a block, which is what a worker scores at a time. The last batch of a block
-# is half full on average.
+# Batches in a block, which is what a worker scores at a time.
 BLOCK_BATCHES = 4
 
 
@@ -42,26 +38,24 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
         tasks = [[block] for block in blocks]
     else:  # each task carries the model
         tasks = [blocks[i::n_workers] for i in range(n_workers) if blocks]
+    followed = tasks
+    if verbose:  # a bar like that of scikit-learn's ProgressBar
+        try:
+            from rich.progress import track
+        except ImportError as error:
+            raise ImportError(
+                f"verbose=True needs rich: {how_to_install('progress')}"
+            ) from error
+        followed = track(tasks, description="MPTScorer - score")
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(work)(language_model, [[windows[i] for i in b] for b in task], draw)
-        for task in (_followed(tasks) if verbose else tasks)
+        for task in followed
     )
     scores = [NO_SCORES] * len(windows)
     for task, result in zip(tasks, results, strict=True):
         for i, score in zip(chain.from_iterable(task), result, strict=True):
             scores[i] = score
     return scores
-
-
-def _followed(tasks):
-    """Show a progress bar, like that of scikit-learn's ProgressBar."""
-    try:
-        from rich.progress import track
-    except ImportError as error:
-        raise ImportError(
-            f"verbose=True needs rich: {how_to_install('progress')}"
-        ) from error
-    return track(tasks, description="MPTScorer - score")
 
 
 def _blocks(windows, draw, batch_tokens):
@@ -109,16 +103,33 @@ def _score_block(language_model, windows, draw):
 
 def predict(language_model, windows, rows, pick=None):
     """Return log-probabilities of targets, their positions, and windows of rows."""
-    # rows : longest first. pick : as in `MaskedLM.log_prob`.
-    can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
+    # rows : those of one length next to each other, as they share batches. pick : as in
+    # `MaskedLM.log_prob`.
     log_prob, targets, owners = [], [], []
-    for batch in pack(rows, language_model.batch_tokens, can_pad):
-        arrays = _arrays(windows, batch)
-        log_prob.append(language_model.log_prob(arrays, pick))
-        targets += [row.target.nonzero()[0] for row in batch]
-        owners += [row.window for row in batch]
+    for length, of_length in groupby(rows, lambda row: len(row.hidden)):
+        n_rows = max(1, language_model.batch_tokens // length)
+        while batch := list(islice(of_length, n_rows)):
+            inputs = {
+                name: np.stack([windows[row.window].inputs[name] for row in batch])
+                for name in windows[0].inputs
+            }
+            hidden, target = (
+                np.stack(masks)
+                for masks in zip(*(row[1:] for row in batch), strict=True)
+            )
+            tokens = TokenBatch(inputs, hidden, target)
+            log_prob.append(language_model.log_prob(tokens, pick))
+            targets += [row.target.nonzero()[0] for row in batch]
+            owners += [row.window for row in batch]
     log_prob = torch.cat(log_prob).cpu().double().numpy()
-    _check_numbers(log_prob, targets, owners, windows)
+    if np.isnan(log_prob).any():
+        of_targets = np.repeat(owners, [len(positions) for positions in targets])
+        is_nan = np.isnan(log_prob).reshape(len(of_targets), -1).any(axis=1)
+        first = windows[of_targets[is_nan.argmax()]]
+        raise NotFiniteError(
+            f"The predictions of the model for texts[{first.text}] are not finite, but "
+            f"NaN. {OVERFLOW_ADVICE}"
+        )
     return log_prob, targets, owners
 
 
@@ -126,54 +137,9 @@ def predict_by_row(language_model, windows, rows, pick=None):
     """Return an array of log-probabilities, of its targets, for each row."""
     if not rows:
         return []
-    order = sorted(range(len(rows)), key=lambda i: -len(rows[i].hidden))
-    longest_first = [rows[i] for i in order]
-    log_prob, targets, _ = predict(language_model, windows, longest_first, pick)
-    parts = np.split(
-        log_prob, np.cumsum([len(positions) for positions in targets])[:-1]
-    )
-    part_of = dict(zip(order, parts, strict=True))
-    return [part_of[i] for i in range(len(rows))]
-
-
-def _check_numbers(log_prob, targets, owners, windows):
-    """Refuse predictions that are NaN; the message names the text."""
-    if np.isnan(log_prob).any():
-        rows = np.repeat(owners, [len(positions) for positions in targets])
-        is_nan = np.isnan(log_prob).reshape(len(rows), -1).any(axis=1)
-        first = windows[rows[is_nan.argmax()]]
-        raise NotFiniteError(
-            f"The predictions of the model for texts[{first.text}] are not finite, but "
-            f"NaN. {OVERFLOW_ADVICE}"
-        )
-
-
-def pack(rows, batch_tokens, can_pad):
-    """Pack rows, longest first, into batches of at most `batch_tokens` tokens."""
-    # Padding counts as tokens. A longer row has a batch of its own. Rows are padded
-    # only to fill a batch that is almost empty.
-    least = ALMOST_EMPTY * batch_tokens if can_pad else 0
-    batch, length = [], 0
-    for row in rows:
-        n_tokens = len(batch) * length
-        is_full = n_tokens + length > batch_tokens
-        if batch and (is_full or (len(row.hidden) < length and n_tokens >= least)):
-            yield batch
-            batch = []
-        length = length if batch else len(row.hidden)
-        batch.append(row)
-    if batch:
-        yield batch
-
-
-def _arrays(windows, rows):
-    """Build the arrays of a batch, padded with 0 to the length of its first row."""
-    shape = (len(rows), len(rows[0].hidden))
-    inputs = {name: np.zeros(shape, dtype=np.int64) for name in windows[0].inputs}
-    hidden, target = np.zeros((2, *shape), dtype=bool)
-    for i, row in enumerate(rows):
-        length = len(row.hidden)
-        hidden[i, :length], target[i, :length] = row.hidden, row.target
-        for name, array in windows[row.window].inputs.items():
-            inputs[name][i, :length] = array
-    return TokenBatch(inputs, hidden, target)
+    order = np.argsort([-len(row.hidden) for row in rows], kind="stable")
+    sorted_rows = [rows[i] for i in order]
+    log_prob, targets, _ = predict(language_model, windows, sorted_rows, pick)
+    stops = np.cumsum([len(positions) for positions in targets])
+    parts = np.split(log_prob, stops[:-1])
+    return [parts[i] for i in np.argsort(order)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -285,11 +284,11 @@ class FillingMixin(OpenedModelMixin):
             known = None if given is None else given[index].inputs["input_ids"]
             for i in range(n_samples):
                 rng = np.random.default_rng([seed, index, i])
-                uniform, shuffled = (
-                    rng.random(len(positions)),
-                    rng.permutation(positions),
-                )
-                orders = {"random": shuffled, "left_to_right": positions}
+                uniform = rng.random(len(positions))
+                orders = {
+                    "random": rng.permutation(positions),
+                    "left_to_right": positions,
+                }
                 blank = with_own_ids(window), positions, orders.get(order), uniform
                 blanks.append(MaskedPositions(*blank, known))
         return blanks
@@ -341,20 +340,20 @@ class TextWriter:
     def write(self, text, window, positions):
         """Return a text, or a (context, text) pair, with the tokens of its window."""
         # Where the offsets of tokens are unknown, it is as the tokenizer decodes it.
-        ids = window.inputs["input_ids"]
+        ids = window.inputs["input_ids"].tolist()
         if (window.offsets < 0).any():
-            return self.tokenizer.decode(ids.tolist(), skip_special_tokens=True)
-        tokens = self.tokenizer.convert_ids_to_tokens(ids.tolist())
+            return self.tokenizer.decode(ids, skip_special_tokens=True)
+        tokens = np.array(self.tokenizer.convert_ids_to_tokens(ids), dtype=object)
         is_filled = window.at(positions)
-
-        def write_part(part, is_own):
-            own = [tokens[i] for i in np.flatnonzero(is_own)]
-            return self._write(part, own, window.offsets[is_own], is_filled[is_own])
-
-        if isinstance(text, str):
-            return write_part(text, ~window.is_fixed)
-        is_context = window.is_fixed & (window.words >= 0)  # added ones have no word
-        return write_part(text[0], is_context), write_part(text[1], ~window.is_fixed)
+        # added tokens have no word
+        parts = [window.is_fixed & (window.words >= 0), ~window.is_fixed]
+        written = [
+            self._write(part, tokens[own], window.offsets[own], is_filled[own])
+            for part, own in zip(
+                ("", text) if isinstance(text, str) else text, parts, strict=True
+            )
+        ]
+        return written[1] if isinstance(text, str) else tuple(written)
 
     def _write(self, text, tokens, offsets, is_filled):
         written, position = "", 0
@@ -362,15 +361,19 @@ class TextWriter:
             start, end = offsets[first][0], offsets[stop - 1][1]
             hidden = text[start:end]
             end -= len(hidden) - len(hidden.rstrip())
-            if not self.owns_spaces:
+            own = tokens[first:stop].tolist()
+            if self.owns_spaces:
+                piece = self.tokenizer.convert_tokens_to_string(own).lstrip(" ")
+            else:
+                piece = "".join(map(without_marks, own))
                 start += len(hidden) - len(hidden.lstrip())
             before = written + text[position:start]
-            piece = self._spell(tokens[first:stop])
             if goes_on:  # spaces that are a token of their own stay
                 kept = max(position, offsets[first - 1][1])
                 before = written + text[position:kept] + text[kept:start].rstrip()
-            elif self._needs_space(before, piece):
-                before += " "
+            elif before and not before[-1].isspace() and self.goes_on is not None:
+                touches = before[-1].isalnum() and piece[:1].isalnum()
+                before += " " if self.owns_spaces or touches else ""
             written, position = before + piece, end
         return written + text[position:]
 
@@ -387,16 +390,6 @@ class TextWriter:
             else:
                 groups.append([i, i + 1, goes_on])
         return groups
-
-    def _spell(self, tokens):
-        if self.owns_spaces:
-            return self.tokenizer.convert_tokens_to_string(tokens).lstrip(" ")
-        return "".join(map(without_marks, tokens))
-
-    def _needs_space(self, before, piece):
-        if not before or before[-1].isspace() or self.goes_on is None:
-            return False
-        return self.owns_spaces or (before[-1].isalnum() and piece[:1].isalnum())
 
 
 @dataclass
@@ -459,11 +452,9 @@ class Unmasker:
 
     def __init__(self, language_model, tokenizer):
         self.language_model = language_model
+        self.n_tokens = len(tokenizer)
         forbidden = np.array(all_special_ids(tokenizer), dtype=int)
-        n_tokens = self.n_tokens = len(tokenizer)
-        self.pick = partial(
-            _allowed, forbidden=forbidden[forbidden < n_tokens], n_tokens=n_tokens
-        )
+        self.forbidden = forbidden[forbidden < self.n_tokens]
 
     def log_prob(self, blanks):
         """Return arrays (n_positions, n_tokens) of log-probabilities of all tokens."""
@@ -474,29 +465,33 @@ class Unmasker:
             if len(blank.positions)
         ]
         log_prob = [np.zeros((0, self.n_tokens)) for _ in blanks]
-        for row, values in zip(
-            rows, self._predict(blanks, rows, self.pick), strict=True
-        ):
+        found = self._predict(blanks, rows, self._allowed)
+        for row, values in zip(rows, found, strict=True):
             log_prob[row.window] = values
         return log_prob
 
     def fill(self, blanks, temperature=1.0):
         """Put a token at every position."""
         while blanks := [blank for blank in blanks if blank.is_open.any()]:
-            for blank, position, log_prob in self._next_tokens(blanks, self.pick):
+            for blank, position, log_prob in self._next_tokens(blanks, self._allowed):
                 token = blank.choose(position, log_prob, temperature)
                 blank.put(position, token, log_prob[token])
 
     def search(self, blanks, n_best, beam_size):
         """Return the `n_best` most probable fills of each text, by beam search."""
         n_kept = max(n_best, beam_size)
-        pick = partial(_most_probable, pick=self.pick, n_tokens=n_kept)
+
+        def most_probable(logits, labels):  # log-probabilities, then their tokens
+            log_prob = self._allowed(logits, labels)
+            best = log_prob.topk(min(n_kept, log_prob.shape[1]))
+            return torch.cat([best.values, best.indices.double()], 1)
+
         beams = {i: [blank] for i, blank in enumerate(blanks)}
         while open_beams := {i: b for i, b in beams.items() if b[0].is_open.any()}:
             owners = [i for i, beam in open_beams.items() for _ in beam]
             begun = [blank for beam in open_beams.values() for blank in beam]
             grown = defaultdict(list)
-            predicted = self._next_tokens(begun, pick)
+            predicted = self._next_tokens(begun, most_probable)
             for i, (blank, position, values) in zip(owners, predicted, strict=True):
                 log_prob, tokens = np.split(values, 2)
                 for value, token in zip(log_prob, tokens.astype(int), strict=True):
@@ -519,7 +514,9 @@ class Unmasker:
             for i, blank in enumerate(blanks)
             if blank.order is None
         ]
-        largest = self._predict(blanks, rows, partial(_largest, pick=self.pick))
+        largest = self._predict(
+            blanks, rows, lambda *args: self._allowed(*args).amax(1)
+        )
         for row, values in zip(rows, largest, strict=True):
             positions[row.window] = np.flatnonzero(row.target)[values.argmax()]
         rows = [
@@ -534,20 +531,8 @@ class Unmasker:
         windows = [blank.window for blank in blanks]
         return predict_by_row(self.language_model, windows, rows, pick)
 
-
-def _allowed(logits, labels, forbidden, n_tokens):
-    """Return log-probabilities among the tokens that may be put; -inf for others."""
-    logits = logits[:, :n_tokens].double().clone()
-    logits[:, forbidden] = -np.inf
-    return logits.log_softmax(1)
-
-
-def _most_probable(logits, labels, pick, n_tokens):
-    """Return the largest log-probabilities, and their tokens after them."""
-    log_prob = pick(logits, labels)
-    best = log_prob.topk(min(n_tokens, log_prob.shape[1]))
-    return torch.cat([best.values, best.indices.double()], 1)
-
-
-def _largest(logits, labels, pick):
-    return pick(logits, labels).amax(1)
+    def _allowed(self, logits, labels):
+        """Return log-probabilities among the tokens that may be put."""
+        logits = logits[:, : self.n_tokens].double().clone()
+        logits[:, self.forbidden] = -np.inf
+        return logits.log_softmax(1)

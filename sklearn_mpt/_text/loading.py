@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._base.state import check_bound_parameters
 from sklearn_mpt._checks import check_device
 from sklearn_mpt._messages import joined
-from sklearn_mpt._text.diffusion import adapt_module
 from sklearn_mpt._text.masked_lm import (
     MaskedLM,
+    adapt_module,
     check_finite_weights,
     check_masked_lm,
     view_of,
@@ -37,7 +37,6 @@ UNREAD = (".bin", ".h5", ".md", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".log
 WEIGHTS = (".safetensors",)
 CONFIGS = ("config.json", "tokenizer_config.json", "tokenizer.json")
 HUB = "a name on the hub"
-TIMEOUT = 10  # seconds after which a hub does not answer, as in huggingface_hub
 OF_VOCAB_FILE = (
     "Of a file vocab.txt, make a tokenizer by BertTokenizer(vocab={token: i for i, "
     "token in enumerate(open('vocab.txt', encoding='utf-8').read().splitlines())}). "
@@ -118,7 +117,17 @@ class Source:
     def is_local(self):
         """Whether only a folder or the cache is read: by choice, or without network."""
         # transformers would ask a hub that does not answer again for about a minute.
-        return self.local_files_only or os.path.isdir(self.name) or not _hub_answers()
+        if self.local_files_only or os.path.isdir(self.name):
+            return True
+        from huggingface_hub import constants
+        from huggingface_hub.utils import get_session
+
+        try:  # whatever the answer is
+            seconds = constants.HF_HUB_ETAG_TIMEOUT
+            get_session().head(constants.ENDPOINT, timeout=seconds)
+        except Exception:  # of the network, by requests or httpx
+            return True
+        return False
 
     def _reason(self, error):
         """Say what an error of transformers means, if that is known."""
@@ -176,18 +185,6 @@ class Source:
             if commit is not None:
                 return commit
         return None
-
-
-def _hub_answers():
-    """Return whether one request to the hub has an answer, whatever it is."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=TIMEOUT)
-    except Exception:  # of the network, by requests or httpx
-        return False
-    return True
 
 
 def files_of(name, unread):
@@ -313,7 +310,7 @@ class OpeningParams:
         settings = (scorer.device, scorer.dtype, scorer.batch_tokens)
         return cls(model, tokenizer, *settings)
 
-    def open(self, gathered=True, can_pad=True):
+    def open(self, gathered=True):
         """Return the `MaskedLM`, the tokenizer, and a recipe that opens both again."""
         sources = [s for s in (self.model, self.tokenizer) if isinstance(s, Source)]
         for source in dict.fromkeys(sources):
@@ -332,7 +329,7 @@ class OpeningParams:
         check_masked_lm(type(model).__name__, model.config)
         check_finite_weights(model)
         _check_tokenizer(tokenizer, model)
-        settings = (self.batch_tokens, gathered, can_pad, checkpoint)
+        settings = (self.batch_tokens, gathered, checkpoint)
         language_model = MaskedLM(model, tokenizer.mask_token_id, *settings)
         recipe = replace(self, model=source, tokenizer=tokenizer_source)
         return language_model, tokenizer, recipe
@@ -472,17 +469,10 @@ class OpenedModelMixin:
     mask_token_id_: int
     max_length_: float
 
-    def _open(self):
-        """Open the model and tokenizer that the parameters name."""
-        *opened, self._opening_params = OpeningParams.of(self).open()
-        self._opened = tuple(opened)
-        return self._opened
-
     def _open_again(self):
-        """Return the result of `_open`; after unpickling, open the same again."""
+        """Return what `fit` opened; after unpickling, open the same again."""
         if not hasattr(self, "_opened"):
-            probed = self.uses_gathered_head_, self._can_pad
-            self._opened = self._opening_params.open(*probed)[:2]
+            self._opened = self._opening_params.open(self.uses_gathered_head_)[:2]
         return self._opened
 
     def _check_is_fitted(self):

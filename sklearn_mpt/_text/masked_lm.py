@@ -1,27 +1,33 @@
-"""Log-probabilities of hidden tokens under a masked language model, in batches."""
+"""Masked language models, and masked diffusion models as these."""
 
 import copy
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import chain
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+from sklearn_mpt._numbers import CHUNK_ENTRIES
+from sklearn_mpt._text.texts import show
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 LOADED = threading.Lock()  # makes the threads of a worker process load a model once
 OVERFLOW_ADVICE = (
     "In dtype 'float16' numbers overflow easily: try 'bfloat16' or 'float32'."
 )
-# Of logits computed at a time: arrays of 32 MB and more take new pages each time.
-LOGIT_BYTES = 3 * 2**23
 
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """Rows padded to one length; `hidden` and `target` mark tokens."""
+    """Rows of one length; `hidden` and `target` mark tokens."""
 
     inputs: dict  # name -> int64 array of shape (n_rows, n_tokens)
     hidden: np.ndarray  # bool, shape (n_rows, n_tokens)
@@ -46,17 +52,16 @@ class MaskedLM:
     # is None until the model is needed. So an error of loading is raised by the call
     # that needs the model, and does not break a pool of workers that unpickle their
     # tasks. gathered : whether the head may run on the hidden states of the targets
-    # only. can_pad : whether rows may be padded to one length.
+    # only.
 
     loaded: torch.nn.Module | None
     mask_token_id: int
     batch_tokens: int
     gathered: bool = True
-    can_pad: bool = True
     checkpoint: Callable | None = None
 
     def __reduce__(self):
-        settings = (self.mask_token_id, self.batch_tokens, self.gathered, self.can_pad)
+        settings = (self.mask_token_id, self.batch_tokens, self.gathered)
         if self.checkpoint is None:
             return MaskedLM, (self.model, *settings)
         return MaskedLM, (None, *settings, self.checkpoint)
@@ -92,7 +97,10 @@ class MaskedLM:
         # pick : None, or a function of logits, (n_targets, n_vocabulary), and true
         # tokens, (n_targets,), whose result is returned. If memory runs out, this batch
         # and all later ones are halved.
-        limit = max(1, self._max_tokens // batch.hidden.shape[1])
+        n_tokens = self.batch_tokens
+        if not self.gathered:
+            n_tokens = min(n_tokens, self._logit_rows)
+        limit = max(1, n_tokens // batch.hidden.shape[1])
         if len(batch) > limit:
             parts = batch.split(limit)
             return torch.cat([self.log_prob(part, pick) for part in parts])
@@ -106,14 +114,9 @@ class MaskedLM:
         return self.log_prob(batch, pick)
 
     @property
-    def _max_tokens(self):
-        if self.gathered:
-            return self.batch_tokens
-        return min(self.batch_tokens, self._logit_rows)
-
-    @property
     def _logit_rows(self):
-        return max(1, LOGIT_BYTES // (4 * self.model.config.vocab_size))
+        """Number of rows of logits to compute at a time."""
+        return max(1, CHUNK_ENTRIES // self.model.config.vocab_size)
 
     @torch.inference_mode()
     def _forward(self, batch, pick):
@@ -245,57 +248,39 @@ def check_finite_weights(model):
                 )
 
 
-def probe(language_model, tokenizer):
-    """Return whether the head may run on targets only, and rows may be padded."""
-    # They save work if results are those of a full pass; some models see padding.
+def probe(language_model, n_tokens):
+    """Return whether the head gives the same on targets only; refuse odd models."""
+    model, name = language_model.model, type(language_model.model).__name__
+    if "input_ids" not in language_model.input_names:
+        raise ValueError(
+            "model must take input_ids by that name, but the forward method of "
+            f"{name} takes {signature(model.forward)}. Of a model that wraps another "
+            "one, pass the one inside; of a PeftModel model.get_base_model(), in which "
+            "the adapter is, or model.merge_and_unload()."
+        )
     hidden = np.zeros((2, 8), dtype=bool)
     hidden[[0, 0, 1], [2, 5, 3]] = True
-    ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
-    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    inputs["attention_mask"][1, 6:] = 0
-    _check_inputs(language_model)
-    inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
-    _check_logits(language_model.model, inputs)
+    inputs = {"input_ids": np.arange(16).reshape(2, 8) % min(n_tokens, 64)}
+    if "attention_mask" in language_model.input_names:
+        inputs["attention_mask"] = np.ones_like(inputs["input_ids"])
+    _check_logits(model, inputs)
     batch = TokenBatch(inputs, hidden, hidden)
-    short = {name: array[1:, :6] for name, array in inputs.items()}
-    alone = TokenBatch(short, hidden[1:, :6], hidden[1:, :6])
-    dtype = next(language_model.model.parameters()).dtype
     full_pass = replace(language_model, gathered=False)
     full = full_pass.log_prob(batch)
-    name = type(language_model.model).__name__
     if full.isnan().any():
         raise NotFiniteError(
             f"model must make finite predictions, but those of this {name} are NaN. "
             f"{OVERFLOW_ADVICE}"
         )
-    if not _close(full, full_pass.log_prob(batch), dtype):
+    tolerance = torch.finfo(next(model.parameters()).dtype).eps ** 0.5
+    tolerance = {"rtol": tolerance, "atol": tolerance}
+    if not torch.allclose(full, full_pass.log_prob(batch), **tolerance):
         raise ValueError(f"model must predict the same each time; {name} does not.")
-    can_pad = "attention_mask" in inputs and _close(
-        full[2:], full_pass.log_prob(alone), dtype, power=2 / 3
-    )
     try:
         gathered = replace(language_model, gathered=True).log_prob(batch)
     except Exception:  # after any error, use the full pass
-        return False, can_pad
-    return _close(gathered, full, dtype), can_pad
-
-
-def _close(log_prob, expected, dtype, power=1 / 2):
-    """Return whether log-probabilities agree up to the precision of a dtype."""
-    tolerance = torch.finfo(dtype).eps ** power
-    return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
-
-
-def _check_inputs(language_model):
-    """Refuse a model without an input named `input_ids`."""
-    if "input_ids" not in language_model.input_names:
-        raise ValueError(
-            "model must take input_ids by that name, but the forward method of "
-            f"{type(language_model.model).__name__} takes "
-            f"{signature(language_model.model.forward)}. Of a model that wraps another "
-            "one, pass the one inside; of a PeftModel model.get_base_model(), in which "
-            "the adapter is, or model.merge_and_unload()."
-        )
+        return False
+    return torch.allclose(gathered, full, **tolerance)
 
 
 @torch.inference_mode()
@@ -323,3 +308,139 @@ def _check_logits(model, inputs):
             f"{type(model).__name__} are of {logits.shape[-1]} tokens, and "
             f"config.vocab_size is {model.config.vocab_size}."
         )
+
+
+class MaskedDiffusionLM(torch.nn.Module):
+    r"""Adapt a masked diffusion model to what scores and trains masked language models.
+
+    A masked diffusion model predicts the masked tokens of a text from all others, as
+    BERT does. Many also take the time t of the diffusion, at which a token is masked
+    with probability t. The adapter calls ``model(input_ids, t)`` with the fraction of
+    the tokens of each text that are masked, and never predicts the mask token.
+
+    Minus the evidence lower bound (NELBO) of such a model, for a linear or any other
+    schedule, is minus the score of `MPTScorer`: the sum over numbers of masked tokens
+    of their mean log-probability ([1]_, [2]_).
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Module from ``input_ids``, (n_texts, n_tokens), to logits, (n_texts, n_tokens,
+        n_vocabulary), or to an output with ``logits``. If its forward takes
+        ``attention_mask``, it is given that.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        Its tokenizer, with a mask token.
+    time : "share", callable or None, default="share"
+        The second argument of the module. "share": the fraction of masked tokens,
+        float32 of shape (n_texts,). A callable: its result for that fraction, such as
+        the noise level by ``lambda t: -torch.log1p(-t)``. None: the module takes no
+        time.
+
+    See Also
+    --------
+    MPTScorer : Takes a module without time as it is.
+
+    References
+    ----------
+    .. [1] S. Sahoo, M. Arriola, Y. Schiff, A. Gokaslan, E. Marroquin, J. Chiu, A. Rush
+       and V. Kuleshov, "Simple and effective masked diffusion language models",
+       NeurIPS 2024.
+    .. [2] J. Ou, S. Nie, K. Xue, F. Zhu, J. Sun, Z. Li and C. Li, "Your absorbing
+       discrete diffusion secretly models the conditional distributions of clean data",
+       ICLR 2025.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> vocabulary = {"[MASK]": 0, "a": 1, "b": 2}
+    >>> backend = Tokenizer(models.WordLevel(vocabulary))
+    >>> backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(
+    ...     tokenizer_object=backend, mask_token="[MASK]")
+    >>> class Uniform(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.bias = torch.nn.Parameter(torch.zeros(3))
+    ...     def forward(self, input_ids, t):
+    ...         return self.bias + 0 * t[:, None, None] + 0 * input_ids[..., None]
+    >>> from sklearn_mpt import MaskedDiffusionLM, MPTScorer
+    >>> model = MaskedDiffusionLM(Uniform(), tokenizer)
+    >>> scorer = MPTScorer(model, tokenizer).fit()
+    >>> bits = -scorer.score(["a b b a"]) / 4 / torch.tensor(2.0).log()
+    >>> round(float(bits), 6)
+    1.0
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        time: str | Callable | None = "share",
+    ):
+        super().__init__()
+        if not (time is None or time == "share" or callable(time)):
+            raise ValueError(
+                f"time must be 'share', a callable or None, got {show(time)}."
+            )
+        self.model = model
+        self.mask_token_id = tokenizer.mask_token_id
+        self.time = time
+        config = getattr(model, "config", None)
+        n_tokens = 1 + max(tokenizer.get_vocab().values())
+        self.config = config or SimpleNamespace(vocab_size=n_tokens)
+
+    def forward(self, input_ids, attention_mask=None):
+        """Return logits of tokens, as masked language models of transformers do.
+
+        Parameters
+        ----------
+        input_ids : tensor of shape (n_texts, n_tokens)
+            Tokens; those to predict are the mask token.
+        attention_mask : tensor of shape (n_texts, n_tokens), default=None
+            1 for tokens, 0 for padding. None: there is no padding.
+
+        Returns
+        -------
+        output : transformers.modeling_outputs.MaskedLMOutput
+            Its `logits` have the shape (n_texts, n_tokens, n_vocabulary), and are minus
+            infinity for the mask token.
+        """
+        from transformers.modeling_outputs import MaskedLMOutput
+
+        is_masked = input_ids == self.mask_token_id
+        is_token = (
+            torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        )
+        fraction = (is_masked & is_token.bool()).sum(1) / is_token.sum(1)
+        arguments = [input_ids]
+        if self.time is not None:
+            arguments.append(fraction if self.time == "share" else self.time(fraction))
+        names = signature(self.model.forward).parameters
+        more = {"attention_mask": attention_mask} if "attention_mask" in names else {}
+        output = self.model(*arguments, **more)
+        logits = output if isinstance(output, torch.Tensor) else output["logits"]
+        is_mask = torch.arange(logits.shape[-1], device=logits.device)
+        is_mask = is_mask == self.mask_token_id
+        return MaskedLMOutput(logits=logits.masked_fill(is_mask, -torch.inf))
+
+
+def adapt_module(model, tokenizer):
+    """Return a module of torch that is no model of transformers as one of these."""
+    parameters = signature(model.forward).parameters.values()
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    required = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in kinds and parameter.default is Parameter.empty
+    ]
+    if len(required) != 1:
+        raise ValueError(
+            "model must take input_ids alone, but the forward method of "
+            f"{type(model).__name__} needs {', '.join(required) or 'no argument'}. One "
+            "that takes the time of a diffusion too is adapted by "
+            "MaskedDiffusionLM(model, tokenizer)."
+        )
+    return MaskedDiffusionLM(model, tokenizer, time=None)

@@ -17,14 +17,13 @@ from sklearn_mpt._base.state import (
 )
 from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE, RandomState, draw_seed
 from sklearn_mpt._text.filling import FillingMixin
-from sklearn_mpt._text.loading import check_words
+from sklearn_mpt._text.loading import OpeningParams, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import METHODS, MaskDraw, check_rates
 from sklearn_mpt._text.texts import Texts, check_texts, whole_text
 from sklearn_mpt._text.variants import VariantsMixin
-from sklearn_mpt._text.windows import longest_input, tokenize, warn_of_no_words
+from sklearn_mpt._text.windows import longest_input, warn_of_no_words
 
-N_LOOKED_AT = 100  # texts of `fit`
 AUTO_MASKS_OF_RATES = 2  # masks of each size in `transform`, if n_masks is "auto"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride", "split")
@@ -73,7 +72,7 @@ class MPTScorer(
         rows through the network for each token, and the others one row, which may be
         enough: the :doc:`guide </texts>` says for which questions.
     batch_tokens : int, default=4096
-        Number of tokens in one forward pass, with padding; halved if memory runs out.
+        Number of tokens in one forward pass; halved if memory runs out.
     max_length : int, default=None
         Largest number of tokens of a text, including special tokens. None is the limit
         of the model and the tokenizer.
@@ -145,22 +144,6 @@ class MPTScorer(
     True
     """
 
-    # Scores do not depend on these after `fit`, which keeps what it made of them.
-    _free_parameters = (
-        "model",
-        "tokenizer",
-        "mask_rates",
-        "batch_tokens",
-        "max_length",
-        "device",
-        "dtype",
-        "n_jobs",
-        "random_state",
-        "revision",
-        "local_files_only",
-        "trust_remote_code",
-        "verbose",
-    )
     _parameter_constraints: ClassVar[dict] = {
         "n_masks": [COUNT, AUTO],
         "method": [StrOptions({*METHODS})],
@@ -218,8 +201,8 @@ class MPTScorer(
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples, default=None
-            Texts like those that will be scored. A warning is given if the first 100
-            hold words that the tokenizer does not know.
+            Texts like those that will be scored. A warning is given if they hold words
+            that the tokenizer does not know.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -240,27 +223,26 @@ class MPTScorer(
             tokens or more tokens than the model; or if a parameter is not allowed.
         """
         with all_or_nothing(self):
-            self._load(X)
+            self._validate_params()
+            # of the others, `fit` keeps what it makes of them
+            free = self.get_params().keys() - {"n_masks", "method", "overflow"}
+            self._bound = bound_parameters(self, free)
+            texts = None if X is None else check_texts(X)
+            self._rates = check_rates(self.mask_rates)
+            self._seed = draw_seed(self.random_state)
+            *opened, self._opening_params = OpeningParams.of(self).open()
+            self._opened = language_model, tokenizer = tuple(opened)
+            check_words(self.method, tokenizer)
+            if texts is not None:
+                wholes = [whole_text(text) for text in texts]
+                warn_of_no_words(tokenizer, self._distinct_windows(wholes)[0])
+            model = language_model.model
+            self.max_length_ = longest_input(model, tokenizer, self.max_length)
+            self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
+            self.mask_token_id_ = tokenizer.mask_token_id
+            self.uses_gathered_head_ = probe(language_model, len(tokenizer))
+            language_model.gathered = self.uses_gathered_head_
         return self
-
-    def _load(self, X):
-        self._validate_params()
-        self._bound = bound_parameters(self, self._free_parameters)
-        texts = None if X is None else check_texts(X)
-        self._rates = check_rates(self.mask_rates)
-        self._seed = draw_seed(self.random_state)
-        language_model, tokenizer = self._open()
-        check_words(self.method, tokenizer)
-        if texts is not None:
-            wholes = [whole_text(text) for text in texts[:N_LOOKED_AT]]
-            warn_of_no_words(tokenizer, tokenize(tokenizer, wholes, ("input_ids",))[0])
-        model = language_model.model
-        self.max_length_ = longest_input(model, tokenizer, self.max_length)
-        self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
-        self.mask_token_id_ = tokenizer.mask_token_id
-        self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
-        language_model.gathered = self.uses_gathered_head_
-        language_model.can_pad = self._can_pad
 
     def transform(self, X: Texts) -> np.ndarray:
         """Compute the mean log-probability of a hidden token at each mask rate.

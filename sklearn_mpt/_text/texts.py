@@ -15,7 +15,6 @@ from sklearn_mpt._tables.frames import frame_of
 
 SHORT = Repr()
 SHORT.maxstring = SHORT.maxother = 80  # characters of a value in a message
-KINDS = {1: "str", 2: "pair", 3: "part"}  # by their numbers of entries
 Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int]]
 
 
@@ -52,7 +51,7 @@ def rows_of(texts):
     n_dimensions = len(getattr(texts, "shape", (0,)))
     if is_into_dataframe(texts):
         columns = [column.to_list() for column in frame_of(texts).iter_columns()]
-    elif _has_named_columns(texts):
+    elif isinstance(getattr(texts, "column_names", None), list):  # or of pyarrow
         columns = [rows_of(texts[name]) for name in texts.column_names]
     elif hasattr(texts, "to_pylist"):  # of pyarrow, whose entries are no str
         return texts.to_pylist()
@@ -86,12 +85,6 @@ def strings_of(values, name):
     return list(rows_of(values))
 
 
-def _has_named_columns(texts):
-    """Return whether texts are a `Dataset` of datasets, or a batch of pyarrow."""
-    names = getattr(texts, "column_names", None)
-    return isinstance(names, list) and hasattr(texts, "__len__")
-
-
 def distinct_texts(texts):
     """Return the first text that equals each, as a dict and an array of indices."""
     first = {}
@@ -114,7 +107,10 @@ def scored_text(text):
 
 def _check_text(text, index):
     parts = text if isinstance(text, tuple) and len(text) in (2, 3) else (text,)
-    is_part = len(parts) == 3 and all(map(_is_int, parts[1:]))
+    is_part = len(parts) == 3 and all(
+        isinstance(bound, Integral) and not isinstance(bound, bool)
+        for bound in parts[1:]
+    )
     for part in parts[:1] if is_part else parts:
         if not isinstance(part, str) or (len(parts) == 3 and not is_part):
             raise TypeError(
@@ -130,16 +126,9 @@ def _check_text(text, index):
                 "a surrogate pair, which is no character. Decode the text with "
                 "errors='replace' to have it replaced."
             ) from error
-    if is_part:
-        return _check_part(*parts, index)
-    return tuple(map(str, parts)) if len(parts) == 2 else str(text)
-
-
-def _is_int(value):
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _check_part(text, start, stop, index):
+    if not is_part:
+        return tuple(map(str, parts)) if len(parts) == 2 else str(text)
+    text, start, stop = parts
     if not 0 <= start <= stop <= len(text):
         raise ValueError(
             f"texts[{index}] must be a (text, start, stop) part with 0 <= start <= "
@@ -178,4 +167,6 @@ def show(value):
 
 
 def _kind(text):
-    return KINDS[1 if isinstance(text, str) else len(text)]
+    if isinstance(text, str):
+        return "str"
+    return "pair" if len(text) == 2 else "part"

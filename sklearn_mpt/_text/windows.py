@@ -32,11 +32,6 @@ class Window:
     def __len__(self):
         return len(self.is_maskable)
 
-    @property
-    def own_ids(self):
-        """Tokens of the text, without those of its context and added ones."""
-        return self.inputs["input_ids"][~self.is_fixed]
-
     def at(self, positions):
         """Return a mask, (n_tokens,), that is True at some positions."""
         mask = np.zeros(len(self), dtype=bool)
@@ -46,7 +41,14 @@ class Window:
 
 def longest_input(model, tokenizer, max_length):
     """Return the largest number of tokens of an input of the model."""
-    limit = _n_positions(model)
+    limit = getattr(model.config, "max_position_embeddings", math.inf)
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and hasattr(module, "weight"):
+            # if padding has a position, as in RoBERTa, those up to it are not used
+            padding = getattr(module, "padding_idx", None)
+            n_unused = 0 if padding is None else padding + 1
+            limit = min(limit, len(module.weight) - n_unused)
+            break
     if max_length is None:
         unset = tokenizer.model_max_length > 1e9  # transformers uses 1e30 for no limit
         return limit if unset else min(limit, tokenizer.model_max_length)
@@ -57,18 +59,6 @@ def longest_input(model, tokenizer, max_length):
             f"tokenizer plus one and the positions of the model, got {max_length}."
         )
     return max_length
-
-
-def _n_positions(model):
-    """Return the number of positions of a model that tokens can use."""
-    # If padding has a position, as in RoBERTa, positions up to it are not used.
-    limit = getattr(model.config, "max_position_embeddings", math.inf)
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and hasattr(module, "weight"):
-            padding = getattr(module, "padding_idx", None)
-            n_unused = 0 if padding is None else padding + 1
-            return min(limit, len(module.weight) - n_unused)
-    return limit
 
 
 def windows_of(tokenizer, texts, input_names):
@@ -234,7 +224,7 @@ def warn_of_no_words(tokenizer, windows):
         if token is None:
             continue
         index = tokenizer.convert_tokens_to_ids(token)
-        texts = [w.text for w in windows if index in w.own_ids]
+        texts = [w.text for w in windows if index in w.inputs["input_ids"][~w.is_fixed]]
         if texts:
             warn_caller(
                 f"{len(texts)} of {len(windows)} different texts, texts[{texts[0]}] "

@@ -45,8 +45,8 @@ class Full(torch.nn.Module):
 @pytest.mark.parametrize("model", [make_model(), Full()])
 def test_numbers_do_not_depend_on_chunks_of_logits(model, monkeypatch):
     expected = make_scorer(model).score_samples(TEXTS)
-    for n_bytes in (1, 4 * 21 * 8):
-        monkeypatch.setattr("sklearn_mpt._text.masked_lm.LOGIT_BYTES", n_bytes)
+    for n_entries in (1, 21 * 8):
+        monkeypatch.setattr("sklearn_mpt._text.masked_lm.CHUNK_ENTRIES", n_entries)
         found = make_scorer(model).score_samples(TEXTS)
         assert_allclose(found, expected, rtol=1e-5)
 
