@@ -1,5 +1,7 @@
+import gc
 import os
 
+gc.set_threshold(50_000)  # to collect the tests makes many objects, and no garbage
 # The problems are small: waiting for a second thread costs more than it gives.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")

@@ -28,10 +28,8 @@ else:
     count_operations = contextlib.nullcontext
 
 from sklearn.datasets import load_digits, load_iris
-from text_models import TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import (
-    DataCollatorForMPT,
     MPTDeepVAE,
     MPTImputer,
     MPTItemResponse,
@@ -39,10 +37,8 @@ from sklearn_mpt import (
     MPTMaskedAutoencoder,
     MPTMixture,
     MPTProbabilisticPCA,
-    MPTScorer,
     lml_samples,
     mpt_curve,
-    mpt_loss,
     order_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli
@@ -200,6 +196,10 @@ def scorer(method):
     """Return a case for one way to score texts."""
 
     def case(device):
+        from text_models import TEXTS, make_model, make_tokenizer  # loads long
+
+        from sklearn_mpt import MPTScorer
+
         model = MPTScorer(make_model(), make_tokenizer(), method=method, device=device)
         model.fit(TEXTS)
         yield "score_samples", model.score_samples(TEXTS)
@@ -214,6 +214,10 @@ def scorer(method):
 
 def trained_language_model(device):
     """Steps on masks of the collator, as a training loop of one's own takes them."""
+    from text_models import TEXTS, make_model, make_tokenizer
+
+    from sklearn_mpt import DataCollatorForMPT, mpt_loss
+
     model = make_model().eval().to(device)  # devices draw their own dropout
     model.tie_weights()  # a move to a device of another type of tensors unties them
     tokenizer = make_tokenizer()

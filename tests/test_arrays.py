@@ -79,7 +79,6 @@ def methods(model):
 CASES = ["ppca", "bernoulli linear vae"]
 # All models read arrays in the same way: one of them meets every kind.
 PAIRS = [("ppca", kind) for kind in KINDS]
-PAIRS += [(CASES[1], "read-only")]
 PAIRS += [pytest.param("gaussian deep vae", "pandas", marks=pytest.mark.slow)]
 
 

@@ -112,7 +112,7 @@ ACCURACY = {
     "quadrature": 1e-3,
     "importance": 0.05,
 }  # in nats, by lml_method_
-FEW = 4  # rows that are scored by importance sampling, which takes long
+FEW = 3  # rows that are scored by importance sampling, which takes long
 
 
 def quiet_fit(model, X):
@@ -247,7 +247,6 @@ KEEPS_PROTOCOL = [
         max_iter=1,
     ),
     MPTMixture(max_iter=5),
-    MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
     ItemSigns(max_iter=3),
     MPTDependencyNetwork(regressor=RandomForestRegressor(1, min_samples_leaf=3)),
     MPTImputer(max_models=1),
@@ -394,13 +393,13 @@ def test_a_row_does_not_depend_on_its_batch(model, X, mask):
 def test_numbers_do_not_depend_on_the_memory_budget(model, X, mask):
     import sklearn
 
-    X, mask = X[:4], mask[:4]
+    X, mask, few_masks = X[:4], mask[:4], {"mask_sizes": [2], "n_masks": 2}
     score, log_prob = model.score_samples(X), model.conditional_log_prob(X, mask)
-    curve = mpt_curve(model, X, n_masks=1, random_state=0)
+    curve = mpt_curve(model, X, **few_masks, random_state=0)
     with sklearn.config_context(working_memory=0):
         assert_allclose(model.score_samples(X), score, rtol=1e-12)
         assert_allclose(model.conditional_log_prob(X, mask), log_prob, rtol=1e-12)
-        chunked = mpt_curve(model, X, n_masks=1, random_state=0)
+        chunked = mpt_curve(model, X, **few_masks, random_state=0)
     assert_allclose(chunked.scores, curve.scores, rtol=1e-12)
 
 
@@ -522,22 +521,6 @@ def test_partial_fit_goes_on_from_a_fit(model, X):
     model.partial_fit(X)
     assert model.n_iter_ == n_iter + 1
     assert abs(model.score(X) - score) < 1
-
-
-@pytest.mark.parametrize("library", ["pickle", "skops"])
-def test_persistence(model, X, library):
-    if library == "pickle":
-        copy = pickle.loads(pickle.dumps(model))
-    else:
-        import skops.io  # it takes seconds to load
-
-        data = skops.io.dumps(model)
-        unknown = skops.io.get_untrusted_types(data=data)
-        own = f"{type(model).__module__}.{type(model).__name__}"
-        assert set(unknown) - {"sklearn.tree._tree.Tree"} == {own}
-        copy = skops.io.loads(data, trusted=unknown)
-    assert_array_equal(copy.score_samples(X), model.score_samples(X))
-    assert "_sklearn_mpt_version" not in vars(copy)
 
 
 def test_a_pickle_of_another_version_warns(model):

@@ -20,13 +20,12 @@ needs_second_device = pytest.mark.skipif(
 )
 TABLES = ["ppca, gaps", "binary", "module"]
 NETS = ["deep, own"]
-TEXTS = ["texts, training"]
 LONG_TABLES = ["ppca", "ppca, rate", "factors", "binary, rate", "mixture, rate"]
 LONG_TABLES += ["mixture, kinds", "mixture, own", "intervals", "errors"]
 LONG_TABLES += ["errors, binary", "mixture", "items", "imputer"]
 LONG = ["binary, 4", "ordinal", "kinds", "deep", "deep, binary", "deep, rate"]
 LONG += ["deep, kinds", "masked", "masked, rate", "masked, own", "texts, pll"]
-LONG += ["texts, mpt", "texts, chain", "texts, ordered"]
+LONG += ["texts, training", "texts, mpt", "texts, chain", "texts, ordered"]
 PRECISE = TABLES + LONG_TABLES  # in double precision
 
 
@@ -48,7 +47,7 @@ def run(device, names):
     "names",
     [
         # one process: to start one takes as long as many cases
-        pytest.param(TABLES + NETS + TEXTS, id="short"),
+        pytest.param(TABLES + NETS, id="short"),
         pytest.param(LONG_TABLES + LONG, id="long", marks=pytest.mark.slow),
     ],
 )
@@ -64,7 +63,7 @@ def test_another_device_gives_the_numbers_of_the_cpu(names):
     ("names", "tolerance"),
     [
         pytest.param(PRECISE, 1e-6, id="tables"),
-        pytest.param(NETS + TEXTS + LONG, 1e-3, id="nets, texts, long"),
+        pytest.param(NETS + LONG, 1e-3, id="nets, texts, long"),
     ],
 )
 def test_a_gpu_gives_the_numbers_of_the_cpu(names, tolerance):

@@ -32,7 +32,16 @@ BYTES = 40_000_000
 OVERHEAD = 100_000  # of a task: the model, the masks, and what joblib adds
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+SLOW = "dask", "ray", "spark"  # to start
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+        for name in ENGINES
+    ],
+)
 def engine(request):
     with started(request.param) as options:
         yield options

@@ -116,4 +116,5 @@ def test_a_loaded_model_is_the_saved_one(fitted, library):
         types = skops.io.get_untrusted_types(data=data)
         assert all(name.startswith(TRUSTED) for name in types), types
         loaded = skops.io.loads(data, trusted=types)
+    assert "_sklearn_mpt_version" not in vars(loaded)
     pd.testing.assert_frame_equal(results(loaded, X), expected)
