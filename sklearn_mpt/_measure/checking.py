@@ -24,6 +24,7 @@ from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, with_entries, with_moved_columns
 from sklearn_mpt._messages import listed, plain
+from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 
 MAX_ROWS = 50  # rows that are checked
 MAX_VALUES = 20  # largest number of values of a discrete column
@@ -32,7 +33,6 @@ MAX_VALUES = 20  # largest number of values of a discrete column
 MAX_INTEGERS = 200
 SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
 GRID_TOLERANCE = 0.02  # relative error of an integral on a grid
-ROWS_TO_SUM = 10  # rows for which probabilities are added up
 MAX_INTEGRAL = 1.1  # largest integral of a density, with errors of the grid
 
 
@@ -50,15 +50,15 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
     for mask, log_prob in tried:
         if log_prob is not None:
             check_reading(ask, few, mask, log_prob, np.random.default_rng(0))
-    rows_to_sum = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
-    columns = discrete_columns(rows_to_sum, [None] * rows.shape[1])
+    first = rows.slice(0, min(MAX_ROWS, len(rows)))
+    columns = discrete_columns(first, [None] * rows.shape[1])
     binary = {j: values for j, values in columns.items() if set(values) == {0, 1}}
     for mask, _ in tried if binary else ():
-        calls = ask(rows_to_sum, mask), ask(rows_to_sum, mask)
+        calls = ask(first, mask), ask(first, mask)
         if all(call is not None for call in calls) and (
             change_of(*calls).max() <= MIN_CHANGE
         ):
-            check_sums(ask, rows_to_sum, mask, binary)
+            check_sums(ask, first, mask, binary)
     # the largest integral of exp(-x**2 / 2) and the like is below 10
     most = MAX_INTEGRAL if is_compared else 10.0
     half, _ = tried[0]
@@ -139,16 +139,17 @@ def check_same(rows, log_prob, other, mask, when, limit, targets=slice(None)):
 
 
 def _density_along(ask, row, mask, j, values):
-    """Return the density of a row whose feature j has these values; NaN if refused."""
+    """Return the density of a row whose feature j has these values; 0 if refused."""
     repeated = np.repeat(row, len(values), axis=0)
     repeated = repeated.astype(np.result_type(repeated, values), copy=False)
     repeated[:, j] = values
     try:
         log_prob = np.asarray(ask(Rows.from_table(repeated), mask))[:, j]
     except Exception:  # the user's function may refuse other values
-        return np.full(len(values), np.nan)
+        return np.zeros(len(values))
     with np.errstate(over="ignore"):  # those that are not normalised may be large
-        return np.exp(log_prob)
+        density = np.exp(log_prob)
+    return np.where(np.isfinite(density), density, 0.0)
 
 
 def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
@@ -164,11 +165,7 @@ def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
     if len(levels) < 2:
         return 0.0
     low, high = levels[[0, -1]].astype(np.float64)
-
-    def density(values):
-        found = _density_along(conditional, few.values[:1], mask, j, values)
-        return np.where(np.isfinite(found), found, 0.0)
-
+    density = partial(_density_along, conditional, few.values[:1], mask, j)
     is_whole = np.all(levels == np.round(levels)) and high - low <= MAX_INTEGERS
     is_discrete = is_whole or len(levels) <= MAX_VALUES
     if is_whole:
@@ -181,14 +178,13 @@ def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
     end = min(high + beyond, 0.0) if high <= 0 else high + beyond
     if 0 <= low and high <= 1 and not is_discrete:
         end = min(end, 1.0)
-    total = _integral(density, start, end)
+    total = _integral(density, np.linspace(start, end, 33))
     return total if total > most else 0.0
 
 
-def _integral(density, low, high, n_points=33, n_halvings=12):
+def _integral(density, points, n_halvings=12):
     """Integrate on a grid that is halved where most of the integral is."""
-    points = np.linspace(low, high, n_points)
-    values, total = density(points), np.inf
+    values, total, n_points = density(points), np.inf, len(points)
     for _ in range(n_halvings):
         parts = np.diff(points) * (values[1:] + values[:-1]) / 2
         before, total = total, parts.sum()
@@ -211,24 +207,17 @@ def discrete_columns(rows, measures):
         first = {}  # row of each value
         for i in present:
             first.setdefault(entries[i, j], i)
-        is_integer = all(isinstance(v, str) or v == int(v) for v in _numbers_of(first))
-        if (
-            measure in (None, "probability")
-            and is_integer
-            and 2 <= len(first) <= MAX_VALUES
-        ):
+        is_known = measure in (None, "probability")
+        is_whole = all(v == int(v) for v in _numbers_of(first))
+        if is_known and is_whole and 2 <= len(first) <= MAX_VALUES:
             columns[j] = first
     return columns
 
 
 def _numbers_of(values):
-    """Return the values that are numbers and not booleans."""
-    kinds = (bool, np.bool_)
-    return [
-        v
-        for v in values
-        if isinstance(v, Number) and not isinstance(v, kinds) and np.isfinite(v)
-    ]
+    """Return the values that are finite numbers and not booleans."""
+    numbers = [v for v in values if isinstance(v, Number)]
+    return [v for v in numbers if not isinstance(v, bool | np.bool_) and np.isfinite(v)]
 
 
 def check_sums(ask, rows, mask, discrete):
@@ -238,77 +227,55 @@ def check_sums(ask, rows, mask, discrete):
     feature does not depend on the hidden values of others, as `check_reading` has
     checked.
     """
-    hidden = [j for j in discrete if mask[j]]
-    few = rows.slice(0, min(ROWS_TO_SUM, len(rows)))
-    totals = np.zeros(few.shape)
-    rows_of = {j: list(discrete[j].values()) for j in hidden}
+    rows_of = {j: list(discrete[j].values()) for j in discrete if mask[j]}
+    totals = np.zeros(rows.shape)
     for k in range(max(map(len, rows_of.values()), default=0)):
         row_of = {j: of_values[k] for j, of_values in rows_of.items() if of_values[k:]}
-        features, indices = list(row_of), np.full(few.shape, -1)
+        features, indices = list(row_of), np.full(rows.shape, -1)
         indices[:, features] = list(row_of.values())
-        moved = Rows.from_table(with_entries(few.values, rows.values, indices))
+        moved = Rows.from_table(with_entries(rows.values, rows.values, indices))
         log_prob = ask(moved, mask)
         if log_prob is None:
             return
         with np.errstate(over="ignore"):  # those that are not normalised may be large
             totals[:, features] += np.exp(log_prob[:, features])
-    for j in hidden:
-        _check_total(ask, rows, mask, j, list(discrete[j]), totals[:, j])
+    for j in rows_of:
+        i = int(np.abs(totals[:, j] - 1).argmax())
+        total, values = totals[i, j], list(discrete[j])
+        if abs(total - 1) <= SUM_TOLERANCE:
+            continue
+        if len(_numbers_of(values)) == len(values):
+            if not isinstance(rows.values, np.ndarray):
+                continue  # numbers in a table of other things
+            values, row = sorted(values), rows.values[[i]].astype(float)
+            density = partial(_density_along, ask, row, mask, j)
+            if _is_explained(density, int(values[0]), int(values[-1])):
+                continue
+        elif total < 1 and not all(isinstance(v, bool | np.bool_) for v in values):
+            continue  # there can be other categories
+        cause = "" if total < 1 else " They may be computed from the hidden value."
+        raise ValueError(
+            "Log-probabilities must be normalised: the probabilities of feature "
+            f"{j} of row {i} add up to {total:.6g} over its values "
+            f"{listed([plain(value) for value in values])}, for the mask "
+            f"{describe_mask(mask)}.{cause}"
+        )
 
 
-def _check_total(ask, rows, mask, j, values, total):
-    """Check the sums of the probabilities of a column over its values, (n_rows,)."""
-    i = int(np.abs(total - 1).argmax())
-    is_less = total[i] < 1 - SUM_TOLERANCE
-    if abs(total[i] - 1) <= SUM_TOLERANCE:
-        return
-    are_booleans = all(isinstance(value, bool | np.bool_) for value in values)
-    if len(_numbers_of(values)) == len(values):
-        if not isinstance(rows.values, np.ndarray):
-            return  # numbers in a table of other things
-        values = sorted(values)
-        if _is_explained(ask, rows, mask, i, j, values):
-            return
-    elif is_less and not are_booleans:
-        return  # there can be other categories
-    cause = "" if is_less else " They may be computed from the hidden value."
-    raise ValueError(
-        "Log-probabilities must be normalised: the probabilities of feature "
-        f"{j} of row {i} add up to {total[i]:.6g} over its values "
-        f"{listed([plain(value) for value in values])}, for the mask "
-        f"{describe_mask(mask)}.{cause}"
-    )
-
-
-def _is_explained(ask, rows, mask, i, j, values):
-    """Return whether a feature has a density, or probabilities of unseen integers."""
-    low, high = int(values[0]), int(values[-1])
-    row = rows.values[[i]].astype(float)
-    densities = partial(_density_along, ask, row, mask, j)
-    if _is_density(densities, low, high):
-        return True
+def _is_explained(density, low, high):
+    """Return whether integers have a density, or unseen ones have probabilities too."""
     least = max(0, low - MAX_INTEGERS) if low >= 0 else low - MAX_INTEGERS
-    ranges = [
-        (low, high),
-        (low, high + 1),
-        (low, high + 2),
-        (least, high + MAX_INTEGERS),
-    ]
-    return any(
-        abs(densities(np.arange(a, b + 1)).sum() - 1) <= SUM_TOLERANCE
-        for a, b in ranges
-    )
-
-
-def _is_density(densities, low, high, n_points=2001):
-    """Return whether densities integrate to one, with a probability of zero if any."""
-    margin = 10 * (high - low + 1)
+    ends = [(low, high), (low, high + 1), (low, high + 2), (least, high + MAX_INTEGERS)]
+    sums = np.array([density(np.arange(a, b + 1)).sum() for a, b in ends])
+    if (np.abs(sums - 1) <= SUM_TOLERANCE).any():
+        return True
+    margin, n_points = 10 * (high - low + 1), 2001
     grids = [np.linspace(low - margin, high + margin, n_points)]
-    if low >= 0:  # amounts: the model may refuse negative values
+    if low >= 0:  # amounts: negative values may be refused, and zero be common
         grids.append(np.geomspace(1e-6, 1e3, n_points) * (high + 1))
-    integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
-    totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
-    return bool((np.abs(np.array(totals) - 1) < GRID_TOLERANCE).any())
+    integrals = np.array([np.trapezoid(density(grid), grid) for grid in grids])
+    totals = np.append(integrals, integrals[-1] + density(np.zeros(1)))
+    return bool((np.abs(totals - 1) < GRID_TOLERANCE).any())
 
 
 def check_masked_model(
@@ -390,8 +357,13 @@ def check_masked_model(
     n_features = rows.shape[1]
     sizes = [n_features, 1, *rng.integers(1, n_features + 1, n_masks)][:n_masks]
     masks = list(draw_masks(sizes, n_features, rng))
+
+    def ask(rows, mask):
+        """Return a copy of the result, because the function may use the array again."""
+        return np.array(conditional(rows, mask))
+
     for mask in masks:
-        log_prob = _ask(conditional, rows, mask)
+        log_prob = ask(rows, mask)
         if conditional.refusal is not None:
             raised = conditional.refusal
             raise ValueError(
@@ -399,46 +371,34 @@ def check_masked_model(
                 f"one, of shape {mask.shape}, it raised {type(raised).__name__}: "
                 f"{raised}"
             ) from raised
-        _check_entries(log_prob, rows.targets(mask), mask)
-        limit = MIN_CHANGE if conditional.is_single else 1e-6
-        repeated = _ask(conditional, rows, mask)
-        check_same(rows, log_prob, repeated, mask, "in a second call", limit)
-        alone = _ask(conditional, rows.slice(0, 1), mask)
+        wrong = ~np.isfinite(log_prob)
+        if wrong.any():
+            i, j = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"Log-probabilities must be finite, got {log_prob[i, j]} at feature "
+                f"{j} of row {i}, for the mask {describe_mask(mask)}."
+            )
+        wrong = (log_prob != 0) & ~rows.targets(mask)
+        if wrong.any():
+            i, j = np.argwhere(wrong)[0]
+            kind = "a missing" if mask[j] else "the visible"
+            raise ValueError(
+                "Visible and missing entries must have log-probability 0, got "
+                f"{log_prob[i, j]:.6g} instead of 0 at {kind} feature {j} of row {i}, "
+                f"for the mask {describe_mask(mask)}."
+            )
+        limit = MIN_CHANGE if conditional.is_single else MAX_GIVEN_ERROR
+        check_same(rows, log_prob, ask(rows, mask), mask, "in a second call", limit)
+        alone = ask(rows.slice(0, 1), mask)
         check_same(rows, log_prob[:1], alone, mask, "without the other rows", limit)
-        check_reading(partial(_ask, conditional), rows, mask, log_prob, rng, limit)
-        check_sums(partial(_ask, conditional), rows, mask, discrete)
+        check_reading(ask, rows, mask, log_prob, rng, limit)
+        check_sums(ask, rows, mask, discrete)
     for mask in masks:
         others = [j for j in np.flatnonzero(mask).tolist() if j not in discrete]
         j = int(rng.choice(others)) if others else None
-        if others and (
-            integral := excessive_integral(conditional, rows, rows, mask, j)
-        ):
+        if others and (integral := excessive_integral(ask, rows, rows, mask, j)):
             raise ValueError(
                 f"Log-probabilities must be normalised: the density of feature {j} of "
                 f"row 0 integrates to {integral:.6g}, for the mask "
                 f"{describe_mask(mask)}. It may be computed from the hidden value."
             )
-
-
-def _ask(conditional, rows, mask):
-    """Return a copy of the result, because the function may use the array again."""
-    return np.array(conditional(rows, mask))
-
-
-def _check_entries(log_prob, is_target, mask):
-    wrong = ~np.isfinite(log_prob)
-    if wrong.any():
-        i, j = np.argwhere(wrong)[0]
-        raise ValueError(
-            f"Log-probabilities must be finite, got {log_prob[i, j]} at feature {j} of "
-            f"row {i}, for the mask {describe_mask(mask)}."
-        )
-    wrong = (log_prob != 0) & ~is_target
-    if wrong.any():
-        i, j = np.argwhere(wrong)[0]
-        kind = "a missing" if mask[j] else "the visible"
-        raise ValueError(
-            "Visible and missing entries must have log-probability 0, got "
-            f"{log_prob[i, j]:.6g} instead of 0 at {kind} feature {j} of row {i}, for "
-            f"the mask {describe_mask(mask)}."
-        )

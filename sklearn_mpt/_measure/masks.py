@@ -2,21 +2,19 @@
 
 A mask is a boolean array of shape (n_features,), True where a feature is hidden.
 
-Masks of training are drawn in `_fitting.masks`, those of texts in `_text.masks`.
+Masks of training are drawn in `_optim.masks`, those of texts in `_text.masks`.
 """
 
-from functools import lru_cache
+from functools import cache
 from itertools import combinations, permutations
 from math import comb, factorial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 from sklearn_mpt._tables.labels import aligned
 
-MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
-MAX_ORDERED_FEATURES = 6  # of which all orders, 720, are listed; others are drawn
+MAX_ENUMERATED = 1000  # masks of one size, or orders; if there are more, some are drawn
 
 
 def mask_size(rate, n_features):
@@ -86,26 +84,12 @@ def block_keys(rand, n, blocks):
     return rank[:, blocks.numbers] + drawn[:, n_blocks:]
 
 
-def draw_in_blocks(size, n_masks, blocks, rng):
-    """Draw masks of one size that hide whole blocks, and a part of one more.
-
-    With a smaller `n_masks` and the same generator, the first of these are drawn.
-    """
-    keys = block_keys(lambda *shape: rng.random(shape), n_masks, blocks)
-    return hide_smallest(keys, size)
-
-
 def enumerate_masks(n_features, size):
     """Return all masks of one size, of shape (comb(n_features, size), n_features)."""
     hidden = np.array(list(combinations(range(n_features), size)), dtype=int)
     masks = np.zeros((len(hidden), n_features), dtype=bool)
     np.put_along_axis(masks, hidden, True, axis=1)
     return masks
-
-
-def count_masks(size, n_features):
-    """Return the number of masks of one size, at most 2^53."""
-    return min(comb(n_features, int(size)), MAX_EXACT_INTEGER)
 
 
 def draw_distinct(size, n_masks, n_features, rng):
@@ -147,10 +131,11 @@ def draw_partitions(size, n_masks, n_rows, n_features, rng):
 
 def count_orders(n_features):
     """Return the number of orders of the features; infinity if it exceeds 720."""
-    return factorial(n_features) if n_features <= MAX_ORDERED_FEATURES else np.inf
+    n_orders = factorial(n_features)
+    return n_orders if n_orders <= MAX_ENUMERATED else np.inf
 
 
-@lru_cache(maxsize=MAX_ORDERED_FEATURES + 1)
+@cache
 def all_orders(n_features):
     """Return all orders of the features, as a constant array (n_orders, n_features)."""
     orders = np.array(list(permutations(range(n_features))))

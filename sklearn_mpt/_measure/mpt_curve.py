@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,37 +37,31 @@ from sklearn_mpt._measure.curve import (
 from sklearn_mpt._measure.masks import (
     MAX_ENUMERATED,
     MaskBlocks,
+    block_keys,
     child_generator,
-    count_masks,
     draw_distinct,
     draw_distinct_per_row,
-    draw_in_blocks,
     draw_partitions,
+    hide_smallest,
     neighbouring_std,
     read_blocks,
     split_total,
 )
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, map_tasks
+from sklearn_mpt._measure.rows import map_tasks
 from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
-
-# With so many features, `draw_distinct` lists at most 924 masks of a size.
-MAX_FEATURES_FOR_ALL = 12
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """The model, rows, sizes and seeds of one measurement."""
+    """The model, sizes and seeds of one measurement."""
 
     model: object
-    rows: Rows | None
-    shape: tuple
+    shape: tuple  # of the rows
     sizes: np.ndarray
     n_masks: int
     seed: np.random.SeedSequence
-    n_jobs: int | None
-    per_row: bool  # whether each row has masks of its own
-    blocks: MaskBlocks | None = None  # features that are hidden together
+    blocks: MaskBlocks | None  # features that are hidden together
 
     @cached_property
     def n_existing(self):
@@ -74,108 +69,86 @@ class Measurement:
         n_features = self.shape[1]
         if self.blocks is not None:
             return np.where(self.sizes == n_features, 1, MAX_EXACT_INTEGER)
-        return np.array([count_masks(size, n_features) for size in self.sizes])
+        counts = (math.comb(n_features, int(size)) for size in self.sizes)
+        return np.array([min(count, MAX_EXACT_INTEGER) for count in counts])
 
     @property
     def n_drawn(self):
         """Number of masks of each size to draw."""
         return np.minimum(self.n_existing, self.n_masks)
 
-    def map(self, function, tasks):
-        """Return a result for each task, from ``function(measurement, tasks)``."""
-        on_rows = partial(_with_rows, function, replace(self, rows=None))
-        return map_tasks(on_rows, self.rows, tasks, self.n_jobs)
 
+def shared_masks(measurement, rows, n_jobs, is_neyman):
+    """Draw distinct masks of each size, the same for all rows; return scores and noise.
 
-def _with_rows(function, measurement, rows, tasks):
-    return function(replace(measurement, rows=rows), tasks)
-
-
-def independent(measurement):
-    """Draw distinct masks of each size independently."""
-    return _summarise(
-        measurement,
-        _score_range(measurement, 0 * measurement.n_drawn, measurement.n_drawn),
-    )
-
-
-def neyman(measurement):
-    """Draw masks of each size in proportion to the spread of their scores.
-
-    A pilot estimates the spread. The scores of the pilot also enter the means, so to
-    avoid bias the number of masks of a size must not depend on its own pilot: even
-    sizes use the spread at odd sizes, and odd sizes that at even sizes. The total
-    numbers of masks of even and of odd sizes are fixed in advance.
+    With Neyman's allocation more masks are drawn at sizes where the scores vary more. A
+    pilot estimates how much. Its scores also enter the means, so to avoid bias the
+    number of masks of a size must not depend on its own pilot: even sizes use the
+    variation at odd sizes, and odd sizes that at even sizes. The total numbers of masks
+    of even and of odd sizes are fixed in advance.
     """
-    first = np.minimum(max(2, measurement.n_masks // 3), measurement.n_drawn)
+
+    def score(first, last):
+        """Score the masks first[i]..last[i] - 1 of the i-th size."""
+        tasks = list(enumerate(zip(first, last, strict=True)))
+        return map_tasks(partial(_score_shared, measurement), rows, tasks, n_jobs)
+
+    first, n_existing = measurement.n_drawn, measurement.n_existing
+    if is_neyman and len(first) > 1:
+        first = np.minimum(max(2, measurement.n_masks // 3), first)
+    samples = score(0 * first, first)
     total = (measurement.n_drawn - first).sum()
-    if total == 0 or len(first) < 2:
-        return independent(measurement)
-    pilot = _score_range(measurement, 0 * first, first)
-    weights = size_weights(measurement.sizes, measurement.shape[1]) * (
-        measurement.n_existing > first
-    )
-    spread = weights * neighbouring_std(pilot)
-    last, parity = first.copy(), np.arange(len(first)) % 2
-    totals = split_total(total, np.bincount(parity, weights))
-    for half, of_half in zip((parity == 0, parity == 1), totals, strict=True):
-        last[half] += split_total(of_half, spread[half])
-    scores = _score_range(measurement, first, np.minimum(last, measurement.n_existing))
-    pairs = zip(pilot, scores, strict=True)
-    return _summarise(measurement, [np.concatenate(pair) for pair in pairs])
+    if total > 0:
+        weights = size_weights(measurement.sizes, measurement.shape[1])
+        weights *= n_existing > first
+        wanted = weights * neighbouring_std(samples)
+        last, parity = first.copy(), np.arange(len(first)) % 2
+        totals = split_total(total, np.bincount(parity, weights))
+        for half, of_half in zip((parity == 0, parity == 1), totals, strict=True):
+            last[half] += split_total(of_half, wanted[half])
+        others = score(first, np.minimum(last, n_existing))
+        samples = list(map(np.append, samples, others))
+    parts = []
+    for sample, n_all in zip(samples, n_existing, strict=True):
+        ones = np.ones(len(sample))
+        mean, contrasts = contrasts_of_mean(sample[:, None], ones, n_all)
+        parts.append((mean[0], contrasts[:, 0], len(sample) - 1))
+    return _collect_sizes(parts)
 
 
-def _score_range(measurement, first, last):
-    """Score the masks first[i]..last[i] - 1 of the i-th size, in order of drawing."""
-    return measurement.map(
-        _score_distinct, list(enumerate(zip(first, last, strict=True)))
-    )
-
-
-def _score_distinct(measurement, tasks):
+def _score_shared(measurement, rows, tasks):
     """Return an array of scores for each task; masks of several are in one call."""
 
     def draw(task):
         index, (first, last) = task
         rng, size = child_generator(measurement.seed, index), measurement.sizes[index]
         if measurement.blocks is not None:
-            return draw_in_blocks(size, last, measurement.blocks, rng)[first:]
+            keys = block_keys(
+                lambda *shape: rng.random(shape), last, measurement.blocks
+            )
+            return hide_smallest(keys, size)[first:]
         return draw_distinct(size, last, measurement.shape[1], rng)[first:]
 
     scores, task_entries = [], measurement.n_masks * measurement.shape[1]
     for part in chunk_slices(len(tasks), task_entries, CHUNK_ENTRIES):
         masks = [draw(task) for task in tasks[part]]
-        values = mean_masked_scores(
-            measurement.model, measurement.rows, np.concatenate(masks)
-        )
+        values = mean_masked_scores(measurement.model, rows, np.concatenate(masks))
         scores += np.split(values, np.cumsum([len(drawn) for drawn in masks])[:-1])
     return scores
 
 
-def _summarise(measurement, samples):
-    """Return mean scores and noise from the scores of distinct masks of each size."""
-    parts = []
-    for sample, n_all in zip(samples, measurement.n_existing, strict=True):
-        mean, contrasts = contrasts_of_mean(
-            sample[:, None], np.ones(len(sample)), n_all
-        )
-        parts.append((mean[0], contrasts[:, 0]))
-    return _collect_sizes(parts, [len(sample) - 1 for sample in samples])
-
-
-def balanced(measurement):
+def masks_of_rows(measurement, rows, n_jobs):
     """Draw masks for each row that hide every feature about equally often.
 
     The masks of a size are drawn as several independent sets, from which the standard
     errors are estimated. The errors of rows are independent and average out. If rows
     share masks, these are independent: balanced ones vary as much.
     """
-    if not measurement.per_row:
-        return independent(measurement)
-    parts = measurement.map(_score_per_row, range(len(measurement.sizes)))
-    n_strata = len(_strata(measurement.shape[0]))
-    degrees = [n_strata * (len(_sets(measurement, i)) - 1) for i in range(len(parts))]
-    return _collect_sizes(parts, degrees, n_strata)
+    tasks = range(len(measurement.sizes))
+    score = partial(_score_masks_of_rows, measurement)
+    return _collect_sizes(
+        map_tasks(score, rows, tasks, n_jobs), len(_strata(measurement.shape[0]))
+    )
 
 
 def _strata(n_rows):
@@ -184,65 +157,47 @@ def _strata(n_rows):
     return np.arange(0, n_rows, -(-n_rows // 8))
 
 
-def _n_enumerated(measurement, index):
-    """Return the number of masks of a size, or infinity if too many to list."""
-    n_all = measurement.n_existing[index]
-    many = max(4 * measurement.n_masks, measurement.shape[1])
-    return n_all if n_all <= min(MAX_ENUMERATED, many) else np.inf
-
-
-def _sets(measurement, index):
-    """Return the number of masks in each set of a size; 1 if drawn from a list."""
-    n_masks = n_sets = measurement.n_drawn[index]
-    if _n_enumerated(measurement, index) == np.inf:
-        # Student's t with four degrees of freedom is 1.4 times as wide as the normal
-        n_sets = min(n_masks, 2 if measurement.shape[0] > 5 else 5)
-    return [len(part) for part in np.array_split(np.arange(n_masks), n_sets)]
-
-
-def _draw_sets(measurement, index, n_rows, rng):
-    """Yield the masks of a size, of shape (n_rows, n_features), set by set."""
-    size, n_features = measurement.sizes[index], measurement.shape[1]
-    if _n_enumerated(measurement, index) < np.inf:
-        n_masks = measurement.n_drawn[index]
-        yield from draw_distinct_per_row(size, n_masks, n_rows, n_features, rng)
-        return
-    for n_masks in _sets(measurement, index):
-        yield from draw_partitions(size, n_masks, n_rows, n_features, rng)
-
-
-def _score_per_row(measurement, indices):
-    """Average scores over masks and rows, for each of some sizes; with contrasts."""
+def _score_masks_of_rows(measurement, rows, indices):
+    """Average scores over masks and rows; with contrasts and degrees of freedom."""
+    (n_rows, n_features), strata = measurement.shape, _strata(measurement.shape[0])
     averages, conditional = [], CheckedConditional(measurement.model)
     for index in indices:
+        size, n_all = measurement.sizes[index], measurement.n_existing[index]
+        n_sets = n_masks = measurement.n_drawn[index]
+        few = min(MAX_ENUMERATED, max(4 * measurement.n_masks, n_features))
+        is_listed = n_all <= few
+        if not is_listed:
+            # Student's t with four degrees of freedom is 1.4 times as wide as normal
+            n_all, n_sets = np.inf, min(n_masks, 2 if n_rows > 5 else 5)
+        counts = np.array([len(s) for s in np.array_split(np.arange(n_masks), n_sets)])
         scores = []  # of parts of the rows, (n_masks, n_rows) each
-        for part in chunk_slices(*measurement.shape, CHUNK_ENTRIES):
-            rows = measurement.rows.slice(part.start, part.stop)
+        for part in chunk_slices(n_rows, n_features, CHUNK_ENTRIES):
+            some = rows.slice(part.start, part.stop)
             rng = child_generator(measurement.seed, index, part.start)
-            masks = _draw_sets(measurement, index, len(rows), rng)
-            scores.append(
-                [masked_score(hidden_log_prob(conditional, rows, m), m) for m in masks]
+            draw = draw_distinct_per_row if is_listed else draw_partitions
+            of_sets = [n_masks] if is_listed else counts
+            masks = chain.from_iterable(
+                draw(size, n, *some.shape, rng) for n in of_sets
             )
-        counts, n_rows = np.array(_sets(measurement, index)), measurement.shape[0]
+            scores.append(
+                [masked_score(hidden_log_prob(conditional, some, m), m) for m in masks]
+            )
         sums = np.concatenate(scores, axis=1)
         sums = np.add.reduceat(sums, np.cumsum(counts) - counts, axis=0)
-        means, contrasts = contrasts_of_mean(
-            sums / counts[:, None], counts, _n_enumerated(measurement, index)
-        )
-        by_stratum = np.add.reduceat(contrasts, _strata(n_rows), axis=1)
-        averages.append((means.mean(), by_stratum.ravel() / n_rows))
+        means, contrasts = contrasts_of_mean(sums / counts[:, None], counts, n_all)
+        by_stratum = np.add.reduceat(contrasts, strata, axis=1).ravel() / n_rows
+        averages.append((means.mean(), by_stratum, len(strata) * (n_sets - 1)))
     return averages
 
 
-def _collect_sizes(parts, degrees, n_strata=1):
-    """Collect (mean, contrasts) of sizes whose masks are independent of each other."""
-    contrasts = np.zeros(
-        (len(parts), max(len(part_contrasts) for _, part_contrasts in parts))
-    )
-    for row, (_, part_contrasts) in zip(contrasts, parts, strict=True):
-        row[: len(part_contrasts)] = part_contrasts
-    means = np.array([mean for mean, _ in parts])
-    return means, MaskNoise(contrasts, np.array(degrees), n_strata=n_strata)
+def _collect_sizes(parts, n_strata=1):
+    """Collect (mean, contrasts, degrees) of sizes with independent masks."""
+    means, of_sizes, degrees = zip(*parts, strict=True)
+    contrasts = np.zeros((len(parts), max(map(len, of_sizes))))
+    for row, of_size in zip(contrasts, of_sizes, strict=True):
+        row[: len(of_size)] = of_size
+    noise = MaskNoise(contrasts, np.array(degrees), n_strata=n_strata)
+    return np.array(means), noise
 
 
 def mpt_curve(
@@ -393,8 +348,18 @@ def mpt_curve(
             f"{name} needs design='independent' or 'auto', got {design!r}."
         )
     if design == "all":
-        n_masks = _count_for_all(n_masks, n_features)
+        if n_masks is not None:
+            raise ValueError(
+                f"n_masks must be None with design='all', got {n_masks!r}."
+            )
+        # the largest number of masks of one size
+        n_masks = math.comb(n_features, n_features // 2)
         random_state = 0  # it decides in which order masks are added up, no more
+        if n_masks > MAX_ENUMERATED:
+            raise ValueError(
+                "design='all' scores all masks of at most 12 features, got "
+                f"{n_features}, which have 2^{n_features} - 1 masks. Use design='auto'."
+            )
     if is_neyman:
         design = "neyman"
     elif design == "auto" and blocks is None:
@@ -405,65 +370,39 @@ def mpt_curve(
     check_int(n_masks, "n_masks")
     n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
+    seed = given_or_parameter(estimator, "random_state", random_state)
+    (seed,) = spawn_seeds(seed, 1)
+    measurement = Measurement(estimator, rows.shape, sizes, int(n_masks), seed, blocks)
     # complete rows of models with a hook share masks, and computations with them
     has_shared = rows.missing is None and hasattr(estimator, "mean_masked_scores")
     per_row = design == "balanced" and not has_shared
-    measurement = Measurement(
-        estimator,
-        rows,
-        rows.shape,
-        sizes,
-        int(n_masks),
-        spawn_seeds(given_or_parameter(estimator, "random_state", random_state), 1)[0],
-        n_jobs,
-        per_row and takes_row_masks(CheckedConditional(estimator), rows),
-        blocks,
-    )
-    measure = {"independent": independent, "neyman": neyman, "balanced": balanced}
-    scores, noise = measure[design](measurement)
-    noise = replace(noise, draw=_identify(measurement, design, noise))
+    per_row = per_row and takes_row_masks(CheckedConditional(estimator), rows)
+    if per_row:
+        scores, noise = masks_of_rows(measurement, rows, n_jobs)
+    else:
+        scores, noise = shared_masks(measurement, rows, n_jobs, is_neyman)
+    labels = None
+    if blocks is not None:
+        labels = "span" if blocks.is_span else tuple(blocks.numbers.tolist())
+    # Equal for curves of as many rows with the same masks. The number of masks of a
+    # size may depend on the model ("neyman"), so degrees of freedom are included.
+    draw = {
+        "design": design,
+        "random_state": tuple(np.atleast_1d(seed.entropy).tolist()),
+        "n_masks": measurement.n_masks,
+        "mask_sizes": tuple(sizes.tolist()),
+        "mask_blocks": labels,
+        "masks for each row": per_row,
+        "number of rows": len(rows),
+        "number of masks of each size": tuple(noise.degrees.tolist()),
+    }
     return MPTCurve(
         sizes,
         scores,
         noise.std_errors,
         n_features,
-        noise=noise,
+        noise=replace(noise, draw=tuple(draw.items())),
         has_blocks=blocks is not None,
-    )
-
-
-def _count_for_all(n_masks, n_features):
-    """Return the largest number of masks of one size; refuse too many features."""
-    if n_masks is not None:
-        raise ValueError(f"n_masks must be None with design='all', got {n_masks!r}.")
-    if n_features > MAX_FEATURES_FOR_ALL:
-        raise ValueError(
-            f"design='all' scores all masks of at most {MAX_FEATURES_FOR_ALL} "
-            f"features, got {n_features}, which have 2^{n_features} - 1 masks. "
-            "Use design='auto'."
-        )
-    return math.comb(n_features, n_features // 2)
-
-
-def _identify(measurement, design, noise):
-    """Return a key that is equal for curves of as many rows with the same masks.
-
-    The number of masks of a size may depend on the model ("neyman"), so the key
-    includes the degrees of freedom.
-    """
-    entropy = tuple(np.atleast_1d(measurement.seed.entropy).tolist())
-    blocks = measurement.blocks
-    if blocks is not None:
-        blocks = "span" if blocks.is_span else tuple(blocks.numbers.tolist())
-    return (
-        ("design", design),
-        ("random_state", entropy),
-        ("n_masks", measurement.n_masks),
-        ("mask_sizes", tuple(measurement.sizes.tolist())),
-        ("mask_blocks", blocks),
-        ("masks for each row", measurement.per_row),
-        ("number of rows", measurement.shape[0]),
-        ("number of masks of each size", tuple(noise.degrees.tolist())),
     )
 
 
