@@ -24,6 +24,7 @@ from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.integrals import IMPORTANCE_TOLERANCE, importance, log_joint
 from sklearn_mpt._latent.modes import gaussians_at_modes
 from sklearn_mpt._latent.quadrature import (
+    MAX_GRID_DIMS,
     Nodes,
     Posterior,
     gaussian_around,
@@ -40,16 +41,17 @@ from sklearn_mpt._likelihoods.base import encoder_inputs, fitted_attributes
 # their modes in the tails of the prior. What other numbers would cost is in
 # benchmarks/RESULTS.rst, "Deep models: the search for modes".
 N_POINTS = 4096
-FEW_DIMS = 3  # up to these, shared points are likely to be near modes
 N_STARTS = 12  # shared points that are starts, in few dimensions
 START_DISTANCE = 0.1  # from each other, relative to 1 + abs(z)
-MAX_STEPS = 20  # to a mode
-MIN_GAIN = 1e-3  # a row is at its mode if the next step would gain less, in nats
+# Numbers of points from each part of the mixture. The first ones only adapt the
+# approximate posteriors of a row; then rows whose error is too large are integrated by
+# twice as many points as before.
+COUNTS = tuple(2**power for power in range(4, 11))
 
 
 def n_modes(n_dims):
     """Return the number of modes; in many dimensions more of them gain nothing."""
-    return 4 if n_dims <= FEW_DIMS else 2
+    return 4 if n_dims <= MAX_GRID_DIMS else 2
 
 
 def posteriors_around_modes(rows, z, module):
@@ -65,8 +67,8 @@ def posteriors_around_modes(rows, z, module):
         rows.take(row.repeat_interleave(shape[1])),
         module,
         starts.flatten(0, 1),
-        max_iter=MAX_STEPS,
-        min_gain=MIN_GAIN,
+        max_iter=20,
+        min_gain=IMPORTANCE_TOLERANCE,
     )
     mass = (joint - log_peak(posterior)).unflatten(0, shape)
     parts = [part.unflatten(0, shape) for part in posterior]
@@ -84,7 +86,7 @@ def likeliest_points(rows, module):
     z = _cauchy_points(module.n_dims).to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
-    for _ in range(N_STARTS if module.n_dims <= FEW_DIMS else 1):
+    for _ in range(N_STARTS if module.n_dims <= MAX_GRID_DIMS else 1):
         best = z[joint.argmax(1)]
         chosen.append(best)
         least = START_DISTANCE * (1 + best.norm(dim=1, keepdim=True))
@@ -97,34 +99,6 @@ def _cauchy_points(n_dims):
     """Return points of the multivariate Cauchy distribution; (N_POINTS, k)."""
     normal = torch.from_numpy(normal_points(N_POINTS, n_dims + 1, 0, 1)[0])
     return normal[:, :-1] / normal[:, -1:].abs()
-
-
-# Nats. It is smaller than that of scores, because curves add the errors of many
-# conditionals up.
-CONDITIONAL_TOLERANCE = 0.01
-
-
-# Numbers of points of each part of the mixture, as powers of two, rule after rule, in
-# few dimensions and in more. Rows whose error is too large with a rule are integrated
-# by the next. Rules of averages begin with more points than those of scores, because
-# the error that few points estimate may be small by chance.
-SCORES = (4, 6, 8, 10), (5, 7, 9)
-CONDITIONALS = (5, 7), (5, 7)
-AVERAGES = (5, 7, 9), (5, 7)
-PILOT = 3  # of the rule that only adapts the posteriors of a row
-TAILS = 128  # points of averages from heavy tails at least, in few dimensions
-
-
-def points(power, n_dims, least=0):
-    """Return numbers of points: of each approximate posterior, and of the prior.
-
-    A row that needs many points may have its mass far from all modes: then, in few
-    dimensions, as many come from the prior, or from heavy tails.
-    """
-    is_few = n_dims <= FEW_DIMS
-    n_parts = n_modes(n_dims) + (1 if is_few else 2)
-    n_prior = 2**power // (1 if power > 7 and is_few else 4)
-    return *[2**power] * n_parts, max(least if is_few else 0, n_prior)
 
 
 class DeepModule(torch.nn.Module):
@@ -167,7 +141,7 @@ class DeepModule(torch.nn.Module):
         encoded = self.posterior(rows.X, rows.observed)
         modes = posteriors_around_modes(rows, encoded.mean, self)
         wide = modes[0].precision_root / wide_component_scale(self.n_dims)
-        others = [] if self.n_dims <= FEW_DIMS else [encoded]
+        others = [] if self.n_dims <= MAX_GRID_DIMS else [encoded]
         return [*modes, *others, gaussian_around(modes[0].mean, wide)]
 
 
@@ -176,17 +150,12 @@ class DeepDensity(IntegratedDensity):
 
     def __init__(self, module, units, device, seed):
         n_dims = module.n_dims
-        pilot = points(PILOT, n_dims)
-
-        def accuracy(powers, tolerance, least=0):
-            powers = powers[n_dims > FEW_DIMS]
-            counts = [points(power, n_dims, least) for power in powers]
-            return importance(counts, n_dims, device, seed, tolerance, pilot)
-
-        scoring = accuracy(SCORES, IMPORTANCE_TOLERANCE)
-        predicting = accuracy(CONDITIONALS, CONDITIONAL_TOLERANCE)
+        # the prior, a wide Gaussian, the modes, and in many dimensions the encoder's
+        n_parts = n_modes(n_dims) + (2 if n_dims <= MAX_GRID_DIMS else 3)
+        pilot, *counts = [(count,) * n_parts for count in COUNTS]
+        scoring = importance(counts, n_dims, device, seed, pilot=pilot)
+        predicting = scoring.coarse(3)  # curves have many conditionals
         super().__init__(module, units, scoring, predicting, seed)
-        self.averaging = accuracy(AVERAGES, IMPORTANCE_TOLERANCE, TAILS)
 
 
 def module_of(fitted, likelihood, device, user_module=None):

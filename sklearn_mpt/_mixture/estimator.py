@@ -614,23 +614,24 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         weight = check_sample_weight(sample_weight, X)
         X = self._validate_rows(X)
         X, weight = as_tensor(X, "cpu"), as_tensor(weight, "cpu")
-        layout = self._layout()
-        parameters = MixtureParameters(self._components(vars(self), "cpu"), layout)
-        proba = parameters.proba(parameters.values, X)
-        assignments = Assignments(proba, weight, correction)
+        parameters = MixtureParameters(
+            self._components(vars(self), "cpu"), self._layout()
+        )
+        covariance = None
         if correction != "none":
-            self._check_training_weight(X.numpy(), weight.numpy())
-            at_floor = self._components_at_floor(vars(self))
-            covariance = parameters.covariance(X, weight, at_floor)
-            jacobian = torch.autograd.functional.jacobian(
-                lambda values: assignments.probability_given(
-                    parameters.proba(values, X)
-                ),
-                parameters.values,
-            ).flatten(0, 1)
-            covariance = torch.from_numpy(np.nan_to_num(covariance))
-            assignments.covariance = jacobian @ covariance @ jacobian.T
-        return assignments
+
+            def covariance():
+                self._check_training_weight(X.numpy(), weight.numpy())
+                at_floor = self._components_at_floor(vars(self))
+                return parameters.covariance(X, weight, at_floor)
+
+        return Assignments.from_proba(
+            lambda values: parameters.proba(values, X),
+            parameters.values,
+            weight,
+            correction,
+            covariance,
+        )
 
     def _n_parameters(self, fitted=None):
         """Return the number of free parameters of fitted attributes."""

@@ -24,7 +24,6 @@ References
    2014.
 """
 
-import copy
 from numbers import Real
 from typing import NamedTuple
 
@@ -110,48 +109,53 @@ class ClassOutcomes(NamedTuple):
     assignment: np.ndarray
 
 
-class Assignments:
+class Assignments(NamedTuple):
     """Rows assigned to their most probable classes, and the errors of that."""
 
-    def __init__(self, proba, weight, correction):
-        self.weight, self.correction = weight, correction
-        self.n_components = proba.shape[1]
-        self.classes = proba.argmax(1)
-        empty = (weight @ self.chosen == 0).nonzero()[:, 0].tolist()
+    classes: torch.Tensor  # shape: (n,)
+    weight: torch.Tensor  # of the rows, (n,)
+    correction: str
+    probability: torch.Tensor  # P(assigned class | class), (K, K)
+    covariance: torch.Tensor  # of `probability`, flattened
+
+    @classmethod
+    def from_proba(cls, proba_of, values, weight, correction, covariance):
+        """Assign rows by probabilities (n, K), a function of parameters `values`.
+
+        covariance : of the parameters; None if the errors of assignments are ignored.
+        """
+        proba = proba_of(values)
+        classes = proba.argmax(1)
+        chosen = identity(proba.shape[1], proba)[classes]
+        empty = (weight @ chosen == 0).nonzero()[:, 0].tolist()
         if empty:
             raise ValueError(
                 f"Component(s) {listed(empty)} are the most probable ones of no row: "
                 "classes overlap too much for an analysis in three steps. Use fewer "
                 "components."
             )
-        self.probability = self.probability_given(proba)
-        self.covariance = proba.new_zeros((self.n_components**2,) * 2)
 
-    def probability_given(self, proba):
-        """Return P(assigned class | class), (K, K), if rows have these classes."""
-        joint = (self.weight[:, None] * proba).T @ self.chosen
-        return joint / joint.sum(1, keepdim=True)
+        def probability_given(values):
+            joint = (weight[:, None] * proba_of(values)).T @ chosen
+            return joint / joint.sum(1, keepdim=True)
 
-    @property
-    def chosen(self):
-        """1.0 for the class of each row, else 0.0, (n, K)."""
-        return identity(self.n_components, self.weight)[self.classes]
-
-    @property
-    def is_likelihood(self):
-        return self.correction == "ml"
+        probability = probability_given(values)
+        if covariance is None:
+            of_probability = proba.new_zeros((probability.numel(),) * 2)
+        else:
+            known = torch.from_numpy(np.nan_to_num(covariance()))
+            of_probability = delta_method(probability_given, values, known)
+        return cls(classes, weight, correction, probability, of_probability)
 
     def take(self, rows):
         """Return the assignments of some rows, with the errors of all."""
-        part = copy.copy(self)
-        part.weight, part.classes = self.weight[rows], self.classes[rows]
-        return part
+        return self._replace(classes=self.classes[rows], weight=self.weight[rows])
 
     def class_weights(self, probability):
         """Return what each row counts in each class, (n, K); some are negative."""
-        if self.correction == "none":
-            return self.chosen
-        return torch.linalg.inv(probability)[self.classes]
+        if self.correction == "bch":
+            return torch.linalg.inv(probability)[self.classes]
+        return identity(len(probability), probability)[self.classes]
 
     def log_errors(self, probability):
         """Return log P(assignment of the row | class), (n, K)."""
@@ -224,21 +228,33 @@ def covariate_effects(assignments, Z, names, reference):
     """Return `CovariateEffects`."""
     mean, variance, _ = column_moments(Z, assignments.weight.numpy())
     scale = column_scales(mean, variance)
-    Z1 = np.insert((Z - mean) / scale, 0, 1.0, axis=1)
-    n_components, width = assignments.n_components, Z1.shape[1]
+    Z1 = torch.from_numpy(np.insert((Z - mean) / scale, 0, 1.0, axis=1))
+    n_components, width = len(assignments.probability), Z1.shape[1]
     others = np.delete(np.arange(n_components), reference)
-    theta, covariance = _multinomial_logit(assignments, torch.from_numpy(Z1), others)
-    units = np.diag(np.r_[1.0, 1 / scale])  # of standardised covariates, to theirs
-    units[0, 1:] = -mean / scale
-    coefs = np.zeros((n_components, width))
-    coefs[others] = theta @ units.T
-    joint = np.zeros((n_components, width) * 2)
-    joint[np.ix_(others, range(width), others, range(width))] = np.einsum(
-        "ab,ibjc,dc->iajd", units, covariance, units
+    of_others = identity(n_components, Z1)[:, others]
+    units = torch.diag(torch.from_numpy(np.r_[1.0, 1 / scale]))
+    units[0, 1:] = torch.from_numpy(-mean / scale)
+
+    def log_prob(theta, probability):
+        logits = Z1 @ (of_others @ theta.view(-1, width)).T
+        log_proba = logits.log_softmax(1)
+        if assignments.correction == "ml":
+            return (log_proba + assignments.log_errors(probability)).logsumexp(1)
+        return (assignments.class_weights(probability) * log_proba).sum(1)
+
+    def coefs_of(theta):  # of covariates in their units
+        return of_others @ theta.view(-1, width) @ units.T
+
+    start = Z1.new_zeros(len(others) * width)
+    theta, covariance = estimate(log_prob, start, assignments)
+    coefs, covariance = (
+        coefs_of(theta).numpy(),
+        delta_method(coefs_of, theta, covariance),
     )
-    errors = np.sqrt(np.einsum("iaia->ia", joint))
+    errors = covariance.diagonal().sqrt().view(coefs.shape).numpy()
+    joint = covariance.view(coefs.shape * 2).numpy()
     tests = [
-        _wald(coefs[others, j], joint[np.ix_(others, [j], others, [j])])
+        _wald(coefs[others, j], joint[:, j, :, j][np.ix_(others, others)])
         for j in range(1, width)
     ]
     statistic, p_value = np.reshape(tests, (-1, 2)).T
@@ -248,168 +264,102 @@ def covariate_effects(assignments, Z, names, reference):
     )  # fmt: skip
 
 
-def _multinomial_logit(assignments, Z1, others):
-    """Return coefficients of classes, (k, c), and their covariance, (k, c, k, c)."""
-    shape = len(others), Z1.shape[1]
-
-    def log_proba(theta):
-        logits = Z1.new_zeros(len(Z1), assignments.n_components)
-        logits[:, others] = Z1 @ theta.view(shape).T
-        return logits.log_softmax(1)
-
-    def log_prob(theta, probability):
-        if assignments.is_likelihood:
-            return (log_proba(theta) + assignments.log_errors(probability)).logsumexp(1)
-        return (assignments.class_weights(probability) * log_proba(theta)).sum(1)
-
-    def scores(theta):
-        class_weights = assignments.class_weights(assignments.probability)
-        residual = (class_weights - log_proba(theta).exp())[:, others]
-        return (residual[..., None] * Z1[:, None]).flatten(1)
-
-    theta, covariance = estimate(
-        log_prob,
-        Z1.new_zeros(shape).flatten(),
-        assignments,
-        scores=None if assignments.is_likelihood else scores,
-    )
-    return theta.view(shape).numpy(), covariance.reshape(shape * 2)
-
-
 def class_outcomes(assignments, outcome, categories):
     """Return `ClassOutcomes`."""
-    values = outcome[:, None]
-    if categories is not None:
-        values = (outcome[:, None] == np.arange(len(categories))).astype(float)
-    if not assignments.is_likelihood:
-        estimate, covariance = _weighted_means(assignments, torch.from_numpy(values))
-    elif categories is None:
-        estimate, covariance = _means_by_likelihood(assignments, outcome)
-    else:
-        estimate, covariance = _proportions_by_likelihood(assignments, values)
-    n_components, n_values = estimate.shape
-    # Differences from the first class, of all but the last category.
-    free = max(1, n_values - 1)
-    contrast = np.insert(np.eye(n_components - 1), 0, -1.0, axis=1)
-    contrast = np.kron(contrast, np.eye(n_values)[:free])
-    tests = _wald(contrast @ estimate.ravel(), contrast @ covariance @ contrast.T)
-    error = np.sqrt(covariance.diagonal()).reshape(estimate.shape)
+    weight, K = assignments.weight, len(assignments.probability)
+    class_weights = assignments.class_weights(assignments.probability)
     if categories is None:
-        estimate, error = estimate[:, 0], error[:, 0]
+        mean, variance, _ = column_moments(outcome[:, None], weight.numpy())
+        scale = column_scales(mean, variance)
+        y, n_values = torch.from_numpy((outcome[:, None] - mean) / scale), 1
+        mean, scale = torch.from_numpy(mean), torch.from_numpy(scale)
+    else:
+        y, n_values = identity(len(categories), weight)[outcome], len(categories)
+        mean, scale = 0.0, 1.0
+    counts = weight @ class_weights
+    start, ties = (weight * class_weights.T) @ y, None
+    if assignments.correction != "ml":  # least squares
+        start = (start / counts[:, None]).flatten()
+
+        def log_prob(theta, probability):
+            squares = ((y[:, None] - theta.view(K, n_values)) ** 2).sum(2)
+            return -0.5 * (assignments.class_weights(probability) * squares).sum(1)
+
+        def estimates_of(theta):
+            return theta.view(K, n_values) * scale + mean
+
+    else:  # classes of log-odds theta[:K], and a distribution of y in each
+        if categories is None:
+            start_means = start[:, 0] / counts
+            start = torch.stack([start_means, torch.zeros_like(counts)], 1)
+            ties = block_diag(np.ones((1, K)), np.zeros((1, 2 * K)))
+        else:
+            start = (start + 0.5).log()
+            ties = block_diag(*(np.ones((1, n)) for n in (K, *[n_values] * K)))
+        start = torch.cat([counts.log(), start.flatten()])
+
+        def log_prob(theta, probability):
+            of_class = theta[K:].view(K, -1)
+            if categories is None:
+                means, log_variances = of_class.T
+                entries = normal_log_prob((y - means) ** 2, log_variances.exp())
+            else:
+                entries = of_class.log_softmax(1).T[outcome]
+            entries = entries + assignments.log_errors(probability)
+            return (theta[:K].log_softmax(0) + entries).logsumexp(1)
+
+        def estimates_of(theta):
+            of_class = theta[K:].view(K, -1)
+            if categories is None:
+                return of_class[:, :1] * scale + mean
+            return of_class.softmax(1)
+
+    theta, covariance = estimate(log_prob, start, assignments, ties)
+    estimates = estimates_of(theta).numpy()
+    covariance = delta_method(estimates_of, theta, covariance).numpy()
+    # Differences from the first class, of all but the last category.
+    contrast = np.insert(np.eye(K - 1), 0, -1.0, axis=1)
+    contrast = np.kron(contrast, np.eye(n_values)[: max(1, n_values - 1)])
+    tests = _wald(contrast @ estimates.ravel(), contrast @ covariance @ contrast.T)
+    error = np.sqrt(covariance.diagonal()).reshape(estimates.shape)
+    if categories is None:
+        estimates, error = estimates[:, 0], error[:, 0]
     return ClassOutcomes(
-        estimate, error, covariance, *tests, categories, assignments.probability.numpy()
+        estimates,
+        error,
+        covariance,
+        *tests,
+        categories,
+        assignments.probability.numpy(),
     )
 
 
-def _weighted_means(assignments, values):
-    """Return means of values (n, v) by class, (K, v), and their covariance."""
+def estimate(log_prob, start, assignments, ties=None, *, tol=1e-8, max_iter=500):
+    """Maximise a sum over rows; return where, and the covariance of the estimates.
+
+    log_prob : of each row, (n,), from parameters (p,) and probabilities of assignments.
+    ties : gradients of functions of the parameters that are always 0, (q, p).
+    """
     weight, probability = assignments.weight, assignments.probability
-
-    def means(probability):
-        weighted = weight[:, None] * assignments.class_weights(probability)
-        return weighted.T @ values / weighted.sum(0)[:, None]
-
-    mean, class_weights = means(probability), assignments.class_weights(probability)
-    total = (weight @ class_weights)[:, None]
-    influence = class_weights[..., None] * (values[:, None] - mean) / total
-    influence = influence.flatten(1)
-    jacobian = torch.autograd.functional.jacobian(means, probability)
-    jacobian = jacobian.view(mean.numel(), -1)
-    covariance = (weight * influence.T) @ influence
-    covariance = covariance + jacobian @ assignments.covariance @ jacobian.T
-    return mean.numpy(), covariance.numpy()
-
-
-def _means_by_likelihood(assignments, outcome):
-    """Return means of normal distributions by class, (K, 1), and their covariance."""
-    y = outcome[:, None]
-    mean, variance, _ = column_moments(y, assignments.weight.numpy())
-    scale = column_scales(mean, variance)
-    y = torch.from_numpy((y - mean) / scale)
-
-    def log_prob(theta, probability):
-        log_odds, means, log_variances = theta.view(3, -1)
-        entries = normal_log_prob((y - means) ** 2, log_variances.exp())
-        entries = entries + assignments.log_errors(probability)
-        return (log_odds.log_softmax(0) + entries).logsumexp(1)
-
-    weighted = assignments.weight[:, None] * assignments.chosen
-    counts = weighted.sum(0)
-    start_means = (weighted.T @ y)[:, 0] / counts
-    start = torch.cat([counts.log(), start_means, torch.zeros_like(counts)])
-    K = len(counts)
-    ties = np.repeat([[1.0, 0.0, 0.0]], K, axis=1)  # log-odds, up to a constant
-    theta, covariance = estimate(log_prob, start, assignments, ties=ties)
-    means = theta[K : 2 * K].numpy() * scale + mean
-    return means[:, None], scale**2 * covariance[K : 2 * K, K : 2 * K]
-
-
-def _proportions_by_likelihood(assignments, values):
-    """Return proportions of categories by class, (K, C), and their covariance."""
-    n_values, K = values.shape[1], assignments.n_components
-    codes = torch.from_numpy(values.argmax(axis=1))
-
-    def log_proportions(theta):
-        return theta[K:].view(K, n_values).log_softmax(1)
-
-    def log_prob(theta, probability):
-        entries = log_proportions(theta).T[codes] + assignments.log_errors(probability)
-        return (theta[:K].log_softmax(0) + entries).logsumexp(1)
-
-    weighted = assignments.weight[:, None] * assignments.chosen
-    counts = weighted.T @ torch.from_numpy(values) + 0.5
-    start = torch.cat([counts.sum(1).log(), counts.log().flatten()])
-    ties = block_diag(*(np.ones((1, n)) for n in (K, *[n_values] * K)))
-    theta, covariance = estimate(log_prob, start, assignments, ties=ties)
-    jacobian = torch.autograd.functional.jacobian(
-        lambda theta: log_proportions(theta).exp().flatten(), theta
-    ).numpy()
-    proportions = log_proportions(theta).exp().numpy()
-    return proportions, jacobian @ covariance @ jacobian.T
-
-
-def estimate(log_prob, start, assignments, *, scores=None, ties=None):
-    """Maximise a sum over rows; return where, and the covariance of the estimates."""
-    weight, probability = assignments.weight, assignments.probability
+    n_rows, jacobian = weight.sum(), torch.autograd.functional.jacobian
 
     def total(theta, probability=probability):
         return weight @ log_prob(theta, probability)
 
-    theta = maximum(total, start, float(weight.sum()))
+    def gradient(theta, probability=probability):
+        return jacobian(lambda at: total(at, probability), theta, create_graph=True)
 
-    def gradient(probability):
-        at = theta.clone().requires_grad_()
-        return torch.autograd.grad(total(at, probability), at, create_graph=True)[0]
+    def information(theta):
+        return information_by_hessian(total, theta)
 
-    inverse = covariance_of(
-        information_by_hessian(total, theta).numpy(), constraints=ties
-    )
-    covariance = inverse
-    if scores is not None:
-        rows = scores(theta).numpy()
-        covariance = inverse @ ((weight.numpy() * rows.T) @ rows) @ inverse
-    cross = torch.autograd.functional.jacobian(gradient, probability)
-    jacobian = inverse @ cross.reshape(len(theta), -1).numpy()
-    return theta, covariance + jacobian @ assignments.covariance.numpy() @ jacobian.T
-
-
-def maximum(total, start, n_rows, *, tol=1e-8, max_iter=500):
-    """Return where a function of parameters, (p,), is largest, by Newton's steps."""
-
-    def value_and_gradient(theta):
-        theta = torch.from_numpy(theta).requires_grad_()
-        loss = -total(theta) / n_rows
-        (gradient,) = torch.autograd.grad(loss, theta)
-        return loss.item(), gradient.numpy()
-
-    def curvature(theta):
-        return information_by_hessian(total, torch.from_numpy(theta)).numpy() / n_rows
+    def of_array(function):
+        return lambda theta: (function(torch.from_numpy(theta)) / n_rows).numpy()
 
     found = minimize(
-        value_and_gradient,
+        of_array(lambda theta: -total(theta)),
         start.numpy(),
-        jac=True,
-        hess=curvature,
+        jac=of_array(lambda theta: -gradient(theta).detach()),
+        hess=of_array(information),
         method="trust-exact",
         options={"gtol": tol, "maxiter": max_iter},
     )
@@ -419,7 +369,27 @@ def maximum(total, start, n_rows, *, tol=1e-8, max_iter=500):
             "an outcome may separate the classes.",
             ConvergenceWarning,
         )
-    return torch.from_numpy(found.x)
+    theta = torch.from_numpy(found.x)
+    inverse = covariance_of(information(theta).numpy(), constraints=ties)
+    inverse = covariance = torch.from_numpy(inverse)
+    if assignments.correction != "ml":  # weights are no likelihood: robust errors
+        scores = torch.stack([
+            torch.autograd.functional.jvp(
+                lambda theta: log_prob(theta, probability), theta, unit
+            )[1]
+            for unit in identity(len(theta), theta)
+        ])  # fmt: skip
+        covariance = inverse @ (weight * scores @ scores.T) @ inverse
+    cross = jacobian(lambda probability: gradient(theta, probability), probability)
+    moved = inverse @ cross.reshape(len(theta), -1)
+    return theta, covariance + moved @ assignments.covariance @ moved.T
+
+
+def delta_method(function, theta, covariance):
+    """Return the covariance of a function of parameters, flattened, from theirs."""
+    jacobian = torch.autograd.functional.jacobian(function, theta)
+    jacobian = jacobian.reshape(-1, len(theta))
+    return jacobian @ covariance @ jacobian.T
 
 
 def _wald(effect, covariance):
