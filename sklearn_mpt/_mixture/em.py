@@ -48,173 +48,35 @@ class MStepParams(NamedTuple):
 
     reg_covar: float
     layout: object
-    unseen: torch.Tensor
+    unseen: torch.Tensor  # categories that no row has
 
 
-def statistics_of_rows(
-    density, X, weight, prior=0.0, patterns=None, responsibility=None
-):
-    """Return the expected statistics of whole rows: the E-step of EM.
+def location_derivatives(density, X, row_weight, row_counts=None):
+    """Return gradient and information in the locations of columns not Gaussian.
 
-    prior : additional count of each row in every component, for columns that are not
-    Gaussian. It keeps the probabilities of categories above zero. patterns : those of
-    the present entries, if they are known. responsibility : times the weights of the
-    rows, (n, K); None is that of the model.
+    row_weight : of each row in each component, (n, K). row_counts : those that the
+    information has, if they are others.
     """
-    given = density.given(X, ~X.isnan(), patterns)
-    if responsibility is None:
-        responsibility = given.log_responsibility.exp() * weight[:, None]
     layout, locations = density.layout, density.components.locations
-    first, second = given.gaussian.moments(responsibility)
-    derivatives = (torch.zeros_like(locations),) * 2
-    if layout.likelihood is not None:
-        counts = responsibility + prior * weight[:, None]
-        entry_weight = _entry_weights(density, X, counts)
-        derivatives = location_derivatives(
-            density, X, entry_weight, entry_weight.sum(0)
-        )
-    value = weight @ given.joint.logsumexp(1)
-    return SufficientStatistics(
-        value, responsibility.sum(0), first, second, *derivatives
-    )
-
-
-def _entry_weights(density, X, row_weight):
-    """Return the weights of the entries that are not Gaussian, (n, K, d - g)."""
-    is_present = ~X[:, density.layout.others].isnan()
-    return row_weight[..., None] * is_present[:, None].to(X)
-
-
-def statistics_of_gradient(components, gradient, locations):
-    """Return the statistics that a gradient stands for, less those of the model."""
-    of_weights, of_means, of_covariances = gradient
-    weights, covariances = components.weights, components.covariances
-    counts = weights * (of_weights - weights @ of_weights)
-    if covariances.ndim == 3:
-        first = (covariances @ of_means[..., None])[..., 0]
-        second = covariances @ (of_covariances + of_covariances.mT) @ covariances
-    else:
-        first = covariances * of_means
-        second = 2 * covariances * of_covariances * covariances
-    second = second + _by_component(counts, covariances) * covariances
-    return SufficientStatistics(counts.sum(), counts, first, second, *locations)
-
-
-def _by_component(counts, covariances):
-    return counts.unflatten(0, (-1, *[1] * (covariances.ndim - 1)))
-
-
-def expected_derivatives(density, X, weight, prior):
-    """Return the gradient of the prior in the locations, and what rows may inform."""
-    of_prior = (prior * weight)[:, None] + torch.zeros_like(density.components.weights)
-    expected = of_prior + density.components.weights * weight[:, None]
-    counts = _entry_weights(density, X, expected).sum(0)
-    return location_derivatives(
-        density, X, _entry_weights(density, X, of_prior), counts
-    )
-
-
-def location_derivatives(density, X, entry_weight, entry_counts):
-    """Return gradient and information in the locations of columns not Gaussian."""
-    layout, components = density.layout, density.components
-    likelihood, values = layout.likelihood, torch.nan_to_num(X[:, layout.others])
+    if layout.likelihood is None:
+        return (torch.zeros_like(locations),) * 2
+    likelihood, X = layout.likelihood, X[:, layout.others]
+    is_present, values = (~X.isnan()).to(X), torch.nan_to_num(X)
+    entry_weight = row_weight[..., None] * is_present[:, None]  # (n, K, d - g)
+    counts = (row_weight if row_counts is None else row_counts).T @ is_present
     if density.codes is not None:
         codes = torch.arange(len(density.codes), device=X.device)
         is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
         entry_weight = (entry_weight.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
         values = density.codes
-    of_entries, information = likelihood.derivatives(
-        values[:, None], components.locations
-    )
+    of_entries, information = likelihood.derivatives(values[:, None], locations)
     gradient = (likelihood.to_locations(entry_weight) * of_entries).sum(0)
-    expected = information.expand(len(values), *components.locations.shape)[0]
-    return gradient, likelihood.to_locations(entry_counts) * expected
+    expected = information.expand(len(values), *locations.shape)[0]
+    return gradient, likelihood.to_locations(counts) * expected
 
 
-def m_step(components, statistics, n_rows, size, params, are_differences):
-    """Return the components after an M-step on a mix of old and new statistics.
-
-    size : weight of the new statistics; 1 is a full step of EM. params : MStepParams.
-    are_differences : whether the statistics are differences from those that the model
-    expects: they have noise, so that variances and counts may fall by `MAX_FALL` at
-    most. None if the result is no valid mixture.
-    """
-    component_rows = n_rows * components.weights
-    keep = 1.0 if are_differences else 1 - size
-    counts = keep * component_rows + size * statistics.counts
-    least = 1 - MAX_FALL if are_differences else 0.0
-    if not bool((counts > least * component_rows).all()):
-        return None
-    form, before = params.layout.form, components.covariances
-    per_component = _by_component(counts, before)
-    shift = size * statistics.first / counts[:, None]
-    kept = (keep * component_rows).view_as(per_component) * before
-    scatter = (size * statistics.second + kept) / per_component - form.outer(shift)
-    pooled = form.pool(scatter, counts / counts.sum())
-    if are_differences and not form.is_valid(pooled - least * before):
-        return None
-    covariances, loadings, noise = form.estimate(
-        scatter, counts, components.loadings, components.noise, size, params.reg_covar
-    )
-    if not form.is_valid(covariances):
-        return None
-    locations = components.locations
-    if params.layout.likelihood is not None:
-        derivatives = statistics.gradient, statistics.information
-        derivatives = with_unseen(derivatives, components, params)
-        locations = scoring_step(locations, *derivatives, n_rows, size)
-    moved = Components(
-        counts / counts.sum(),
-        components.means + shift,
-        covariances,
-        locations,
-        loadings,
-        noise,
-    )
-    return moved if moved.is_finite() else None
-
-
-def gradient_of(components, statistics, n_rows, params):
-    """Return the gradient of the objective in `Components.parameters`, per row.
-
-    Steps on it end where `m_step` on differences does: `reg_covar` of params is in it.
-    """
-    layout, covariances = params.layout, components.covariances
-    added = params.reg_covar * n_rows * components.weights[:, None]
-    second = statistics.second + layout.form.with_variances(
-        added.expand_as(components.means)
-    )
-    second = second - _by_component(statistics.counts, covariances) * covariances
-    if covariances.ndim == 3:
-        root = torch.linalg.cholesky(covariances)
-        mean = torch.cholesky_solve(statistics.first[..., None], root)
-        half = torch.cholesky_solve(second, root)
-        covariance = 0.5 * torch.cholesky_solve(half.mT, root)
-    else:
-        mean = statistics.first / covariances
-        covariance = 0.5 * second / covariances**2
-    weights = statistics.counts / components.weights
-    derivatives = statistics.gradient, statistics.information
-    locations, _ = with_unseen(derivatives, components, params)
-    parts = weights, mean, covariance, locations
-    return torch.cat([part.flatten() for part in parts]) / n_rows
-
-
-def with_unseen(derivatives, components, params):
-    """Add `UNSEEN_COUNT` observations of each category that no row has."""
-    if not len(params.unseen):
-        return derivatives
-    likelihood, values = params.layout.likelihood, params.unseen[:, None]
-    weight = UNSEEN_COUNT * ~values.isnan() * components.weights[:, None]
-    weight = likelihood.to_locations(weight)  # shape: (r, K, l)
-    more = likelihood.derivatives(values.nan_to_num(), components.locations)
-    return [a + (weight * b).sum(0) for a, b in zip(derivatives, more, strict=True)]
-
-
-def scoring_step(locations, gradient, information, n_rows, size=1.0):
-    """Return the locations after a step of Fisher scoring, of at most 1 each."""
-    step = gradient / (information + MIN_INFORMATION * n_rows)
-    return locations + size * step.clamp(-1.0, 1.0)
+def _by_component(counts, covariances):
+    return counts.unflatten(0, (-1, *[1] * (covariances.ndim - 1)))
 
 
 class MixtureRows:
@@ -224,35 +86,53 @@ class MixtureRows:
 
     def __init__(self, X, weight, step_params):
         # Rows with the same gaps share matrices, so they are made neighbours.
-        order = pattern_order(~X[:, step_params.layout.gaussian].isnan())
-        self.X, self.weight = X[order], weight[order]
+        self.order = pattern_order(~X[:, step_params.layout.gaussian].isnan())
+        self.X, self.weight = X[self.order], weight[self.order]
         self.n_rows = float(self.weight.sum())
         self.step_params = step_params
         self._parts = None  # blocks of rows, with their patterns
 
-    def statistics(self, components):
-        """Return the statistics of whole rows."""
+    def statistics(self, components, responsibility=None):
+        """Return the expected statistics of whole rows: the E-step of EM.
+
+        responsibility : of the components for rows, times their weights, (n, K); None
+        is that of the model.
+        """
         density = MixtureDensity(components, self.step_params.layout)
         if self._parts is None:
             self._parts = density.parts(~self.X.isnan())
-        statistics = (
-            statistics_of_rows(
-                density,
-                self.X[part].double(),
-                self.weight[part],
-                1 / self.n_rows,
-                patterns,
-            )
-            for part, patterns in self._parts
-        )
+        statistics = []
+        for part, patterns in self._parts:
+            X, weight = self.rows(part)
+            given = density.given(X, ~X.isnan(), patterns)
+            if responsibility is None:
+                counts = given.log_responsibility.exp() * weight[:, None]
+            else:
+                counts = responsibility[self.order[part]]
+            value = weight @ given.joint.logsumexp(1)
+            first, second = given.gaussian.moments(counts)
+            derivatives = location_derivatives(density, X, counts + self._prior(weight))
+            of_part = value, counts.sum(0), first, second, *derivatives
+            statistics.append(SufficientStatistics(*of_part))
         return reduce(add, statistics)
+
+    def _prior(self, weight):
+        """Return what rows count in every component, for columns not Gaussian, (n, 1).
+
+        It keeps the probabilities of categories above zero.
+        """
+        return weight[:, None] / self.n_rows
 
     def rows(self, index):
         """Return some rows and their weights."""
         return self.X[index].double(), self.weight[index]
 
     def masked_statistics(self, components, pairs):
-        """Return the statistics of masked rows, and sums of their values by mask."""
+        """Return the statistics of masked rows, less those that the model expects.
+
+        Returned are also the gradient that they stand for, per row, and the sums of
+        values and weights by mask.
+        """
         layout, hidden = self.step_params.layout, pairs.masks[pairs.of_mask]
         observed = ~(self.X[pairs.rows].isnan() | hidden)
         order = pattern_order(observed[:, layout.gaussian])
@@ -263,20 +143,33 @@ class MixtureRows:
             return MixtureDensity(Components(*params, *components[4:]), layout)
 
         density = density_of(*components[:4])
-        blocks = density.blocks(observed[order])
-        chunks = ((part, hidden[part]) for part in blocks)
+        chunks = ((part, hidden[part]) for part in density.blocks(observed[order]))
         scores = masked_sums(density_of, components[:4], pairs, self.rows, chunks)
-        scale = self.n_rows / scores.by_mask[1].sum()
-        *gradient, of_locations = (scale * part for part in scores.gradient)
-        locations = of_locations, torch.zeros_like(of_locations)
-        if layout.likelihood is not None:
-            derivatives = (
-                expected_derivatives(density, *self.rows(part), 1 / self.n_rows)
-                for part in chunk_slices(len(self.X), density.row_bytes, CHUNK_BYTES)
-            )
-            of_prior, information = map(sum, zip(*derivatives, strict=True))
-            locations = of_locations + of_prior, information
-        return statistics_of_gradient(components, gradient, locations), scores.by_mask
+        gradient = [part / scores.by_mask[1].sum() for part in scores.gradient]
+        flat = torch.cat([part.flatten() for part in gradient])
+        of_weights, of_means, of_covariances, of_locations = (
+            self.n_rows * part for part in gradient
+        )
+        weights, _, covariances, *_ = components
+        counts = weights * (of_weights - weights @ of_weights)
+        if covariances.ndim == 3:
+            first = (covariances @ of_means[..., None])[..., 0]
+            second = covariances @ (of_covariances + of_covariances.mT) @ covariances
+        else:
+            first = covariances * of_means
+            second = 2 * covariances * of_covariances * covariances
+        second = second + _by_component(counts, covariances) * covariances
+        information = torch.zeros_like(of_locations)
+        for part in chunk_slices(len(self.X), density.row_bytes, CHUNK_BYTES):
+            X, weight = self.rows(part)
+            prior = self._prior(weight).expand(-1, len(weights))
+            expected = prior + weights * weight[:, None]
+            of_prior, of_part = location_derivatives(density, X, prior, expected)
+            of_locations = of_locations + of_prior
+            information = information + of_part
+        value = scores.by_mask[0].sum()
+        of_pairs = value, counts, first, second, of_locations, information
+        return SufficientStatistics(*of_pairs), flat, scores.by_mask
 
     def value_of(self, statistics):
         """Return the mean value of a row, in nats."""
@@ -286,9 +179,47 @@ class MixtureRows:
         return value
 
     def m_step(self, components, statistics, size=1.0, are_differences=False):
-        """Return the components after an M-step, or None; see `m_step`."""
-        args = components, statistics, self.n_rows, size
-        return m_step(*args, self.step_params, are_differences)
+        """Return the components after an M-step on a mix of old and new statistics.
+
+        size : weight of the new statistics; 1 is a full step of EM. are_differences :
+        whether the statistics are differences from those that the model expects: they
+        have noise, so that variances and counts may fall by `MAX_FALL` at most. None if
+        the result is no valid mixture.
+        """
+        reg_covar, layout, unseen = self.step_params
+        weights, means, before, locations, loadings, noise = components
+        component_rows = self.n_rows * weights
+        keep = 1.0 if are_differences else 1 - size
+        counts = keep * component_rows + size * statistics.counts
+        least = 1 - MAX_FALL if are_differences else 0.0
+        if not bool((counts > least * component_rows).all()):
+            return None
+        form, per_component = layout.form, _by_component(counts, before)
+        shift = size * statistics.first / counts[:, None]
+        kept = (keep * component_rows).view_as(per_component) * before
+        scatter = (size * statistics.second + kept) / per_component - form.outer(shift)
+        pooled = form.pool(scatter, counts / counts.sum())
+        if are_differences and not form.is_valid(pooled - least * before):
+            return None
+        covariances, loadings, noise = form.estimate(
+            scatter, counts, loadings, noise, size, reg_covar
+        )
+        if not form.is_valid(covariances):
+            return None
+        if layout.likelihood is not None:  # a step of Fisher scoring, of at most 1 each
+            gradient, information = statistics.gradient, statistics.information
+            if len(unseen):  # as if some rows had them
+                count = UNSEEN_COUNT * ~unseen[:, None].isnan() * weights[:, None]
+                count = layout.likelihood.to_locations(count)  # shape: (r, K, l)
+                values = unseen[:, None].nan_to_num()
+                slopes, curvatures = layout.likelihood.derivatives(values, locations)
+                gradient = gradient + (count * slopes).sum(0)
+                information = information + (count * curvatures).sum(0)
+            step = gradient / (information + MIN_INFORMATION * self.n_rows)
+            locations = locations + size * step.clamp(-1.0, 1.0)
+        weights, means = counts / counts.sum(), means + shift
+        moved = Components(weights, means, covariances, locations, loadings, noise)
+        return moved if moved.is_finite() else None
 
     def moved(self, components, statistics, size=1.0, are_differences=False):
         """Return the components after an M-step whose size leads to a valid mixture."""
@@ -391,13 +322,11 @@ class MaskedEM(NoisySteps):
         return [self.source.pairs(rows, self.rng)]
 
     def move(self, point, batch):
-        rows = self.rows
-        statistics, by_mask = rows.masked_statistics(point, batch)
+        statistics, gradient, by_mask = self.rows.masked_statistics(point, batch)
         value, total = by_mask.sum(1)
-        gradient = gradient_of(point, statistics, rows.n_rows, rows.step_params)
         size, full = backtrack(
-            lambda size: rows.m_step(point, statistics, size, are_differences=True),
-            rows.max_tries,
+            lambda size: self.rows.m_step(point, statistics, size, True),
+            self.rows.max_tries,
         )
         step = torch.full_like(gradient, math.nan)
         if full is not None:

@@ -1,17 +1,14 @@
 """Starting values of mixtures: first responsibilities, and arrays of the user."""
 
 import reprlib
-from functools import reduce
-from operator import add
 
 import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_finite, check_floats, seed_from
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
-from sklearn_mpt._mixture.density import Components, MixtureDensity
-from sklearn_mpt._mixture.em import m_step, statistics_of_rows
-from sklearn_mpt._mixture.gaussians import pattern_order
+from sklearn_mpt._mixture.density import Components
+from sklearn_mpt._mixture.em import MixtureRows
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING, TINY
 from sklearn_mpt._tables.labels import aligned, first_labels
 
@@ -37,9 +34,8 @@ def first_components(X, weight, n_components, kind, rng, step_params):
     filling = column_moments(features, weight)[0]
     features = np.where(np.isnan(features), filling, features)
     rows, responsibility = KINDS_OF_STARTS[kind](features, n_components, weight, rng)
-    order = pattern_order(torch.from_numpy(~np.isnan(numbers[rows]))).numpy()
-    responsibility = torch.from_numpy(responsibility[order])
-    rows = torch.from_numpy(X[rows[order]].astype(float))
+    responsibility = torch.from_numpy(responsibility)
+    rows = torch.from_numpy(X[rows].astype(float))
 
     alike = np.maximum(variance, reg_covar + TINY), mean, location
     variance, mean, location = (
@@ -53,20 +49,12 @@ def first_components(X, weight, n_components, kind, rng, step_params):
         location,
         *layout.form.factors(covariances, reg_covar),
     )
-    parts, n_rows = None, float(responsibility.sum())
     # M-steps with gaps, and of locations, are not at the maximum at once
     n_steps = 3 if rows[:, layout.gaussian].isnan().any() else 1
+    training = MixtureRows(rows, responsibility.sum(1), step_params)
     for _ in range(n_steps if layout.likelihood is None else 10):
-        density = MixtureDensity(components, layout)
-        parts = density.parts(~rows.isnan()) if parts is None else parts
-        statistics = reduce(add, (
-            statistics_of_rows(
-                density, rows[part], responsibility[part].sum(1), 1 / n_rows, patterns,
-                responsibility[part],
-            )
-            for part, patterns in parts
-        ))  # fmt: skip
-        after = m_step(components, statistics, n_rows, 1.0, step_params, False)
+        statistics = training.statistics(components, responsibility)
+        after = training.m_step(components, statistics)
         if after is None:
             break
         components = after
