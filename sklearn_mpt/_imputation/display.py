@@ -11,7 +11,7 @@ from sklearn_mpt._checks import RandomState, check_choice, seed_from, spawn_seed
 from sklearn_mpt._measure.display import Display
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
-from sklearn_mpt._tables.days import DATES, DayCoding
+from sklearn_mpt._tables.filling import DATES, DayCoding
 from sklearn_mpt._tables.frames import column_index, column_names
 
 if TYPE_CHECKING:

@@ -198,6 +198,6 @@ def with_zeros(reader: TableReader, empty) -> TableReader:
     categories = list(reader.categories)
     for j in empty:
         storage = ColumnStorage(**reader.storage[j])
-        if storage.holds in ("numbers", "integers"):
+        if storage.numbers in ("numbers", "integers") and not storage.days:
             categories[j] = array_of_objects([0])
     return reader._replace(categories=categories)

@@ -1,37 +1,170 @@
-"""Fill gaps of a table with values that the dtypes of its columns can store.
+"""How columns store their values, and how gaps are filled with values like these.
 
 The value that fills a gap depends on its row, and on the dtype, range and categories
 that the column had in `fit`. It never depends on the other rows of the same call.
+
+Dates become days since the first date that `fit` saw, time differences become days.
+Dates with a time zone are read off its clock.
 """
 
+from datetime import UTC, datetime
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import NamedTuple, Self
+from zoneinfo import ZoneInfo
 
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from sklearn_mpt._tables.days import DayCoding, kind_of_days
-from sklearn_mpt._tables.frames import Column, array_of_objects, one_of_each_type
+from sklearn_mpt._tables.frames import (
+    CODED_DTYPES,
+    Column,
+    array_of_objects,
+    one_of_each_type,
+    words_for,
+)
+
+DATES, DURATIONS = "dates", "durations"
+DTYPES = {DATES: "M8[us]", DURATIONS: "m8[us]"}
+# Steps to which dates are rounded, in microseconds.
+STEPS = [
+    int(np.timedelta64(1, unit) / np.timedelta64(1, "us"))
+    for unit in ("us", "ms", "s", "m", "h", "D")
+]
+DAY = max(STEPS)
+# Bounds in microseconds: of Python's dates, and of nanoseconds in 64 bits.
+PYTHON_BOUNDS = tuple(
+    np.array([datetime.min, datetime.max], "M8[us]").astype(int).tolist()
+)
+LAST = int(np.timedelta64(np.iinfo(np.int64).max, "ns").astype("m8[us]").astype(int))
+NANOSECOND_BOUNDS = -LAST, LAST
 
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
 STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"
 INT64 = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
-UNBOUNDED = -np.inf, np.inf  # of Python's integers
+TYPES = {BOOLEANS: bool, INTEGERS: int, NUMBERS: float}
 PANDAS_DTYPES = {BOOLEANS: "bool", INTEGERS: "int64", NUMBERS: "float64"}
 OTHER_DTYPES = {BOOLEANS: nw.Boolean, INTEGERS: nw.Int64, NUMBERS: nw.Float64}
+
+
+class DayCoding(NamedTuple):
+    """How dates or time differences of a column are coded as days.
+
+    holds : DATES or DURATIONS. entry : name of the type of its entries as Python
+    objects. origin : date that is day 0. step : common divisor of the distances of all
+    dates from it. least, largest : bounds of the dtype. All are in microseconds. zone :
+    name of the time zone whose clock shows the dates; empty without one.
+    """
+
+    holds: str
+    entry: str
+    origin: int
+    step: int
+    least: int
+    largest: int
+    zone: str = ""
+
+    @classmethod
+    def from_column(cls, column, holds) -> Self:
+        """Read a column whose dates or time differences are of kind `holds`."""
+        present = _microseconds(column, holds)[~column.missing]
+        origin = int(present.min()) if holds == DATES and len(present) else 0
+        divisor = int(np.gcd.reduce(present - origin)) if len(present) else 0
+        step = max(length for length in STEPS if divisor % length == 0)
+        names = {type(value).__name__ for value in column.present}
+        entry = names.pop() if len(names) == 1 else "datetime"
+        is_in_ns = column.series is not None and "ns" in str(column.dtype)
+        bounds = NANOSECOND_BOUNDS if is_in_ns else PYTHON_BOUNDS
+        return cls(holds, entry, origin, step, *bounds, *zones_of(column))
+
+    def encode(self, column):
+        """Return the numbers of days, NaN where missing."""
+        if not len(column.present):
+            return np.full(len(column.values), np.nan)
+        if kind_of_days(column) != self.holds or zones_of(column) != {self.zone}:
+            zone = f"in the time zone {self.zone!r}" if self.zone else ""
+            raise ValueError(
+                f"Column {column.name!r} must hold {self.holds}, as in fit, "
+                f"{zone or 'without a time zone'}."
+            )
+        days = (_microseconds(column, self.holds) - self.origin) / DAY
+        return np.where(column.missing, np.nan, days)
+
+    def decode(self, days, library):
+        """Return a list of dates or time differences, those nearest to `days`."""
+        steps = np.rint(np.asarray(days, dtype=np.float64) * (DAY / self.step))
+        exact = np.clip(
+            steps * self.step + self.origin, float(self.least), float(self.largest)
+        )
+        whole = np.clip(exact.astype(np.int64), self.least, self.largest)
+        values = whole.astype(DTYPES[self.holds])
+        if self.zone:
+            zone = _zone_of_name(self.zone)
+            clock = [value.replace(tzinfo=zone) for value in values.tolist()]
+            if self.entry != "Timestamp" or not hasattr(library, "Timestamp"):
+                return clock
+            # a time that the clock skips, or shows twice, is one of those around it
+            exact = [library.Timestamp(time.astimezone(UTC)) for time in clock]
+            return [time.tz_convert(self.zone) for time in exact]
+        if self.entry in ("Timestamp", "Timedelta"):
+            make = getattr(library, self.entry, lambda value: value.item())
+            return [make(value) for value in values]
+        if self.entry in ("datetime64", "timedelta64"):
+            return list(values)
+        return values.astype("M8[D]" if self.entry == "date" else values.dtype).tolist()
+
+
+def kind_of_days(column):
+    """Return DATES, DURATIONS or, for all other columns, ""."""
+    dtype = None if column.series is None else column.series.dtype
+    if isinstance(dtype, nw.Datetime | nw.Date):
+        return DATES
+    if isinstance(dtype, nw.Duration):
+        return DURATIONS
+    if dtype is None or isinstance(dtype, nw.Object):
+        words = words_for(column.present)
+        if words in ({DATES}, {DURATIONS}) and len(zones_of(column)) < 2:
+            return words.pop()
+    return ""
+
+
+def zones_of(column):
+    """Return the set of the names of the time zones of dates; "" is none."""
+    dtype = None if column.series is None else column.series.dtype
+    if isinstance(dtype, nw.Datetime):
+        return {dtype.time_zone or ""}
+    if column.values.dtype != object:
+        return {""}
+    zones = {getattr(value, "tzinfo", None) for value in column.present.tolist()}
+    return {"" if zone is None else str(zone) for zone in zones} or {""}
+
+
+def _zone_of_name(name):
+    """Return the time zone of a name such as "Europe/Paris" or "UTC+02:00"."""
+    offset = name.removeprefix("UTC")
+    if name == "UTC" or offset[:1] in ("+", "-"):
+        return datetime.fromisoformat(f"2000-01-01T00:00{offset or '+00:00'}").tzinfo
+    return ZoneInfo(name)
+
+
+def _microseconds(column, holds):
+    """Return whole microseconds; arbitrary where missing."""
+    entries = column.values.copy()
+    entries[column.missing] = None
+    if zones_of(column) != {""}:
+        clock = [e if e is None else e.replace(tzinfo=None) for e in entries.tolist()]
+        entries = array_of_objects(clock)
+    return np.array(entries.tolist(), dtype=DTYPES[holds]).astype(np.int64)
 
 
 class ColumnStorage(NamedTuple):
     """How a column is stored.
 
-    holds : str
-        Kind of values that the dtype stores: BOOLEANS, INTEGERS, NUMBERS, STRINGS,
-        LEVELS (of a categorical dtype), DATES, DURATIONS, or OBJECTS (any values).
     numbers : str
         Kind of numbers in the column, if it is read as numbers: BOOLEANS, INTEGERS,
-        NUMBERS, or LEVELS if the dtype stores its levels only.
-    bounds : tuple of numbers
-        Least and largest integer; infinite for objects, if some exceed 64 bits.
+        NUMBERS; LEVELS of a categorical dtype, which stores nothing else; or OBJECTS,
+        if there are no values.
+    bounds : tuple of int
+        Least and largest integer.
     library, dtype : str
         Names of the DataFrame library and of the dtype; empty for columns of arrays.
     levels : ndarray of objects, or None
@@ -45,9 +178,8 @@ class ColumnStorage(NamedTuple):
         columns.
     """
 
-    holds: str = NUMBERS
     numbers: str = NUMBERS
-    bounds: tuple[float, float] = INT64
+    bounds: tuple[int, int] = INT64
     library: str = ""
     dtype: str = ""
     levels: np.ndarray | None = None
@@ -58,44 +190,40 @@ class ColumnStorage(NamedTuple):
     @classmethod
     def from_column(cls, column):
         """Return the storage of a column that `columns_of` has read."""
-        if column.series is None:
-            return cls() if column.values.dtype != object else cls()._of_objects(column)
-        kind = column.series.dtype
-        dtype = str(column.dtype) if column.is_pandas else type(kind).__name__
-        storage = cls(library=column.backend.__name__, dtype=dtype)
-        if isinstance(kind, nw.Categorical | nw.Enum):
-            return storage._of_levels(column.dtype)
-        if kind == nw.Boolean:
-            return storage._replace(holds=BOOLEANS, numbers=BOOLEANS)
-        if kind.is_integer():
-            bounds = _bounds(type(kind).__name__)
-            return storage._replace(holds=INTEGERS, numbers=INTEGERS, bounds=bounds)
-        if kind.is_float():
-            present = column.numbers()[~column.missing]
-            return storage._replace(is_whole=bool((present == np.rint(present)).all()))
-        if kind == nw.String and dtype != "object":
-            return storage._replace(holds=STRINGS, numbers=_numbers_among(column))
-        return storage._of_objects(column)
-
-    @classmethod
-    def of_floats(cls, column):
-        """Return the storage of floats in the library of a column."""
-        if column.series is None:
-            return cls()
-        dtype = PANDAS_DTYPES[NUMBERS] if column.is_pandas else "Float64"
-        return cls(library=column.backend.__name__, dtype=dtype)
-
-    def _of_objects(self, column):
-        holds = kind_of_days(column)
-        if not holds:
-            storage = self._replace(holds=OBJECTS, numbers=_numbers_among(column))
-            is_large = storage.numbers == INTEGERS and any(
-                not INT64[0] <= value <= INT64[1] for value in column.present
-            )
-            return storage._replace(bounds=UNBOUNDED) if is_large else storage
-        is_object = self.dtype in ("", "object", "Object")
-        days = tuple(DayCoding.from_column(column, holds))
-        return self._replace(holds=OBJECTS if is_object else holds, days=days)
+        storage = cls()
+        if column.series is not None:
+            kind = column.series.dtype
+            dtype = str(column.dtype) if column.is_pandas else type(kind).__name__
+            storage = cls(library=column.backend.__name__, dtype=dtype)
+            if isinstance(kind, CODED_DTYPES):
+                storage = storage._replace(numbers=LEVELS)
+                if not hasattr(column.dtype, "categories"):
+                    return storage
+                levels = array_of_objects(list(column.dtype.categories))
+                is_ordered = bool(getattr(column.dtype, "ordered", True))
+                return storage._replace(levels=levels, is_ordered=is_ordered)
+            if kind == nw.Boolean:
+                return storage._replace(numbers=BOOLEANS)
+            if kind.is_integer():
+                n_values = 2 ** int(type(kind).__name__.removeprefix("U")[3:])
+                low = 0 if kind.is_unsigned_integer() else -(n_values // 2)
+                bounds = low, low + n_values - 1
+                return storage._replace(numbers=INTEGERS, bounds=bounds)
+            if kind.is_float():
+                present = column.numbers()[~column.missing]
+                is_whole = bool((present == np.rint(present)).all())
+                return storage._replace(is_whole=is_whole)
+        elif column.values.dtype != object:
+            return storage
+        if holds := kind_of_days(column):
+            return storage._replace(days=tuple(DayCoding.from_column(column, holds)))
+        kinds = types_among(column.present)
+        if kinds == {INTEGERS}:  # of Python, of any size
+            low, high = min(*INT64, *column.present), max(*INT64, *column.present)
+            return storage._replace(numbers=INTEGERS, bounds=(int(low), int(high)))
+        if kinds == {BOOLEANS}:
+            return storage._replace(numbers=BOOLEANS)
+        return storage._replace(numbers=NUMBERS if kinds else OBJECTS)
 
     def encode(self, column, of_strings):
         """Return a column of numbers, dates or time differences as floats."""
@@ -103,65 +231,52 @@ class ColumnStorage(NamedTuple):
             return DayCoding(*self.days).encode(column)
         return column.numbers(of_strings)
 
-    def _of_levels(self, dtype):
-        levels = getattr(dtype, "categories", None)
-        if levels is None:
-            return self._replace(holds=LEVELS)
-        return self._replace(
-            holds=LEVELS,
-            numbers=LEVELS,
-            levels=array_of_objects(list(levels)),
-            is_ordered=bool(getattr(dtype, "ordered", True)),
-        )
+    def decode(self, numbers, categories, library):
+        """Return a list of the values nearest to numbers, or those of codes."""
+        if categories is not None:
+            return categories[numbers.astype(int)].tolist()
+        if self.days:
+            return DayCoding(*self.days).decode(numbers, library)
+        if self.numbers == BOOLEANS:
+            return (numbers >= 0.5).tolist()
+        if self.numbers == INTEGERS:
+            low, high = self.bounds  # ints: as floats, large bounds are rounded
+            return [
+                min(max(round(number), low), high)
+                for number in np.clip(numbers, low, high).tolist()
+            ]
+        if self.numbers == LEVELS:
+            levels = [v for v in self.levels.tolist() if isinstance(v, Real)]
+            distance = np.abs(np.subtract.outer(numbers, np.array(levels, float)))
+            return [levels[nearest] for nearest in distance.argmin(axis=1).tolist()]
+        return numbers.tolist()
 
-    def is_like(self, other):
-        """Return whether both dtypes are the same and store the same values."""
-        same = (self.library, self.dtype) == (other.library, other.dtype)
-        return same and self.holds != LEVELS
+    def examples(self, categories, library):
+        """Return values that a dtype must store to store all that fill gaps."""
+        if categories is not None:
+            return categories.tolist()
+        if self.days:
+            return self.decode(np.zeros(1), None, library)
+        known = {BOOLEANS: [False, True], INTEGERS: list(self.bounds)}
+        if self.numbers == LEVELS:
+            return self.levels.tolist()
+        return known.get(self.numbers, [0.5])
 
-    def takes_days_of(self, fitted):
-        """Return whether this dtype stores dates or time differences of another."""
-        is_pandas = self.library == fitted.library and "64" in self.dtype
-        return self.is_like(fitted) or (is_pandas and self.holds == fitted.holds)
-
-    def takes_numbers_of(self, fitted):
-        """Return whether this dtype stores all numbers that may fill gaps."""
-        if self.is_like(fitted):
-            return True
-        if fitted.numbers == INTEGERS:
-            (low, high), (least, largest) = self.bounds, fitted.bounds
-            return self.holds == INTEGERS and low <= least and largest <= high
-        if fitted.numbers == LEVELS:
-            return self.holds == LEVELS and self._takes_levels(fitted.levels)
-        if fitted.numbers == BOOLEANS:
-            return self.holds == BOOLEANS
-        return self.holds == NUMBERS or (self.holds == INTEGERS and fitted.is_whole)
-
-    def takes_categories_of(self, fitted, categories):
-        """Return whether this dtype stores all categories that may fill gaps."""
-        if self.is_like(fitted):
-            return True
-        if self.holds == LEVELS and self.levels is not None:
-            return self._takes_levels(categories)
-        kinds = types_among(categories)
-        if self.holds in (LEVELS, STRINGS):
-            return kinds == {STRINGS}
-        if self.holds == INTEGERS:
-            low, high = self.bounds
-            within = kinds == {INTEGERS} and low <= min(categories)
-            return within and max(categories) <= high
-        if self.holds == NUMBERS:
-            return kinds <= {INTEGERS, NUMBERS} and fitted.holds == NUMBERS
-        return self.holds == BOOLEANS and kinds == {BOOLEANS}
-
-    def _takes_levels(self, levels):
-        return self.levels is not None and set(levels) <= set(self.levels.tolist())
-
-
-def _numbers_among(column):
-    """Return the kind of numbers among the present values, whatever the dtype."""
-    kinds = types_among(column.present)
-    return kinds.pop() if len(kinds) == 1 and kinds <= {BOOLEANS, INTEGERS} else NUMBERS
+    def dtype_for(self, column, values):
+        """Return the dtype of `fit`, or the nearest one in the library of a column."""
+        backend, is_pandas = column.backend, column.is_pandas
+        levels = values if self.levels is None else self.levels.tolist()
+        if is_pandas and self.numbers == LEVELS:
+            return backend.CategoricalDtype(levels, ordered=self.is_ordered)
+        if self.library == backend.__name__:
+            if is_pandas:
+                return self.dtype
+            return nw.Enum(levels) if self.dtype == "Enum" else getattr(nw, self.dtype)
+        kinds = types_among(values)
+        if self.numbers == LEVELS and kinds == {STRINGS}:
+            return nw.Categorical
+        known = PANDAS_DTYPES if is_pandas else OTHER_DTYPES
+        return known.get(kinds.pop()) if len(kinds) == 1 else None
 
 
 def types_among(values):
@@ -179,50 +294,57 @@ def types_among(values):
     }
 
 
-def _bounds(dtype):
-    """Return the least and largest integer of a dtype such as "UInt8"."""
-    n_bits = int(dtype.lower().removeprefix("u").removeprefix("int"))
-    if dtype.lower().startswith("u"):
-        return 0, 2**n_bits - 1
-    return -(2 ** (n_bits - 1)), 2 ** (n_bits - 1) - 1
-
-
 def filled_series(column, numbers, gaps, storage, categories):
     """Return the series of a column of a DataFrame with its gaps filled."""
-    column = column._replace(missing=gaps)
+    column, library = column._replace(missing=gaps), column.backend
     given, nearest = ColumnStorage.from_column(column), storage
-    if categories is not None:
-        is_taken = given.takes_categories_of(storage, categories.tolist())
-    elif storage.days:
-        is_taken = given.takes_days_of(storage)
-    else:
-        is_taken = given.takes_numbers_of(storage)
-        if is_taken and storage.numbers == NUMBERS and given.holds == INTEGERS:
-            nearest = given
+    is_same = (given.library, given.dtype) == (storage.library, storage.dtype)
+    is_kept = is_same and given.numbers != LEVELS
+    if categories is None and storage.is_whole and column.series.dtype.is_integer():
+        is_kept, nearest = True, given
+    is_kept = is_kept or _stores(column, given, storage.examples(categories, library))
     entries = column.values.astype(object)
-    values = _values_of(numbers[gaps], nearest, categories, column.backend)
+    values = nearest.decode(numbers[gaps], categories, library)
     entries[gaps] = array_of_objects(values)
     entries = entries.tolist()
-    if is_taken:
+    if is_kept:
         return column.series_of(entries, column.dtype)
     known = entries if categories is None else categories.tolist()
-    if categories is None and not storage.days:
-        if not _can_be(entries, storage):
+    if categories is None and storage.numbers in TYPES and not storage.days:
+        # a dtype of integers, or booleans, cannot store all numbers that are given
+        low, high = (0, 1) if storage.numbers == BOOLEANS else storage.bounds
+        is_whole = (low <= entry <= high and entry % 1 == 0 for entry in entries)
+        if storage.numbers != NUMBERS and not all(is_whole):
             if any(isinstance(entry, float) for entry in entries):
-                entries = [float(entry) for entry in entries]
+                entries = list(map(float, entries))
             return column.series_of(entries, None)
-        types = {BOOLEANS: bool, INTEGERS: int, NUMBERS: float}
-        kind = types.get(storage.numbers)
-        entries = known = entries if kind is None else list(map(kind, entries))
-    return column.series_of(entries, _dtype_of(storage, column, known))
+        entries = known = list(map(TYPES[storage.numbers], entries))
+    return column.series_of(entries, storage.dtype_for(column, known))
+
+
+def _stores(column, given, values):
+    """Return whether the dtype of a column stores values, and as these types."""
+    if given.levels is not None:
+        return set(values) <= set(given.levels.tolist())
+    if given.numbers == OBJECTS or isinstance(column.series.dtype, nw.Object):
+        return False
+    try:
+        if column.is_pandas:
+            stored = column.backend.Series(values, dtype=column.dtype).tolist()
+        else:
+            series = nw.new_series("", values, column.dtype, backend=column.backend)
+            stored = series.to_list()
+    except Exception:  # of each library another one
+        return False
+    return stored == values and list(map(type, stored)) == list(map(type, values))
 
 
 def drawn_series(name, numbers, storage, categories, backend):
     """Return a series of the dtype of `fit` that holds drawn numbers or codes."""
     template = nw.new_series(str(name), numbers.tolist(), backend=backend)
     column = Column(name, numbers, np.isnan(numbers), template)
-    values = _values_of(numbers, storage, categories, backend)
-    return column.series_of(values, _dtype_of(storage, column, values))
+    values = storage.decode(numbers, categories, backend)
+    return column.series_of(values, storage.dtype_for(column, values))
 
 
 def filled_array(X, j, numbers, gaps, storage, categories):
@@ -230,62 +352,5 @@ def filled_array(X, j, numbers, gaps, storage, categories):
     if categories is None and X.dtype != object:
         X[gaps, j] = numbers[gaps]
         return
-    values = _values_of(numbers[gaps], storage, categories, library=None)
+    values = storage.decode(numbers[gaps], categories, library=None)
     X[gaps, j] = array_of_objects(values) if X.dtype == object else values
-
-
-def _values_of(numbers, storage, categories, library):
-    """Return a list of the values that numbers, or codes, stand for."""
-    if categories is not None:
-        return categories[numbers.astype(int)].tolist()
-    if storage.days:
-        return DayCoding(*storage.days).decode(numbers, library)
-    return _as_values(numbers, storage)
-
-
-def _as_values(numbers, storage):
-    """Return a list of the values nearest to `numbers` that the column can store."""
-    if storage.numbers == BOOLEANS:
-        return (numbers >= 0.5).tolist()
-    if storage.numbers == INTEGERS:
-        low, high = storage.bounds  # ints: as floats, large bounds are rounded
-        return [
-            min(max(round(number), low), high)
-            for number in np.clip(numbers, low, high).tolist()
-        ]
-    if storage.numbers == LEVELS:
-        levels = [v for v in storage.levels.tolist() if isinstance(v, Real)]
-        distance = np.abs(
-            np.subtract.outer(numbers, np.array(levels, dtype=np.float64))
-        )
-        return [levels[nearest] for nearest in distance.argmin(axis=1).tolist()]
-    return numbers.tolist()
-
-
-def _can_be(entries, storage):
-    if storage.numbers == BOOLEANS:
-        return all(entry in (0, 1) for entry in entries)
-    if storage.numbers == INTEGERS:
-        low, high = storage.bounds
-        return all(low <= entry <= high and entry % 1 == 0 for entry in entries)
-    if storage.numbers == LEVELS:
-        return set(entries) <= set(storage.levels.tolist())
-    return True
-
-
-def _dtype_of(fitted, column, values):
-    """Return the dtype of `fit`, or the nearest one of another DataFrame library."""
-    backend, is_pandas = column.backend, column.is_pandas
-    levels = values if fitted.levels is None else fitted.levels.tolist()
-    is_same_library = fitted.library == backend.__name__
-    if is_pandas and is_same_library and fitted.holds != LEVELS:
-        return fitted.dtype
-    if is_pandas and fitted.holds == LEVELS:
-        return backend.CategoricalDtype(levels, ordered=fitted.is_ordered)
-    if is_same_library:
-        return nw.Enum(levels) if fitted.dtype == "Enum" else getattr(nw, fitted.dtype)
-    kinds = types_among(values)
-    if fitted.holds == LEVELS and kinds == {STRINGS}:
-        return nw.Categorical
-    known = PANDAS_DTYPES if is_pandas else OTHER_DTYPES
-    return known.get(kinds.pop()) if len(kinds) == 1 else None

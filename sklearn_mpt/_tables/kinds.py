@@ -16,8 +16,13 @@ from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
 from sklearn_mpt._likelihoods.interval import codes_of
 from sklearn_mpt._messages import examples_of, plain
 from sklearn_mpt._numbers import MAX_EXACT_INTEGER
-from sklearn_mpt._tables.days import kind_of_days, zones_of
-from sklearn_mpt._tables.filling import INTEGERS, NUMBERS, types_among
+from sklearn_mpt._tables.filling import (
+    INTEGERS,
+    NUMBERS,
+    kind_of_days,
+    types_among,
+    zones_of,
+)
 from sklearn_mpt._tables.frames import (
     ADVICE,
     ADVICE_ON_INTERVALS,

@@ -160,7 +160,7 @@ def looks_of_strings(X, reader, reasons, indices=None):
     ]
     sentences = []
     for j, column in columns_at(X, indices):
-        is_of_levels = reader.storage[j]["holds"] == "levels"
+        is_of_levels = reader.storage[j]["numbers"] == "levels"
         look = None if is_of_levels else look_of(column.present.tolist())
         if look is not None:
             is_array = column.series is None
