@@ -19,59 +19,26 @@ from sklearn_mpt._numbers import MAX_EXACT_INTEGER
 from sklearn_mpt._tables.filling import (
     INTEGERS,
     NUMBERS,
+    STRINGS,
     kind_of_days,
     types_among,
     zones_of,
 )
 from sklearn_mpt._tables.frames import (
     ADVICE,
-    ADVICE_ON_INTERVALS,
     VALUE_WORDS,
     array_of_objects,
     by_column,
     column_names,
     columns_of,
     is_interval,
+    is_of_numbers,
     one_of_each_type,
     words_for,
 )
 from sklearn_mpt._tables.looks import look_of
 
 INTERVAL = "interval"  # the kind of such columns
-
-
-def holds_intervals(column):
-    """Return whether some entry of a column is an interval."""
-    if column.values.dtype != object:
-        return False
-    return any(map(is_interval, one_of_each_type(column.present)))
-
-
-def codes_of_column(column):
-    """Return numbers, codes of intervals, and NaN where missing; floats, (n,)."""
-    lower, upper = column.values.copy(), column.values.copy()
-    if holds_intervals(column):
-        for i in np.flatnonzero(~column.missing).tolist():
-            if is_interval(column.values[i]):
-                lower[i], upper[i] = column.values[i].left, column.values[i].right
-    lower, upper = (column._replace(values=end).numbers() for end in (lower, upper))
-    _check_ends(lower, upper, column.name)
-    has_width = (lower < upper) & ~(np.isinf(lower) & np.isinf(upper))
-    codes = codes_of(torch.from_numpy(lower), torch.from_numpy(upper))
-    numbers = np.where(lower == upper, lower, np.nan)
-    return np.where(has_width, codes.numpy(), numbers)
-
-
-def _check_ends(lower, upper, name):
-    """Refuse infinite numbers, and those that double precision cannot square."""
-    ends = np.stack([lower, upper])
-    is_excessive = (np.isfinite(ends) & (np.abs(ends) > MAX_SIZE)).any(axis=0)
-    is_excessive |= (lower == upper) & np.isinf(lower)
-    if is_excessive.any():
-        raise ValueError(
-            f"Column {name!r} holds numbers such as {examples_of(upper[is_excessive])},"
-            " whose squares double precision cannot hold: rescale it."
-        )
 
 
 FROM_DTYPE = "from_dtype"
@@ -84,35 +51,33 @@ AS_CATEGORIES = "Its likelihood could be 'categorical'."
 EMPTY, ONE_VALUE = "no values", "one value"  # why a column has no kind
 
 
-def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
-    """Return the kind of each column of X for the parameter `likelihood`."""
-    requested = requested_kinds(likelihood, column_names(X), allowed)
-    if FROM_DTYPE not in requested:
-        return requested
-    problems, kinds = [], []
-    for kind, column in zip(requested, columns_of(X), strict=True):
-        try:
-            _check_not_empty(column, column.present)
-            kinds.append(_kind_of_column(kind, column, allowed))
-            if kinds[-1] in CATEGORIES:
-                CATEGORIES[kinds[-1]](column)
-        except (TypeError, ValueError) as error:
-            problems.append(str(error))
-    if problems:
-        raise ColumnErrors(" ".join(problems))
-    return kinds
-
-
-def _check_not_empty(column, values):
-    if len(column.values) and not len(values):
+def codes_of_column(column):
+    """Return numbers, codes of intervals, and NaN where missing; floats, (n,)."""
+    lower, upper = column.values.copy(), column.values.copy()
+    if _holds_intervals(column):
+        for i in np.flatnonzero(~column.missing).tolist():
+            if is_interval(column.values[i]):
+                lower[i], upper[i] = column.values[i].left, column.values[i].right
+    lower, upper = (column._replace(values=end).numbers() for end in (lower, upper))
+    ends = np.stack([lower, upper])
+    is_excessive = (np.isfinite(ends) & (np.abs(ends) > MAX_SIZE)).any(axis=0)
+    is_excessive |= (lower == upper) & np.isinf(lower)
+    if is_excessive.any():
         raise ValueError(
-            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
-            "column(s)."
+            f"Column {column.name!r} holds numbers such as "
+            f"{examples_of(upper[is_excessive])}, whose squares double precision "
+            "cannot hold: rescale it."
         )
+    has_width = (lower < upper) & ~(np.isinf(lower) & np.isinf(upper))
+    codes = codes_of(torch.from_numpy(lower), torch.from_numpy(upper))
+    numbers = np.where(lower == upper, lower, np.nan)
+    return np.where(has_width, codes.numpy(), numbers)
 
 
-class ColumnErrors(ValueError, TypeError):
-    """Errors of some columns of a table."""
+def _holds_intervals(column):
+    return column.values.dtype == object and any(
+        map(is_interval, one_of_each_type(column.present))
+    )
 
 
 def requested_kinds(likelihood, names, allowed, others="gaussian"):
@@ -144,27 +109,57 @@ def requested_kinds(likelihood, names, allowed, others="gaussian"):
     return [str(kind) for kind in likelihood]
 
 
-def _kind_of_column(requested, column, allowed):
-    if requested != FROM_DTYPE:
-        return requested
-    kind = "gaussian"
-    if _has_intervals(column):
-        if INTERVAL not in allowed:
-            raise TypeError(
-                f"Column {column.name!r} holds intervals, for which this model has no "
-                f"kind. {ADVICE_ON_INTERVALS}"
-            )
-        return INTERVAL
-    if column.series is not None:
-        kind = _kind_from_dtype(column)
-        _check_no_id(column, kind)
-    return "categorical" if kind == "ordinal" and kind not in allowed else kind
+class ColumnErrors(ValueError, TypeError):
+    """Errors of some columns of a table."""
 
 
-def _has_intervals(column):
-    """Return whether entries are intervals, and not categories that are intervals."""
-    is_category = column.series is not None and is_of_categories(column.series.dtype)
-    return holds_intervals(column) and not is_category
+def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
+    """Return the kind of each column of X for the parameter `likelihood`."""
+    kinds = requested_kinds(likelihood, column_names(X), allowed)
+    if FROM_DTYPE not in kinds:
+        return kinds
+    problems = []
+    for j, column in enumerate(columns_of(X)):
+        try:
+            if len(column.values) and not len(column.present):
+                _refuse_empty(column)
+            if kinds[j] == FROM_DTYPE:
+                kinds[j] = _kind_from_dtype(column, allowed)
+            if kinds[j] in CATEGORIES:
+                CATEGORIES[kinds[j]](column)
+        except (TypeError, ValueError) as error:
+            problems.append(str(error))
+    if problems:
+        raise ColumnErrors(" ".join(problems))
+    return kinds
+
+
+def _refuse_empty(column):
+    raise ValueError(
+        f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
+        "column(s)."
+    )
+
+
+def _kind_from_dtype(column, allowed):
+    """Return the kind of a column by its dtype, or raise an error that names it."""
+    kind, reason = _kind_by_dtype(column, allowed)
+    if reason:
+        raise TypeError(
+            f"Column {column.name!r} has {reason}, for which likelihood="
+            f"{FROM_DTYPE!r} has no kind. {ADVICE} If they are categories, name the "
+            "likelihoods of the columns in a dict."
+        )
+    values = column.present.tolist()
+    is_name = kind == "categorical" and types_among(values) == {STRINGS}
+    if is_name and len(values) == len(set(values)) >= MIN_IDS:
+        raise ValueError(
+            f"Column {column.name!r} holds {len(values)} values, all distinct, "
+            f"like names or numbers of rows, for which likelihood={FROM_DTYPE!r} has "
+            "no kind. Drop it, or name its kind: "
+            f"likelihood={{{column.name!r}: {kind!r}, ...: {FROM_DTYPE!r}}}."
+        )
+    return kind
 
 
 def kind_or_reason(requested, column, allowed):
@@ -174,16 +169,19 @@ def kind_or_reason(requested, column, allowed):
         return (None, reason) if reason else (requested, "")
     if kind_of_days(column):
         return "gaussian", ""
-    if _has_intervals(column):
-        return None, "intervals, which MPTLinearVAE takes"
-    reason = _reason_by_dtype(column)
-    if reason:
-        return None, reason
-    kind = _kind_from_dtype(column)
-    if kind == "categorical":
-        reason = _reason_by_names(column)
-        return (None, reason) if reason else (kind, "")
-    return ("categorical" if kind == "ordinal" and kind not in allowed else kind), ""
+    kind, reason = _kind_by_dtype(column, allowed)
+    if kind != "categorical":
+        return kind, reason
+    values = column.present.tolist()
+    words = words_for(values) - {"strings"}
+    if words and (column.series is None or isinstance(column.series.dtype, nw.Object)):
+        return None, " and ".join(sorted(words))
+    n_distinct = len(set(values))
+    if len(values) < MIN_IDS or 2 * n_distinct <= len(values):
+        return kind, ""
+    look = look_of(values)
+    contents = "names, ids or free text" if look is None else look.words
+    return None, f"{n_distinct} distinct strings among {len(values)}: {contents}"
 
 
 def _reason_by_values(column):
@@ -207,82 +205,34 @@ def _reason_by_values(column):
     return ONE_VALUE if len(distinct) == 1 else ""
 
 
-def _reason_by_dtype(column):
-    """Say why a column with several values cannot be modelled; "" if it can."""
+def _kind_by_dtype(column, allowed):
+    """Return the kind of a column with values, or why it has none; see above."""
     dtype = None if column.series is None else column.series.dtype
-    is_known = dtype is None or isinstance(
-        dtype, nw.Boolean | nw.String | nw.Categorical | nw.Enum | nw.Object
-    )
-    if not is_known and (not dtype.is_numeric() or isinstance(dtype, nw.Decimal)):
-        shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
-        return f"dtype {shown}"
-    kinds = sorted(kinds_of_values(column.present))
-    if len(kinds) > 1:
-        return f"{' and '.join(kinds)} mixed"
-    words = words_for(column.present) - {"strings"}
-    if len(zones_of(column)) > 1:
-        return "dates in several time zones"
-    is_object = dtype is None or isinstance(dtype, nw.Object)
-    return " and ".join(sorted(words)) if is_object else ""
-
-
-def _reason_by_names(column):
-    """Say how many distinct strings there are, if most of them occur only once."""
-    values = column.present.tolist()
-    n_distinct = len(set(values))
-    if len(values) < MIN_IDS or 2 * n_distinct <= len(values):
-        return ""
-    look = look_of(values)
-    contents = "names, ids or free text" if look is None else look.words
-    return f"{n_distinct} distinct strings among {len(values)}: {contents}"
-
-
-def _check_no_id(column, kind):
-    """Raise an error if strings are all distinct, like names of rows."""
-    if kind != "categorical" or len(column.present) < MIN_IDS:
-        return
-    values = column.present.tolist()
-    is_string = all(isinstance(value, str) for value in values)
-    if is_string and len(set(values)) == len(values):
-        raise ValueError(
-            f"Column {column.name!r} holds {len(values)} values, all distinct, "
-            f"like names or numbers of rows, for which likelihood={FROM_DTYPE!r} has "
-            "no kind. Drop it, or name its kind: "
-            f"likelihood={{{column.name!r}: {kind!r}, ...: {FROM_DTYPE!r}}}."
-        )
-
-
-def _kind_from_dtype(column):
-    """Return the kind for the dtype of a column."""
-    if column.series is None:
-        return _kind_of_objects(column.present)
-    dtype = column.series.dtype
+    is_coded = dtype is not None and is_of_categories(dtype)
+    if not is_coded and _holds_intervals(column):
+        reason = "intervals, which MPTLinearVAE takes"
+        return (INTERVAL, "") if INTERVAL in allowed else (None, reason)
     if dtype == nw.Boolean:
-        return "bernoulli"
-    if dtype.is_numeric() and not isinstance(dtype, nw.Decimal):
-        return "gaussian"
-    if is_ordered(column):
-        return "ordinal"
-    if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
-        return "categorical"
-    contents = words_for(column.present)
-    if isinstance(dtype, nw.Object):  # dates and the like are rarely categories
-        contents = contents & VALUE_WORDS - {"strings"}
-        if not contents:
-            return _kind_of_objects(column.present)
-    shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
-    holds = f" and holds {' and '.join(sorted(contents))}" if contents else ""
-    raise TypeError(
-        f"Column {column.name!r} has dtype {shown}{holds}, for which "
-        f"likelihood={FROM_DTYPE!r} has no kind. {ADVICE} If they are categories, name "
-        "the likelihoods of the columns in a dict."
-    )
-
-
-def _kind_of_objects(values):
-    kinds = kinds_of_values(values) if values.dtype == object else {"numbers"}
-    of_objects = {("numbers",): "gaussian", ("booleans",): "bernoulli"}
-    return of_objects.get(tuple(kinds), "categorical")
+        return "bernoulli", ""
+    if dtype is not None and is_of_numbers(dtype):
+        return "gaussian", ""
+    if is_coded and is_ordered(column) and "ordinal" in allowed:
+        return "ordinal", ""
+    if (
+        not is_coded
+        and dtype is not None
+        and not isinstance(dtype, nw.Object | nw.String)
+    ):
+        return None, f"dtype {column.dtype if isinstance(dtype, nw.Unknown) else dtype}"
+    kinds, words = kinds_of_values(column.present), words_for(column.present)
+    if len(kinds) > 1:
+        return None, f"{' and '.join(sorted(kinds))} mixed"
+    if len(zones_of(column)) > 1:
+        return None, "dates in several time zones"
+    if words & VALUE_WORDS - {"strings"}:  # which are rarely categories
+        return None, " and ".join(sorted(words))
+    kind = {("numbers",): "gaussian", ("booleans",): "bernoulli"}.get(tuple(kinds))
+    return "categorical" if is_coded else kind or "categorical", ""
 
 
 def is_of_categories(dtype):
@@ -310,21 +260,16 @@ def _categories(column):
             f"Column {column.name!r} mixes {' and '.join(sorted(kinds))}: categories "
             "must be of one type."
         )
+    declared = ()
+    if column.series is not None and column.is_pandas:
+        declared = map(plain, getattr(column.dtype, "categories", ()))
     try:
-        categories = sorted({*present.tolist(), *_declared(column)})
+        categories = sorted({*present.tolist(), *declared})
     except TypeError as error:
         raise TypeError(
             f"Column {column.name!r} holds objects that are no categories: {error}."
         ) from error
-    _check_not_empty(column, categories)
     return _array_of_several(column, categories)
-
-
-def _declared(column):
-    """Return the categories that the dtype of a column declares."""
-    if column.series is None or not column.is_pandas:
-        return []
-    return [plain(value) for value in getattr(column.dtype, "categories", ())]
 
 
 def _levels(column):
@@ -343,9 +288,13 @@ def _levels(column):
                 "have no order. Make it an ordered categorical (pandas) or an Enum "
                 "(polars)."
             )
-        levels = _with_gaps(sorted(set(column.present.tolist())))
-    _check_not_empty(column, column.present)
-    return _array_of_several(column, [plain(level) for level in levels])
+        levels = sorted(set(column.present.tolist()))
+        numbers = np.array(levels, dtype=np.float64)
+        step = step_of(numbers) if len(levels) > 1 else 0
+        if step and np.ptp(numbers) / step + 1 <= MAX_GAPS * len(levels):
+            numbers = np.arange(numbers[0], numbers[-1] + step, step)
+            levels = list(map(type(levels[-1]), numbers.tolist()))
+    return _array_of_several(column, list(map(plain, levels)))
 
 
 def step_of(values):
@@ -357,16 +306,6 @@ def step_of(values):
     return math.gcd(*np.diff(np.unique(values)).astype(np.int64).tolist())
 
 
-def _with_gaps(levels):
-    """Add missing whole numbers between the levels, unless there are too many."""
-    numbers = np.array(levels, dtype=np.float64)
-    step = step_of(numbers) if len(levels) > 1 else 0
-    if not step or np.ptp(numbers) / step + 1 > MAX_GAPS * len(levels):
-        return levels
-    all_numbers = np.arange(numbers[0], numbers[-1] + step, step)
-    return [type(levels[-1])(number) for number in all_numbers.tolist()]
-
-
 CATEGORIES = {
     "categorical": _categories,
     "ordinal": _levels,
@@ -376,16 +315,14 @@ CATEGORIES = {
 
 
 def _array_of_several(column, categories):
+    """Return an array of one dimension with exactly these values."""
+    if len(column.values) and not categories:
+        _refuse_empty(column)
     if len(categories) == 1:
         raise ValueError(
             f"Column {column.name!r} has one category, {plain(categories[0])!r}; "
             "drop the column."
         )
-    return _array_of(categories)
-
-
-def _array_of(categories):
-    """Return an array of one dimension with exactly these values."""
     if categories and isinstance(categories[0], str | bool | int | float | np.generic):
         array = np.array(categories)
         if array.tolist() == categories:

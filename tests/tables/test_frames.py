@@ -37,7 +37,7 @@ NO_NUMBERS = {
     "times": ([datetime.time(i) for i in range(N)], "times of day"),
     "durations": (pd.to_timedelta(np.arange(N), "D"), "durations|Duration"),
     "numpy durations": (list(np.arange(N).astype("m8[D]")), "durations|Duration"),
-    "periods": (pd.period_range("2020", periods=N), "type Period"),
+    "periods": (pd.period_range("2020", periods=N), "period|type Period"),
     "intervals": (pd.interval_range(0, N), "intervals"),
     "complex": (np.arange(N) * 1j, "complex"),
     "bytes": ([b"1", b"2"] * (N // 2), "bytes"),
