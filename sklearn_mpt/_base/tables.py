@@ -17,7 +17,7 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._likelihoods import KINDS_OF_VALUES, LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.frames import column_names, with_distinct_names, with_strings
-from sklearn_mpt._tables.kinds import FROM_DTYPE, kinds_of, requested_kinds
+from sklearn_mpt._tables.kinds import FROM_DTYPE, INTERVAL, kinds_of, requested_kinds
 from sklearn_mpt._tables.looks import looks_of_strings
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
@@ -166,7 +166,8 @@ class TableMPT(BaseMPT):
         if not is_into_dataframe(X):
             return self._reader.decode(rows)
         reader = self._reader
-        return reader.fill(X, rows, missing_entries(X) | reader.is_rewritten)
+        is_interval = np.array(reader.kinds) == INTERVAL  # which is rewritten
+        return reader.fill(X, rows, missing_entries(X) | is_interval)
 
     def _frame(self, rows, names, backend):
         if self._is_of_numbers:

@@ -11,9 +11,8 @@ from sklearn_mpt._measure.contract import given_or_parameter, measures_of_column
 from sklearn_mpt._measure.rows import missing_entries, take
 from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._tables.filling import INTEGERS
-from sklearn_mpt._tables.frames import by_column
 from sklearn_mpt._tables.kinds import CATEGORIES
-from sklearn_mpt._tables.labels import labels_of
+from sklearn_mpt._tables.labels import by_column, labels_of
 from sklearn_mpt._tables.reader import TableReader
 
 KINDS_WITHOUT_NUMBERS = {None, "bernoulli", *CATEGORIES}

@@ -12,7 +12,8 @@ from sklearn_mpt._measure.display import Display
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.filling import DATES, DayCoding
-from sklearn_mpt._tables.frames import column_index, column_names
+from sklearn_mpt._tables.frames import column_names
+from sklearn_mpt._tables.labels import column_index
 
 if TYPE_CHECKING:
     from sklearn_mpt._imputation.imputer import MPTImputer

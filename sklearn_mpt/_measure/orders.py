@@ -33,7 +33,7 @@ from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import map_tasks
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._tables.frames import column_index
+from sklearn_mpt._tables.labels import column_index
 
 
 @overload

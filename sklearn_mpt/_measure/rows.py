@@ -15,13 +15,11 @@ from scipy.sparse import issparse
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._tables.frames import (
-    columns_at,
     columns_of,
     frame_of,
     is_of_numbers,
     missing_in_array,
     missing_in_series,
-    numbers_of,
     words_for,
 )
 
@@ -144,14 +142,13 @@ def holds_numbers(X):
 
 def as_numbers(X):
     """Return the entries of a DataFrame of numbers, NaN where they are missing."""
-    arrays = {
-        j: array if array.dtype.kind == "f" else array.astype(np.float64)
-        for j, array in numbers_of(X).items()
-    }
-    others = [j for j in range(np.shape(X)[1]) if j not in arrays]
-    for j, column in columns_at(X, others):
-        arrays[j] = np.where(column.missing, np.nan, column.values).astype(np.float64)
-    return np.column_stack([arrays[j] for j in range(len(arrays))])
+    columns = [
+        column.values
+        if column.values.dtype.kind == "f"
+        else np.where(column.missing, np.nan, column.values).astype(np.float64)
+        for column in columns_of(X)
+    ]
+    return np.column_stack(columns)
 
 
 def as_objects(X):

@@ -6,7 +6,7 @@ entry is missing if it is NaN, None, NA or null.
 
 import datetime
 from decimal import Decimal
-from numbers import Integral, Real
+from numbers import Real
 from typing import NamedTuple
 
 import narwhals.stable.v2 as nw
@@ -14,32 +14,26 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn import get_config
 
-from sklearn_mpt._messages import joined, listed, plain
+from sklearn_mpt._messages import joined, plain
 
 # Types that are refused although float() or a cast of NumPy may convert them.
-NO_NUMBERS = (
-    ((datetime.date, np.datetime64), "dates"),
-    ((datetime.time,), "times of day"),
-    ((datetime.timedelta, np.timedelta64), "durations"),
-    ((complex, np.complexfloating), "complex numbers"),
-    ((bytes, bytearray), "bytes"),
-    ((Decimal,), "decimals"),
-    ((str,), "strings"),
-)
+NO_NUMBERS = {
+    "dates": (datetime.date, np.datetime64),
+    "times of day": (datetime.time,),
+    "durations": (datetime.timedelta, np.timedelta64),
+    "complex numbers": (complex, np.complexfloating),
+    "bytes": (bytes, bytearray),
+    "decimals": (Decimal,),
+    "strings": (str,),
+}
 CODED_DTYPES = nw.Categorical | nw.Enum  # dtypes that store codes of their levels
 NEVER_NAN = {str, int, bool, type(None)}  # types of which only None is missing
-VALUE_WORDS = {word for _, word in NO_NUMBERS}
+VALUE_WORDS = set(NO_NUMBERS)
 ADVICE = "Convert them to floats (dates to days since one of them, say), or drop them."
 ADVICE_ON_INTERVALS = (
     "MPTLinearVAE(likelihood='from_dtype') takes them, and so does MPTMixture with "
     "covariance_type='diag'."
 )
-KINDS_OF_ARRAYS = {
-    "M": "dates",
-    "m": "durations",
-    "S": "bytes",
-    "V": "records",
-}
 
 
 def column_names(X):
@@ -47,46 +41,6 @@ def column_names(X):
     if _is_pandas(X):
         return [plain(name) for name in X.columns]
     return _frame(X).columns if is_into_dataframe(X) else list(range(np.shape(X)[1]))
-
-
-def by_column(values, names, parameter):
-    """Return the values of a dict, by the index of the column that each key names."""
-    found = {}
-    for key, value in values.items():
-        j = column_index(key, names, parameter)
-        if j in found:
-            raise ValueError(
-                f"{parameter} names column {names[j]!r} twice, by its name or its "
-                f"number {j}. Name it once."
-            )
-        found[j] = value
-    return found
-
-
-def column_index(key, names, parameter):
-    """Return the index of the column that a name or a number stands for."""
-    key = plain(key)
-    is_bool = isinstance(key, bool)  # True equals 1
-    found = [
-        j
-        for j, name in enumerate(names)
-        if name == key and isinstance(name, bool) == is_bool
-    ]
-    is_index = isinstance(key, Integral) and not is_bool
-    if not found and is_index and -1 < key < len(names):
-        found = [int(key)]
-    if not found:
-        raise ValueError(
-            f"{parameter} names a column {key!r}, which X does not have. Its "
-            f"columns are {listed(names)}."
-        )
-    if len(found) > 1:
-        raise ValueError(
-            f"{parameter} names a column {key!r}, and X has {len(found)} of that "
-            f"name, at {listed(found)}. Name them by these numbers, or give a "
-            "sequence with an entry for each column."
-        )
-    return found[0]
 
 
 def library_of(X):
@@ -166,25 +120,15 @@ class Column(NamedTuple):
 
     def numbers(self, of_strings=ADVICE):
         """Return the values as floats, NaN where missing."""
-        contents = "" if self._is_of_numbers else no_numbers(self.present)
+        contents = no_numbers(self.present)
         if contents:
             advices = {"strings": of_strings, "intervals": ADVICE_ON_INTERVALS}
-            advice = advices.get(contents, ADVICE)
+            dtype = "" if self.series is None else f" (dtype {self.dtype})"
             raise ValueError(
-                f"Column {self.name!r} holds {contents}{self._dtype}, not numbers. "
-                f"{advice}"
+                f"Column {self.name!r} holds {contents}{dtype}, not numbers. "
+                f"{advices.get(contents, ADVICE)}"
             )
         return np.where(self.missing, np.nan, self.values).astype(np.float64)
-
-    @property
-    def _is_of_numbers(self):
-        if self.series is None:
-            return self.values.dtype.kind in "fiub"
-        return is_of_numbers(self.series.dtype)
-
-    @property
-    def _dtype(self):
-        return "" if self.series is None else f" (dtype {self.dtype})"
 
     @property
     def dtype(self):
@@ -267,23 +211,6 @@ def is_missing(value):
         return np.ndim(value) == 0
 
 
-def numbers_of(X):
-    """Return the columns of a DataFrame that NumPy reads as numbers."""
-    frame = frame_of(X)
-    native, dtypes = frame.to_native(), frame.schema.items()
-    is_pandas = hasattr(native, "iloc")  # which takes a name True as a mask
-    arrays = {
-        j: (native.iloc[:, j] if is_pandas else native[name]).to_numpy()
-        for j, (name, dtype) in enumerate(dtypes)
-        if _is_plain(dtype)
-    }
-    return {j: array for j, array in arrays.items() if array.dtype.kind in "fiu"}
-
-
-def _is_plain(dtype):
-    return dtype.is_float() or dtype.is_integer()
-
-
 def plain_series(series):
     """Return a series whose dtype narwhals knows, and what it stands for, or None."""
     native, dtype = nw.to_native(series), series.dtype
@@ -299,25 +226,21 @@ def plain_series(series):
 
 def _of_series(name, series):
     series, stored = plain_series(series)
-    return _of_plain_series(name, series)._replace(stored=stored)
-
-
-def _of_plain_series(name, series):
     dtype = series.dtype
     if series.implementation.is_pandas() and isinstance(dtype, CODED_DTYPES):
         coded = nw.to_native(series).array  # reading codes is the fastest way
         levels = array_of_objects([*coded.categories.tolist(), None])
-        return Column(name, levels[coded.codes], coded.codes < 0, series)
-    if dtype.is_float():
-        numbers = series.to_numpy()
-        if numbers.dtype.kind == "f":  # nulls are NaN
-            return Column(name, numbers, numbers != numbers, series)
+        return Column(name, levels[coded.codes], coded.codes < 0, series, stored)
+    if dtype.is_float() or dtype.is_integer():
+        numbers = series.to_numpy()  # in which nulls of floats are NaN
+        if numbers.dtype.kind in ("f" if dtype.is_float() else "iu"):
+            return Column(name, numbers, numbers != numbers, series, stored)
     entries = series.to_list()
-    values = array_of_objects(entries)
     if set(map(type, entries)) <= NEVER_NAN:
         missing = np.array([entry is None for entry in entries], dtype=bool)
-        return Column(name, values, missing, series)
-    return Column(name, values, missing_in_series(series), series)
+    else:
+        missing = missing_in_series(series)
+    return Column(name, array_of_objects(entries), missing, series, stored)
 
 
 def missing_in_series(series):
@@ -341,7 +264,16 @@ def no_numbers(values):
 
 def words_for(values):
     """Return the set of words for the kinds of values that are not numbers or bools."""
-    return {_word(value) for value in one_of_each_type(values)} - {""}
+    words = set()
+    for value in one_of_each_type(values):
+        found = [word for word, types in NO_NUMBERS.items() if isinstance(value, types)]
+        if found:
+            words.add(found[0])
+        elif is_interval(value):
+            words.add("intervals")
+        elif not isinstance(value, Real | np.bool_):
+            words.add(f"objects of type {type(value).__name__}")
+    return words
 
 
 def one_of_each_type(values):
@@ -349,16 +281,6 @@ def one_of_each_type(values):
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         return values[:1]
     return {type(v): v for v in values}.values()
-
-
-def _word(value):
-    for types, word in NO_NUMBERS:
-        if isinstance(value, types):
-            return word
-    if is_interval(value):
-        return "intervals"
-    is_number = isinstance(value, Real | np.bool_)
-    return "" if is_number else f"objects of type {type(value).__name__}"
 
 
 def is_interval(value):
@@ -381,15 +303,21 @@ def fill_masked(X):
     return X.astype(dtype).filled(np.nan)
 
 
+def _array_of(X):
+    """Return an array, or a list as one; None for others."""
+    if not isinstance(X, list | tuple):
+        return X if isinstance(X, np.ndarray) else None
+    try:
+        kind = np.asarray(X).dtype.kind
+        return np.array(X, dtype=object if kind in "OSU" else None)
+    except (ValueError, TypeError):
+        return None
+
+
 def with_strings(X):
     """Return an array or a list as an array of objects if it has strings, or None."""
-    if isinstance(X, list | tuple):
-        try:
-            kind = np.asarray(X).dtype.kind
-        except (ValueError, TypeError):  # for example, rows of different lengths
-            return None
-        X = np.array(X, dtype=object) if kind in "OSU" else X
-    if not isinstance(X, np.ndarray) or X.dtype.kind not in "OUT":
+    X = _array_of(X)
+    if X is None or X.dtype.kind not in "OUT":
         return None
     X = objects_of(fill_masked(X))
     return X if "strings" in words_for(X.ravel()) else None
@@ -398,7 +326,15 @@ def with_strings(X):
 def readable_numbers(X, of_strings=ADVICE):
     """Return rows of numbers in a form that scikit-learn can read."""
     if not is_into_dataframe(X):
-        _check_array_of_numbers(X)
+        array = _array_of(X)
+        if array is not None:
+            some = array.ravel() if array.dtype == object else array.ravel()[:1]
+            others = words_for(some) & VALUE_WORDS - {"strings"}
+            if others:
+                raise ValueError(
+                    f"X holds {' and '.join(sorted(others))} (dtype {array.dtype}), "
+                    f"not numbers. {ADVICE}"
+                )
         X = fill_masked(X)
         is_object = isinstance(X, np.ndarray) and X.dtype == object
         return np.where(missing_in_array(X), np.nan, X) if is_object else X
@@ -434,21 +370,3 @@ def with_columns(X, series):
     for one in series:
         filled.isetitem(names.index(one.name), one)
     return filled
-
-
-def _check_array_of_numbers(X):
-    if isinstance(X, list | tuple):
-        try:
-            X = np.asarray(X)
-        except (ValueError, TypeError):  # for example, rows of different lengths
-            return
-    if not isinstance(X, np.ndarray):
-        return
-    kinds = {KINDS_OF_ARRAYS.get(X.dtype.kind, "")}
-    if X.dtype == object:
-        kinds = words_for(X.ravel()) & VALUE_WORDS - {"strings"}
-    if kinds - {""}:
-        raise ValueError(
-            f"X holds {' and '.join(sorted(kinds - {''}))} (dtype {X.dtype}), not "
-            f"numbers. {ADVICE}"
-        )

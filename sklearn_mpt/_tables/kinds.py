@@ -28,7 +28,6 @@ from sklearn_mpt._tables.frames import (
     ADVICE,
     VALUE_WORDS,
     array_of_objects,
-    by_column,
     column_names,
     columns_of,
     is_interval,
@@ -36,6 +35,7 @@ from sklearn_mpt._tables.frames import (
     one_of_each_type,
     words_for,
 )
+from sklearn_mpt._tables.labels import by_column
 from sklearn_mpt._tables.looks import look_of
 
 INTERVAL = "interval"  # the kind of such columns

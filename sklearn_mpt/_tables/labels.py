@@ -5,6 +5,7 @@ as in scikit-learn.
 """
 
 from collections.abc import Mapping
+from numbers import Integral
 
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
@@ -13,6 +14,46 @@ from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._tables.frames import column_names
 
 COLUMNS = "columns of X"
+
+
+def by_column(values, names, parameter):
+    """Return the values of a dict, by the index of the column that each key names."""
+    found = {}
+    for key, value in values.items():
+        j = column_index(key, names, parameter)
+        if j in found:
+            raise ValueError(
+                f"{parameter} names column {names[j]!r} twice, by its name or its "
+                f"number {j}. Name it once."
+            )
+        found[j] = value
+    return found
+
+
+def column_index(key, names, parameter):
+    """Return the index of the column that a name or a number stands for."""
+    key = plain(key)
+    is_bool = isinstance(key, bool)  # True equals 1
+    found = [
+        j
+        for j, name in enumerate(names)
+        if name == key and isinstance(name, bool) == is_bool
+    ]
+    is_index = isinstance(key, Integral) and not is_bool
+    if not found and is_index and -1 < key < len(names):
+        found = [int(key)]
+    if not found:
+        raise ValueError(
+            f"{parameter} names a column {key!r}, which X does not have. Its "
+            f"columns are {listed(names)}."
+        )
+    if len(found) > 1:
+        raise ValueError(
+            f"{parameter} names a column {key!r}, and X has {len(found)} of that "
+            f"name, at {listed(found)}. Name them by these numbers, or give a "
+            "sequence with an entry for each column."
+        )
+    return found[0]
 
 
 def labels_of(value, axis=0):

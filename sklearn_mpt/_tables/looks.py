@@ -41,84 +41,68 @@ class Look(NamedTuple):
 
     def advice(self, name, is_array=False, library="pandas"):
         """Return the end of a sentence: how the column of this name is converted."""
-        what = "dates" if self.words.startswith("dates") else "numbers"
-        lost = f"{self.n_lost} of {self.n_all} are no {what}" if self.n_lost else ""
+        is_date, polars = self.words.startswith("dates"), library == "polars"
+        lost = ""
+        if self.n_lost:
+            kind = "dates" if is_date else "numbers"
+            lost = f"{self.n_lost} of {self.n_all} are no {kind}"
         if lost and 5 * self.n_lost >= self.n_all:
             return f"{lost}."
         gaps = f"{lost} and become gaps; " if lost else ""
-        polars = library == "polars"
-        line = self._line_of_polars(name) if polars else self._line(name, is_array)
-        return f"{gaps}convert them: {line}."
-
-    def _line(self, name, is_array):
         column = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
+        column = f"pl.col({name!r})" if polars else column
         values = f"pd.Series({column})" if is_array else column
-        coerce = ", errors='coerce'"
-        if self.words.startswith("dates"):
-            form = f", format={self.date_format!r}" if self.date_format else ""
-            form += coerce if self.n_lost else ""
-            return f"{column} = pd.to_datetime({values}{form})"
         if self.removed == "decimal":
             values += ".str.replace(',', '.')"
         elif self.removed:
-            values += f".str.replace('[{self.removed}]', '', regex=True)"
-        return f"{column} = pd.to_numeric({values}{coerce})"
-
-    def _line_of_polars(self, name):
-        values = f"pl.col({name!r})"
-        if self.words.startswith("dates"):
-            form = [repr(self.date_format)] if self.date_format else []
-            form += ["strict=False"] if self.n_lost else []
-            return f"X = X.with_columns({values}.str.to_datetime({', '.join(form)}))"
-        if self.removed == "decimal":
-            values += ".str.replace(',', '.')"
-        elif self.removed:
-            values += f".str.replace_all('[{self.removed}]', '')"
-        return f"X = X.with_columns({values}.cast(pl.Float64, strict=False))"
+            replace = "replace_all" if polars else "replace"
+            ending = "" if polars else ", regex=True"
+            values += f".str.{replace}('[{self.removed}]', ''{ending})"
+        form = [repr(self.date_format)] if self.date_format else []
+        if polars:
+            read = "cast(pl.Float64, strict=False)"
+            if is_date:
+                form += ["strict=False"] if lost else []
+                read = f"str.to_datetime({', '.join(form)})"
+            return f"{gaps}convert them: X = X.with_columns({values}.{read})."
+        read = f"pd.to_numeric({values}, errors='coerce')"
+        if is_date:
+            form = [f"format={form[0]}"] if form else []
+            form += ["errors='coerce'"] if lost else []
+            read = f"pd.to_datetime({', '.join([values, *form])})"
+        return f"{gaps}convert them: {column} = {read}."
 
 
 def look_of(values):
     """Return the `Look` of most of the distinct strings among values, or None."""
     distinct = {value.strip() for value in values if isinstance(value, str)}
-    if not distinct:
-        return None
-
-    def look(is_like, *args):
-        """Return the look if most of the strings are like this, else None."""
-        alike = {value for value in distinct if is_like(value)}
-        if 2 * len(alike) <= len(set(values)):
-            return None
-        n_lost = sum(not (isinstance(v, str) and v.strip() in alike) for v in values)
-        return Look(*args)._replace(n_lost=n_lost, n_all=len(values))
-
-    found = look(_is_number, "numbers as strings") or look(
-        _is_iso_date, "dates as strings"
-    )
-    if found:
-        return found
+    signs = [c for c in CURRENCIES + "%," if any(c in value for value in distinct)]
+    numbers, dates = "numbers as strings", "dates as strings"
+    looks = [(_is_number, numbers), (_is_date, dates)]
     if all(
         DECIMAL_COMMA.fullmatch(value) and not THOUSANDS.fullmatch(value)
         for value in distinct
         if "," in value
     ):
-        words = "numbers as strings with ',' before decimals"
-        found = look(
-            lambda value: _is_number(value.replace(",", ".", 1)), words, "decimal"
-        )
-    used = [c for c in CURRENCIES + "%," if any(c in value for value in distinct)]
-    shown = " and ".join(repr(character) for character in used)
-    found = found or look(
-        lambda value: _is_number(_plain(value)),
-        f"numbers as strings with {shown}",
-        "".join(used),
-    )
-    if found:
-        return found
-    shown = sorted(distinct)[:: max(1, len(distinct) // 20)]
-    forms = [f for f in DATE_FORMATS if any(_is_date(value, f) for value in shown)]
-    words = "dates as strings"
-    looks = [look(partial(_is_date, form=form), words, "", form) for form in forms]
-    return min(filter(None, looks), key=lambda found: found.n_lost, default=None)
+        words = f"{numbers} with ',' before decimals"
+        looks.append((lambda v: _is_number(v.replace(",", ".", 1)), words, "decimal"))
+    words = f"{numbers} with {' and '.join(map(repr, signs))}"
+    looks.append((lambda v: _is_number(_plain(v)), words, "".join(signs)))
+    some = sorted(distinct)[:: max(1, len(distinct) // 20)]
+    looks += [
+        (partial(_is_date, form=form), dates, "", form)
+        for form in DATE_FORMATS
+        if any(_is_date(value, form) for value in some)
+    ]
+    found = []
+    for is_like, *args in looks:
+        alike = set(filter(is_like, distinct))
+        if 2 * len(alike) > len(set(values)):
+            n_lost = sum(
+                not (isinstance(v, str) and v.strip() in alike) for v in values
+            )
+            found.append(Look(*args)._replace(n_lost=n_lost, n_all=len(values)))
+    return min(found, key=lambda look: look.n_lost, default=None)
 
 
 def _plain(value):
@@ -134,20 +118,13 @@ def _is_number(value):
         return False
 
 
-def _is_iso_date(value):
+def _is_date(value, form=""):
+    """Return whether a string is a date of this form, of ISO 8601 by default."""
     try:
-        datetime.fromisoformat(value)
+        datetime.strptime(value, form) if form else datetime.fromisoformat(value)
     except ValueError:
         return False
-    return "-" in value
-
-
-def _is_date(value, form):
-    try:
-        datetime.strptime(value, form)
-    except ValueError:
-        return False
-    return True
+    return bool(form) or "-" in value
 
 
 def looks_of_strings(X, reader, reasons, indices=None):

@@ -22,9 +22,7 @@ from sklearn_mpt._tables.frames import (
     column_names,
     columns_at,
     columns_of,
-    frame_of,
     joined_frame,
-    numbers_of,
     with_columns,
 )
 from sklearn_mpt._tables.kinds import (
@@ -67,7 +65,7 @@ class TableReader(NamedTuple):
         columns = columns_of(X)
         categories = list(map(categories_of or _categories, kinds, columns))
         storage = [
-            ColumnStorage.of_floats(column)
+            ColumnStorage()
             if kind == INTERVAL
             else ColumnStorage.from_column(column)._replace(days=())
             for kind, column in zip(kinds, columns, strict=True)
@@ -115,45 +113,26 @@ class TableReader(NamedTuple):
         return np.flatnonzero([kind is not None for kind in self.kinds])
 
     @property
-    def is_rewritten(self):
-        """Which columns get other values than their gaps' filled in; bool (d,)."""
-        return np.array(self.kinds) == INTERVAL
-
-    @property
     def constant(self):
         """Indices of the columns without a kind that have a constant."""
-        pairs = zip(self.kinds, self.categories, strict=True)
-        return np.flatnonzero(
-            [kind is None and known is not None for kind, known in pairs]
-        )
+        return [
+            j
+            for j, kind in enumerate(self.kinds)
+            if kind is None and self.categories[j] is not None
+        ]
 
     def gaps(self, X, codes):
         """Return which entries of a table `fill` can fill in; bool (n, d)."""
         gaps = np.isnan(codes)
         gaps[:, [kind is None for kind in self.kinds]] = False
-        constant = self.constant.tolist()
-        if constant:
-            for j, column in columns_at(X, constant):
-                gaps[:, j] = column.missing
+        for j, column in columns_at(X, self.constant):
+            gaps[:, j] = column.missing
         return gaps
 
     def encode(self, X, indices=None):
         """Return floats, NaN where missing and in columns without a kind."""
-        given, codes = X, np.full(np.shape(X), np.nan)
+        codes = np.full(np.shape(X), np.nan)
         indices = self.modelled.tolist() if indices is None else indices
-        if is_into_dataframe(X):
-            X = frame_of(X)
-            numbers = {
-                j: array
-                for j, array in numbers_of(X).items()
-                if self.kinds[j] != INTERVAL
-                and self.categories[j] is None
-                and not self.storage[j]["days"]
-            }
-            for j in indices:
-                if j in numbers:
-                    codes[:, j] = numbers[j]
-            indices = [j for j in indices if j not in numbers]
         for j, column in columns_at(X, indices):
             known = self.categories[j]
             if self.kinds[j] == INTERVAL:
@@ -162,7 +141,14 @@ class TableReader(NamedTuple):
                 codes[:, j] = self.storage_of(j).encode(column, AS_CATEGORIES)
             else:
                 codes[:, j] = _codes(column, known)
-        _check_finite(codes, given)
+        infinite = np.flatnonzero(np.isinf(codes).any(axis=0))
+        if len(infinite):
+            names = column_names(X)
+            raise ValueError(
+                "X contains infinity in column(s) "
+                f"{listed([names[j] for j in infinite])}. Replace infinite values, by "
+                "NaN if they are missing."
+            )
         return codes
 
     def check_values(self, codes, names):
@@ -184,14 +170,8 @@ class TableReader(NamedTuple):
     def frame(self, codes, names, backend):
         """Return a DataFrame of completed rows, with the dtypes of `fit`."""
         series = [
-            drawn_series(
-                names[j],
-                codes[:, j],
-                self.storage_of(j),
-                self.categories[j],
-                backend,
-            )
-            for j in range(len(names))
+            drawn_series(name, codes[:, j], self.storage_of(j), known, backend)
+            for j, (name, known) in enumerate(zip(names, self.categories, strict=True))
         ]
         return joined_frame(series, names, backend)
 
@@ -200,28 +180,19 @@ class TableReader(NamedTuple):
         constant = self.constant
         rows = np.array(rows)
         rows[:, constant] = np.where(gaps[:, constant], 0.0, np.nan)
-        indices = np.union1d(self.modelled, constant)
-        indices = indices[gaps[:, indices].any(axis=0)].tolist()
+        has_gaps = gaps.any(axis=0)
+        indices = [j for j in sorted([*self.modelled, *constant]) if has_gaps[j]]
+        storage = list(map(self.storage_of, indices))
         if not is_into_dataframe(X):
-            return self._fill_array(X, rows, gaps, indices)
+            X = np.array(X)
+            for j, stored in zip(indices, storage, strict=True):
+                filled_array(X, j, rows[:, j], gaps[:, j], stored, self.categories[j])
+            return X
         filled = [
-            filled_series(
-                column,
-                rows[:, j],
-                gaps[:, j],
-                self.storage_of(j),
-                self.categories[j],
-            )
-            for j, column in columns_at(X, indices)
+            filled_series(column, rows[:, j], gaps[:, j], stored, self.categories[j])
+            for (j, column), stored in zip(columns_at(X, indices), storage, strict=True)
         ]
         return with_columns(X, filled)
-
-    def _fill_array(self, X, rows, gaps, indices):
-        X = np.array(X)
-        for j in indices:
-            column = rows[:, j], gaps[:, j], self.storage_of(j), self.categories[j]
-            filled_array(X, j, *column)
-        return X
 
 
 def _categories(kind, column):
@@ -234,43 +205,29 @@ def check_numbers(numbers, kind, name):
     likelihood.check_columns(numbers[:, None], [name])
 
 
-def _check_finite(codes, X):
-    infinite = np.flatnonzero(np.isinf(codes).any(axis=0))
-    if len(infinite):
-        names = column_names(X)
-        raise ValueError(
-            f"X contains infinity in column(s) {listed([names[j] for j in infinite])}. "
-            "Replace infinite values, by NaN if they are missing."
-        )
-
-
 def _codes(column, categories):
-    codes = _indices_among(column, categories).astype(np.float64)
-    codes[column.missing] = np.nan
-    unseen = {plain(value) for value in column.values[codes == -1].tolist()}
-    if unseen:
-        raise ValueError(
-            f"Column {column.name!r} has categories that were not in fit: "
-            f"{listed(sorted(unseen, key=str))}; it had {listed(categories)}."
-        )
-    return codes
-
-
-def _indices_among(column, categories):
-    """Return the indices of values among categories, -1 where there is none; (n,)."""
+    """Return the indices of values among categories, NaN where missing; (n,)."""
     values = column.values
     if values.dtype.kind in "fiub" and categories.dtype.kind in "fiub":
         order = np.argsort(categories)
         ranks = np.searchsorted(categories, values, sorter=order)
         codes = order[ranks.clip(max=len(categories) - 1)]
-        return np.where(categories[codes] == values, codes, -1)
-    known = {value: code for code, value in enumerate(categories.tolist())}
-    try:
-        return np.array([known.get(value, -1) for value in values.tolist()], dtype=int)
-    except TypeError as error:
-        raise TypeError(
-            f"Column {column.name!r} holds objects that are no categories: {error}."
-        ) from error
+        codes = np.where(categories[codes] == values, codes, -1)
+    else:
+        known = {value: code for code, value in enumerate(categories.tolist())}
+        try:
+            codes = np.array([known.get(value, -1) for value in values.tolist()])
+        except TypeError as error:
+            raise TypeError(
+                f"Column {column.name!r} holds objects that are no categories: {error}."
+            ) from error
+    unseen = set(map(plain, values[(codes == -1) & ~column.missing].tolist()))
+    if unseen:
+        raise ValueError(
+            f"Column {column.name!r} has categories that were not in fit: "
+            f"{listed(sorted(unseen, key=str))}; it had {listed(categories)}."
+        )
+    return np.where(column.missing, np.nan, codes)
 
 
 def check_no_categories(X, advice):
