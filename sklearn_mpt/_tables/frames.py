@@ -327,7 +327,7 @@ def readable_numbers(X, of_strings=ADVICE):
     """Return rows of numbers in a form that scikit-learn can read."""
     if not is_into_dataframe(X):
         array = _array_of(X)
-        if array is not None:
+        if array is not None and array.dtype.kind != "c":  # scikit-learn refuses these
             some = array.ravel() if array.dtype == object else array.ravel()[:1]
             others = words_for(some) & VALUE_WORDS - {"strings"}
             if others:
