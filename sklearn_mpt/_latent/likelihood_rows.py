@@ -333,8 +333,8 @@ class LikelihoodRows(Objective):
     def completed(self, sums, point):
         """Add what concerns no single row: blocks of shape parameters, and priors."""
         sums = self._add_priors(sums, point)
-        blocks = shape_blocks(self.likelihood.at(point.shape_params), self.n_locations)
-        sums = sums._replace(information=sums.information._replace(blocks=blocks))
+        information = sums.information._replace(blocks=self._shape_blocks)
+        sums = sums._replace(information=information)
         return sums if self.layout is None else self._held(sums)
 
     def _held(self, sums):
@@ -362,6 +362,10 @@ class LikelihoodRows(Objective):
         return sums._replace(
             gradient=gradient, information=information, rescaling=rescaling
         )
+
+    @functools.cached_property
+    def _shape_blocks(self):
+        return shape_blocks(self.likelihood.to(self.X.device), self.n_locations)
 
     @functools.cached_property
     def _features_of_shape_params(self):
@@ -450,11 +454,16 @@ class LikelihoodRows(Objective):
         left = index[torch.cat(unresolved)]
         return [sums, *self._row_node_parts(left, point, joint)]
 
-    def grid(self, point):
+    def grid(self, point, last=None):
         """Return a grid that resolves posteriors, or the finest that memory allows."""
-        # Where mean or variance of z move it reaches as far as that of scores.
+        # The last one, if it does. Where mean or variance of z move the grid reaches as
+        # far as that of scores.
         population, joint = self.population(point), self.joint(point)
         steps = shared_steps(joint, SPACINGS[self.n_dims], self.codes, population)
+        if last is not None and last.covers(population, RADIUS):
+            ratios = [a / b for a, b in zip(last.steps, steps, strict=True)]
+            if max(ratios) < MAX_SPACING_RATIO:
+                return last
         may_move = len(point.coefs) > self.n_locations
         return PriorGrid.over(population, steps, WIDE_RADIUS if may_move else RADIUS)
 
@@ -462,13 +471,8 @@ class LikelihoodRows(Objective):
         """Change the grid of a layout if the point needs it; return whether it did."""
         if self.layout is None or self.answers is None:
             return False
-        grid, last = self.grid(point), self._grid
-        if last is not None and last.covers(self.population(point), RADIUS):
-            ratios = [a / b for a, b in zip(last.steps, grid.steps, strict=True)]
-            if max(ratios) < MAX_SPACING_RATIO:
-                return False
-        self._grid = grid
-        return True
+        last, self._grid = self._grid, self.grid(point, self._grid)
+        return self._grid is not last
 
     def _table(self, joint, z):
         """Return log-probabilities of all answers at nodes; (d, c, s)."""
@@ -490,7 +494,8 @@ class LikelihoodRows(Objective):
             )
         total, coefs = self.answers.total, point.coefs[: self.n_locations]
         at = point._replace(coefs=coefs)
-        sums = sums_of_counts(expected, total, z, at, joint.likelihood, self.codes)
+        args = joint.likelihood, self.codes, self._shape_blocks
+        sums = sums_of_counts(expected, total, z, at, *args)
         if len(point.coefs) == self.n_locations:
             return sums
         unit = (z[:, 0] - population.mean) / population.deviation

@@ -18,7 +18,6 @@ from sklearn_mpt._latent.linear_map import (
     variational_posterior,
 )
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
-from sklearn_mpt._likelihoods.base import shape_blocks
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._optim.natural import (
     Curvature,
@@ -68,15 +67,14 @@ def varies_in_rows(X, is_all):
     return (low < high).double()
 
 
-def sums_of_counts(expected, total, nodes, point, likelihood, values):
+def sums_of_counts(expected, total, nodes, point, likelihood, values, blocks):
     """Return sums of the log marginal likelihoods of rows of codes, at shared nodes."""
     # expected : ExpectedCounts. total : of the weights of rows. nodes : (s, k). values
-    # : codes of each feature, (c, d).
+    # : codes of each feature, (c, d). blocks : `shape_blocks` of the likelihood.
     nodes = append_one(nodes)
     location = (nodes @ point.coefs.T)[None]
     known, X = expected.counts.permute(1, 2, 0), values[:, None]
     derivative, information = likelihood.derivatives(X, location)
-    blocks = shape_blocks(likelihood, len(point.coefs))
     if blocks is not None:
         # Of products of derivatives beside gaps, as that of these: with another one
         # the matrix of both need not be positive.

@@ -126,6 +126,7 @@ class Ascent(Solver):
         self.learning_rate, self._escapes = learning_rate, escapes
         self.loss_curve, self.converged = [], False
         self._memory, self._now, self._information = QuasiNewton(), None, None
+        self._direction = None  # the corrected step from the last point
         self._rng = np.random.default_rng(0)  # of the order of rows
 
     @property
@@ -167,7 +168,8 @@ class Ascent(Solver):
                 is_error = now.value - before.value < (
                     self.objective.stop_gain * self.tol
                 )
-                gain = self._expected_gain(self._corrected_step())
+                self._direction = self._corrected_step()
+                gain = self._expected_gain(self._direction)
                 self.converged = is_error or gain < self._least_gain
                 break
             if not is_full:
@@ -182,7 +184,10 @@ class Ascent(Solver):
         """Yield points after steps, until their gain is too small to be seen."""
         objective = self.objective
         if self._memory:
-            step = min(1.0, self.learning_rate) * self._corrected_step()
+            direction = self._direction
+            if direction is None:  # the memory is that of another ascent
+                direction = self._corrected_step()
+            step = min(1.0, self.learning_rate) * direction
             max_step = self.corrected_step_factor * objective.max_step
             move = corrected(self._now, self.point.with_flat(step), max_step)
             yield apply(self.point, move, 1.0, objective.floor), False
