@@ -1,10 +1,12 @@
-r"""The density of a fitted item response model.
+r"""The density of a fitted item response model, and abilities of people.
 
 In up to three dimensions all rows share the nodes of one grid over the population;
 otherwise each has quasi-random points around its posterior, as in linear models.
 """
 
+import math
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +20,13 @@ from sklearn_mpt._latent.integrals import (
     importance,
     integrate_average,
     log_joint,
+    rows_of,
 )
 from sklearn_mpt._latent.linear_map import shared_steps
+from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS, Nodes, normal_nodes
-from sklearn_mpt._matrices import drawn_codes, median_codes
-from sklearn_mpt._numbers import FLOAT_BYTES, TINY
+from sklearn_mpt._matrices import drawn_codes, identity, median_codes
+from sklearn_mpt._numbers import FLOAT_BYTES, ROUNDING, TINY
 
 # Smaller errors of integration, in nats, are reported as 0, as for linear models.
 TOLERANCE = 1e-4
@@ -37,6 +41,42 @@ SPACING_RATIO, MAX_DRAWN = 4, 2**14
 # Points of averages over a population of many abilities. Those of probabilities have
 # errors below 1e-3.
 POPULATION_POINTS = 2**12
+# Largest standard error of the mode of a likelihood: with less curvature in a direction
+# it has no maximum.
+MAX_ERROR = 1000
+
+
+class Abilities(NamedTuple):
+    """Abilities of people and their standard errors.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (n_samples, n_components)
+        Abilities. Several plausible values have shape (n_draws, n_samples,
+        n_components).
+    std_error : ndarray of shape (n_samples, n_components)
+    """
+
+    theta: np.ndarray
+    std_error: np.ndarray
+
+
+class Reliability(NamedTuple):
+    """Reliability of EAP abilities; arrays of shape (n_components,).
+
+    Attributes
+    ----------
+    empirical : ndarray
+        Variance of the abilities of the rows, divided by the sum of this variance and
+        the mean of their squared standard errors.
+    marginal : ndarray
+        1 less the mean variance of an ability given its answers, as a fraction of its
+        variance :math:`\\sigma^2` in the population. For one ability this is the mean
+        of :math:`I(z) / (I(z) + 1 / \\sigma^2)`.
+    """
+
+    empirical: np.ndarray
+    marginal: np.ndarray
 
 
 class ItemDensity(IntegratedDensity):
@@ -190,3 +230,99 @@ class ItemDensity(IntegratedDensity):
         max_per_dim = (MAX_DRAWN / len(self.z)) ** (1 / self.joint.n_dims)
         factor = max(1.0, min(SPACING_RATIO, max_per_dim))
         return self._over_population([h / factor for h in self.grid.steps])
+
+
+def moments(density, X):
+    """Return means and covariances of posteriors of rows; (n, 1 + k, k)."""
+    mean, covariance = density.latent_moments(X)
+    return torch.cat([mean[:, None], covariance], 1)
+
+
+def posterior_modes(density, X):
+    """Return modes of the posteriors of rows, and standard errors; (n, 2, k)."""
+    population, log_share = density.population, density.group_weight.log()[:, None]
+
+    def log_prior(z):
+        return (population.log_density(z) + log_share).logsumexp(0)
+
+    z, curvature = _modes(density, X, log_prior)
+    is_definite = torch.linalg.eigvalsh(curvature).amin(1) > 0
+    eye = identity(curvature.shape[1], curvature)
+    invertible = torch.where(is_definite[:, None, None], curvature, eye)
+    covariance = torch.linalg.inv(invertible)
+    covariance[~is_definite] = torch.nan  # no maximum
+    return _in_user_units(density, z, covariance)
+
+
+def likelihood_modes(density, X):
+    """Return modes of the likelihoods of rows, and standard errors; (n, 2, k)."""
+    # Modes are infinite if the likelihood has no maximum, and NaN without answers.
+    result = X.new_full((len(X), 2, density.joint.n_dims), torch.nan)
+    answered = ~X.isnan().all(1)
+    X, n_dims = X[answered], density.joint.n_dims
+    start = density.z_of_abilities(density.latent_mean(X)) if n_dims > 1 else None
+    z, curvature = _modes(density, X, lambda z: torch.zeros_like(z[:, 0]), start)
+    values, vectors = torch.linalg.eigh(curvature)
+    is_flat = values < MAX_ERROR**-2
+    precision = torch.where(is_flat, math.inf, values)
+    covariance = (vectors / precision[:, None]) @ vectors.mT
+    found = _in_user_units(density, z, covariance)
+    is_along = (vectors.mT @ density.root).abs() > 1e-3  # of rounding are smaller
+    is_infinite = (is_flat[..., None] & is_along).any(1)[:, None]
+    infinite = math.inf * found.sign()
+    infinite[:, 1] = math.inf
+    result[answered] = torch.where(is_infinite, infinite, found)
+    return result
+
+
+MODES = {"map": posterior_modes, "ml": likelihood_modes}
+METHODS = ("eap", *MODES, "plausible")
+
+
+def _modes(density, X, log_prior, start=None):
+    """Return modes of likelihood times prior, and minus the Hessians there."""
+    # start : (n, k); None is the best of the nodes over the population.
+    joint, rows = density.joint, rows_of(X)
+    if start is None:
+        observed = rows.observed.to(X.dtype)
+        log_prob = joint.pair_log_prob(rows.X * observed, observed, density.z)
+        start = density.z[(log_prob + log_prior(density.z)).argmax(1)]
+
+    @torch.enable_grad()
+    def log_joint(z, index):
+        taken, z = rows.take(index), z.detach().requires_grad_()
+        entries = joint.likelihood.entry_log_prob(taken.X, joint.location(z))
+        value = torch.where(taken.observed, entries, 0.0).sum(1) + log_prior(z)
+        (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=True)
+        hessian = [
+            torch.autograd.grad(part.sum(), z, retain_graph=True)[0]
+            for part in gradient.T
+        ]
+        hessian = torch.stack(hessian, 1)
+        return LogJoint(value.detach(), gradient.detach(), -hessian)
+
+    z, _, curvature = climb(log_joint, start, tol=ROUNDING)
+    return z, curvature
+
+
+def _in_user_units(density, z, covariance):
+    """Return abilities in the coordinates of users, and standard errors; (n, 2, k)."""
+    covariance = density.root.T @ covariance @ density.root
+    error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+    return torch.stack([z @ density.root, error], 1)
+
+
+def reliability(density, abilities, weight):
+    """Return the reliability of EAP abilities of rows with weights, (n,)."""
+    theta, error = abilities
+    if weight.sum() <= 1:
+        raise ValueError(
+            "reliability needs the variance of abilities of more than one person, but "
+            f"rows, or their sample_weight, add up to {weight.sum():.6g}."
+        )
+    mean = np.average(theta, axis=0, weights=weight)
+    variance = weight @ (theta - mean) ** 2 / (weight.sum() - 1)
+    noise = np.average(error**2, axis=0, weights=weight)
+    with torch_modes():
+        marginal = density.marginal_reliability()
+    return Reliability(variance / (variance + noise), marginal.cpu().numpy())

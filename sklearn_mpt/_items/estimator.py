@@ -35,7 +35,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._gaussian.rotation import ROTATIONS
 from sklearn_mpt._items import item_statistics as statistics
-from sklearn_mpt._items.abilities import (
+from sklearn_mpt._items.density import (
     METHODS,
     MODES,
     Abilities,

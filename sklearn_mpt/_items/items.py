@@ -30,7 +30,7 @@ import torch
 
 from sklearn_mpt._items.guessing import Guessing
 from sklearn_mpt._latent.linear_map import LinearMap
-from sklearn_mpt._latent.start import start_components
+from sklearn_mpt._latent.sums import start_components
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._optim.natural import Point

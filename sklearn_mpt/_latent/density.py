@@ -7,31 +7,30 @@ import torch
 from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.integrals import (
+    FINE_POINTS,
+    QUASI_RANDOM_GAIN,
     conditionals_by_difference,
-    draw_latent,
-    effective_number,
     integrate_average,
     integrate_conditionals,
     integrate_log_prob,
+    log_joint,
     refine,
     refine_mixtures,
     rows_of,
 )
 from sklearn_mpt._latent.quadrature import mean_and_covariance, mixture_nodes, moments
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE
+from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import FLOAT_BYTES
 
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
-# Candidates for draws of z: around all posteriors together, and from the prior.
-DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
 # Error of means of z and of standardised features by importance sampling.
 AVERAGE_TOLERANCE = 0.05
-# Error of an average, over 1 plus its size, from which on it comes with a warning.
+# Error of an average, over 1 plus its size, from which on it comes with a warning; and
+# of a conditional, in nats, which is then a difference of likelihoods.
 MAX_AVERAGE_ERROR = 0.2
 # Draws with fewer effective candidates come with a warning.
 MIN_CANDIDATES = 10
-# Conditionals with a larger error, in nats, are computed as differences of likelihoods.
-MAX_CONDITIONAL_ERROR = 0.2
 
 
 class IntegratedDensity(LatentDensity):
@@ -75,18 +74,18 @@ class IntegratedDensity(LatentDensity):
         value = torch.where(n_seen > 0, value, 0.0)
         if self.scoring.is_quadrature:
             return value, torch.where(error > self.scoring.tolerance, error, 0.0)
-        n_effective = effective_number(random_error)
+        n_effective = (QUASI_RANDOM_GAIN * random_error) ** -2
         return value, torch.where(n_seen > 0, error, 0.0), n_effective
 
     def conditional_log_prob(self, X, mask):
         rows = self._rows(X, mask)
-        return self._in_units(rows, self._conditionals(rows, self.predicting))
+        log_prob = self._conditionals(rows, self.predicting)
+        is_target = rows.present & ~rows.observed  # 0.0 elsewhere
+        return torch.where(is_target, log_prob - self.units.log_scale, 0.0)
 
     def _conditionals(self, rows, accuracy):
         value, error, _ = self._estimate(integrate_conditionals, rows, accuracy)
-        largest = (
-            accuracy.tolerance if accuracy.is_quadrature else MAX_CONDITIONAL_ERROR
-        )
+        largest = accuracy.tolerance if accuracy.is_quadrature else MAX_AVERAGE_ERROR
         inaccurate = (error > largest).nonzero()
         if len(inaccurate) == 0:
             return value
@@ -102,11 +101,6 @@ class IntegratedDensity(LatentDensity):
                 better, difference, value[row_index, feature]
             )
         return value
-
-    def _in_units(self, rows, log_prob):
-        """Return log-probabilities of hidden entries in the units of X, else 0.0."""
-        is_target = rows.present & ~rows.observed
-        return torch.where(is_target, log_prob - self.units.log_scale, 0.0)
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X, "Means of latent variables")
@@ -161,12 +155,14 @@ class IntegratedDensity(LatentDensity):
         if not rows.observed.any():
             return rows.X.new_tensor(rng.normal(size=(n_rows, n_dims)))
         posteriors = rows.posteriors or self.joint.propose(rows)
-        counts = [DRAW_POINTS // len(posteriors)] * len(posteriors)
-        counts.append(DRAW_PRIOR_POINTS)
+        n_points, n_prior_points = FINE_POINTS
+        counts = [n_points // len(posteriors)] * len(posteriors) + [n_prior_points]
         points = rows.X.new_tensor(rng.normal(size=(n_rows, sum(counts), n_dims)))
         nodes = mixture_nodes(points.split(counts, 1), posteriors)
-        level = rows.X.new_tensor(rng.random((n_rows, 1)))
-        z, n_effective = draw_latent(rows, nodes, level, self.joint)
+        weight = log_joint(rows, nodes, self.joint).softmax(1)
+        chosen = drawn_codes(weight, rows.X.new_tensor(rng.random((n_rows, 1))))
+        z = nodes.z[torch.arange(n_rows, device=chosen.device), chosen]
+        n_effective = 1 / (weight**2).sum(1)
         few = n_effective < MIN_CANDIDATES
         if few.any():
             warn_caller(

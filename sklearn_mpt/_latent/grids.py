@@ -81,10 +81,17 @@ class PriorGrid(NamedTuple):
         """Return a grid over a population."""
         # radius : in standard deviations. shift : offset of the nodes from the centre,
         # in steps; a number or (k,).
-        z, is_even = lattice(steps, *population.ellipsoid(radius), shift)
+        centre, radii = population.ellipsoid(radius)
+        counts = [math.ceil(r / h) + 1 for h, r in zip(steps, radii, strict=True)]
+        axes = np.meshgrid(*[np.arange(-n, n) for n in counts], indexing="ij")
+        numbers = np.stack(axes, -1).reshape(-1, len(steps))
+        offsets = np.asarray(steps) * (shift + numbers)
+        inside = ((offsets / np.asarray(radii)) ** 2).sum(1) <= 1
+        z = torch.from_numpy((np.asarray(centre) + offsets)[inside])
+        is_even = torch.from_numpy(numbers.sum(1)[inside] % 2 == 0)
         like = population.mean
-        z, is_even = torch.from_numpy(z).to(like), torch.from_numpy(is_even)
-        return cls(z, is_even.to(like.device), tuple(float(h) for h in steps))
+        steps = tuple(float(h) for h in steps)
+        return cls(z.to(like), is_even.to(like.device), steps)
 
     def log_weight(self, population):
         """Return log weights of the nodes, which add up to 1 in each group; (g, s)."""
@@ -121,23 +128,6 @@ def coarsen(steps, max_nodes, radii, widest=math.inf):
         factor = (count_nodes(steps, radii) / max_nodes) ** (1 / n_free)
         steps = [min(factor * h, widest) for h in steps]
     return steps
-
-
-def lattice(steps, centre, radii, shift=0.0):
-    """Return equally spaced nodes in an ellipsoid; arrays."""
-    # steps, centre, radii : spacings, centre and half axes, (k,). shift : offset of the
-    # nodes from the centre, in steps; a number or (k,). Returns the nodes, (s, k), and
-    # which of them belong to a grid that is coarser by leaving out every other node,
-    # bool (s,).
-    numbers = [
-        np.arange(-math.ceil(r / h) - 1, math.ceil(r / h) + 1)
-        for h, r in zip(steps, radii, strict=True)
-    ]
-    numbers = np.stack(np.meshgrid(*numbers, indexing="ij"), -1).reshape(-1, len(steps))
-    coordinates = np.asarray(steps) * (np.asarray(shift) + numbers)
-    inside = ((coordinates / np.asarray(radii)) ** 2).sum(1) <= 1
-    is_even = numbers.sum(1) % 2 == 0
-    return (np.asarray(centre) + coordinates)[inside], is_even[inside]
 
 
 def prior_grid(steps, like, radius=RADIUS, shift=0.0):

@@ -26,8 +26,7 @@ from sklearn_mpt._latent.quadrature import (
     logsumexp_and_softmax,
     mixtures,
 )
-from sklearn_mpt._matrices import drawn_codes
-from sklearn_mpt._numbers import CACHE_ENTRIES
+from sklearn_mpt._numbers import CACHE_ENTRIES, TINY
 
 # Error at which importance sampling ends, in nats, or in units of z or of standardised
 # features.
@@ -37,15 +36,13 @@ IMPORTANCE_TOLERANCE = 0.02
 # likelihood there, is larger than 9. Each rule has twice the points of the one before,
 # so that all rules of a row cost less than twice its last one.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
-# Nodes for which chunks of rows are chosen, those of the first rule: all rows need
-# these, and later rules compute more in blocks.
-IMPORTANCE_NODES = sum(IMPORTANCE_POINTS[0])
+# In training: at first, and at the end. Time and memory of a step grow with the points;
+# the errors of sums over rows fall with their square root at least, so that four times
+# as many at the end halve them.
+TRAINING_POINTS, FINE_POINTS = IMPORTANCE_POINTS[1], IMPORTANCE_POINTS[3]
 # Largest number of nodes of a grid for integrals of one row, and of a grid that rows
 # share. The values of 100 features at so many nodes take 26 MB.
 MAX_GRID_NODES = 2**15
-# Smallest probability that shared nodes estimate. Terms of smaller ones may underflow,
-# so that nodes of each row estimate them.
-MIN_AVERAGE = 1e-200
 # Standard error of random points over that of quasi-random ones, at least. What it is
 # for numbers of points is in benchmarks/RESULTS.rst, "Quasi-random points".
 QUASI_RANDOM_GAIN = 2
@@ -64,16 +61,10 @@ class Accuracy(NamedTuple):
         """Return the accuracy of the first rules alone."""
         return self._replace(rules=lambda: itertools.islice(self.rules(), n_rules))
 
-    @property
-    def shared_rules(self):
-        """The first rules, as far as all rows share their nodes."""
-        return list(itertools.takewhile(lambda rule: rule.is_shared, self.rules()))
-
     def without_shared(self):
-        """Return the accuracy of the rules after `shared_rules`."""
-        n_shared = len(self.shared_rules)
+        """Return the accuracy of the rules whose nodes rows do not share."""
         return self._replace(
-            rules=lambda: itertools.islice(self.rules(), n_shared, None)
+            rules=lambda: (rule for rule in self.rules() if not rule.is_shared)
         )
 
     def finest(self):
@@ -143,7 +134,8 @@ def importance(
             yield mixtures(count, n_dims, device, (*seed, i))
 
     first = None if pilot is None else partial(mixtures, pilot, n_dims, device, seed)
-    return Accuracy(rules, tolerance, IMPORTANCE_NODES, False, first)
+    # all rows need the nodes of the first rule, and later rules compute in blocks
+    return Accuracy(rules, tolerance, sum(IMPORTANCE_POINTS[0]), False, first)
 
 
 class ObservedRows(NamedTuple):
@@ -188,7 +180,9 @@ def log_joint(rows, nodes, model, visit=None):
     # visit : callable, gets the log-probabilities of entries at some nodes, (n, t, d),
     # and the result there, (n, t); nodes of each row only.
     if nodes.z.ndim == 2:  # shared by all rows
-        return _shared_log_prob(rows, nodes.z, model).add_(nodes.log_weight)
+        observed = rows.observed.to(rows.X.dtype)
+        log_prob = model.pair_log_prob(rows.X * observed, observed, nodes.z)
+        return log_prob.add_(nodes.log_weight)
     observed = rows.observed.to(rows.X.dtype)[..., None]
     # Memory is allocated once: results of blocks that stay in memory between large
     # tensors would fragment it.
@@ -202,11 +196,6 @@ def log_joint(rows, nodes, model, visit=None):
         if visit is not None:
             visit(entries, part)
     return terms
-
-
-def _shared_log_prob(rows, z, model):
-    observed = rows.observed.to(rows.X.dtype)
-    return model.pair_log_prob(rows.X * observed, observed, z)
 
 
 def _blocks(z, rows, model):
@@ -223,49 +212,35 @@ def integrate_log_prob(rows, rule, model):
     # refining ends: if the error decided, refining would end where it is small by
     # chance. Nodes that are not random have none.
     if rule.is_shared:
-        return _integrate_shared(rows, rule, model)
+        logs, unresolved = [], None
+        for _, joint in _weighted(rows, rule, model):
+            total, weight = logsumexp_and_softmax(joint)
+            logs.append(total)
+            if unresolved is None:
+                unresolved = rule.unresolved(weight)
+        value, error = rule.combine_logs(torch.stack(logs))
+        error[unresolved] = torch.inf
+        return value, error
     joints = [joint for _, joint in _weighted(rows, rule, model)]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
-    return (
-        value,
-        error,
-        *([random_error(torch.cat(joints, 1))] if rule.is_random else []),
-    )
+    if not rule.is_random:
+        return value, error
+    return value, error, random_error(torch.cat(joints, 1))
 
 
-def _integrate_shared(rows, rule, model):
-    """Return the log density of observed entries by shared nodes, and its error."""
-    logs, unresolved = [], None
-    for _, joint in _weighted(rows, rule, model):
-        total, weight = logsumexp_and_softmax(joint)
-        logs.append(total)
-        if unresolved is None:
-            unresolved = rule.unresolved(weight)
-    value, error = rule.combine_logs(torch.stack(logs))
-    error[unresolved] = torch.inf
-    return value, error
-
-
-def random_error(joint, gain=QUASI_RANDOM_GAIN):
-    """Return the standard error of random points, divided by `gain`; (n,)."""
+def random_error(joint):
+    """Return the standard error of quasi-random points; (n,)."""
     # joint : log weights of the points, (n, s).
     concentration = torch.logsumexp(2 * joint, 1) - 2 * torch.logsumexp(joint, 1)
     variance = (concentration.exp() - 1 / joint.shape[1]).clamp(min=1e-12)
-    return variance.sqrt() / gain
-
-
-def effective_number(error, gain=QUASI_RANDOM_GAIN):
-    """Return the effective number of random points; see `random_error`."""
-    return (gain * error) ** -2
+    return variance.sqrt() / QUASI_RANDOM_GAIN
 
 
 def integrate_average(function, rows, rule, model):
     """Return E[f(z) | observed entries], and its error; (n, p) each."""
-    # With random points also a third, which decides when refining ends, in units of 1
-    # plus the size of the average: the larger one of the error and of that of random
-    # points, so that neither is small by chance. function : from nodes (n, s, k) to
-    # values (n, s, p).
+    # With random points also their standard error, which decides when refining ends.
+    # function : from nodes (n, s, k) to values (n, s, p).
     joints, averages, squares = [], [], []
 
     def with_squares(z):
@@ -285,21 +260,12 @@ def integrate_average(function, rows, rule, model):
         error[rule.unresolved(joints[0].softmax(1))] = torch.inf
     if not rule.is_random:
         return value, error
+    # sums of squared weights, alone, times values and times their squares
     square = torch.softmax(logs, 0)[..., None] ** 2
-    return (
-        value,
-        error,
-        _random_error_of_average(value, (square * torch.stack(squares)).sum(0)),
-    )
-
-
-def _random_error_of_average(value, squares, gain=QUASI_RANDOM_GAIN):
-    """Return the standard error of an average over random points, divided by `gain`."""
-    # squares : sums of squared weights, alone, times values and times their squares.
-    n_values = value.shape[1]
-    total, first, second = squares.split([1, n_values, n_values], 1)
+    square, n_values = (square * torch.stack(squares)).sum(0), value.shape[1]
+    total, first, second = square.split([1, n_values, n_values], 1)
     variance = second - 2 * value * first + value**2 * total
-    return variance.clamp(min=0).sqrt()
+    return value, error, variance.clamp(min=0).sqrt()
 
 
 def _average(function, rows, z, weight, model):
@@ -315,25 +281,32 @@ def _average(function, rows, z, weight, model):
 
 def integrate_conditionals(rows, rule, model):
     """Return log p(x_j | observed) of hidden entries, else 0.0, and its error."""
-    conditionals = _shared_conditionals if rule.is_shared else _row_node_conditionals
-    log_average, error = conditionals(rows, rule, model)
-    hidden = rows.present & ~rows.observed
-    return torch.where(hidden, log_average, 0.0), torch.where(hidden, error, 0.0)
-
-
-def _row_node_conditionals(rows, rule, model):
-    """Return log mean probabilities at nodes of each row, and errors; (n, d) each."""
-    logs, log_averages, block_sums = [], [], []
+    joints, averages, block_sums = [], [], []
 
     def visit(entries, joint):
         block_sums.append(torch.logsumexp(entries + joint[..., None], 1))
 
-    for _, joint in _weighted(rows, rule, model, visit):
-        logs.append(torch.logsumexp(joint, 1))
-        log_averages.append(torch.logsumexp(torch.stack(block_sums), 0))
-        block_sums.clear()
-    log_averages, logs = torch.stack(log_averages), torch.stack(logs)
-    return rule.combine_log_averages(log_averages - logs[..., None], logs)
+    for nodes, joint in _weighted(rows, rule, model, visit):
+        joints.append(joint)
+        if rule.is_shared:  # mean probabilities
+            r, location = torch.softmax(joint, 1), model.location(nodes.z)
+            averages.append(model.likelihood.expected_prob(rows.X, r, location))
+        else:  # and their logarithms
+            averages.append(torch.logsumexp(torch.stack(block_sums), 0))
+            block_sums.clear()
+    averages = torch.stack(averages)
+    logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
+    if rule.is_shared:
+        average, error = rule.combine(averages, logs)
+        error[rule.unresolved(joints[0].softmax(1))] = torch.inf
+        # terms of smaller probabilities may underflow: nodes of each row estimate them
+        error = torch.where(average > TINY, error / average, torch.inf)
+        log_average = average.clamp(min=TINY).log()
+    else:
+        averages = averages - logs[..., None]
+        log_average, error = rule.combine_log_averages(averages, logs)
+    hidden = rows.present & ~rows.observed
+    return torch.where(hidden, log_average, 0.0), torch.where(hidden, error, 0.0)
 
 
 def conditionals_by_difference(rows, entries, integrate):
@@ -393,11 +366,11 @@ def refine_mixtures(function, rows, accuracy, model):
     # nodes of each rule before the next. See `refine`.
     rows = rows._replace(posteriors=model.propose(rows))
     if accuracy.pilot is None:
-        return refine(
-            lambda rule, rows_index: function(rows.take(rows_index), rule, model),
-            accuracy.rules(),
-            accuracy.tolerance,
-        )
+
+        def estimate_of(rule, index):
+            return function(rows.take(index), rule, model)
+
+        return refine(estimate_of, accuracy.rules(), accuracy.tolerance)
     posteriors = [
         Posterior(*map(torch.clone, posterior)) for posterior in rows.posteriors
     ]
@@ -422,34 +395,3 @@ def _estimated(estimate, rule, rows, fraction=0.0):
     if not random_error:
         return value, error, error.clone()
     return value, torch.hypot(error, fraction * random_error[0]), *random_error
-
-
-def _shared_conditionals(rows, rule, model):
-    """Return log mean probabilities at shared nodes, and errors; (n, d) each."""
-    joints, averages = [], []
-    for nodes, joint in _weighted(rows, rule, model):
-        joints.append(joint)
-        r, location = torch.softmax(joint, 1), model.location(nodes.z)
-        averages.append(model.likelihood.expected_prob(rows.X, r, location))
-    logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
-    average, error = rule.combine(torch.stack(averages), logs)
-    error[rule.unresolved(joints[0].softmax(1))] = torch.inf
-    error = torch.where(average > MIN_AVERAGE, error / average, torch.inf)
-    return average.clamp(min=MIN_AVERAGE).log(), error
-
-
-def draw_latent(rows, nodes, level, model):
-    """Draw one node of each row by its weight given the observed entries.
-
-    level : uniform random numbers, of shape (n, 1).
-
-    Returns
-    -------
-    z : Tensor of shape (n, k)
-    n_effective : Tensor of shape (n,)
-        Effective number of nodes.
-    """
-    weight = torch.softmax(log_joint(rows, nodes, model), 1)
-    chosen = drawn_codes(weight, level)
-    z = nodes.z[torch.arange(len(chosen), device=chosen.device), chosen]
-    return z, 1 / (weight**2).sum(1)

@@ -32,8 +32,12 @@ from sklearn_mpt._latent.grids import (
     count_nodes,
     prior_grid,
 )
-from sklearn_mpt._latent.information import information_by_nodes
-from sklearn_mpt._latent.integrals import integrate_conditionals, rows_of
+from sklearn_mpt._latent.integrals import (
+    FINE_POINTS,
+    TRAINING_POINTS,
+    integrate_conditionals,
+    rows_of,
+)
 from sklearn_mpt._latent.linear_map import (
     MODE_TOLERANCE,
     LinearMap,
@@ -44,10 +48,8 @@ from sklearn_mpt._latent.linear_map import (
     spacing,
 )
 from sklearn_mpt._latent.quadrature import (
-    FINE_TRAINING_POINTS,
     MAX_GRID_DIMS,
     ROW_GRID,
-    TRAINING_POINTS,
     Nodes,
     grids,
     mixtures,
@@ -57,13 +59,13 @@ from sklearn_mpt._latent.sums import (
     RepresentativeValues,
     append_one,
     bound_sums,
+    information_by_nodes,
     row_node_sums,
     shared_likelihood_sums,
     sums_of_counts,
     varies_in_rows,
 )
 from sklearn_mpt._likelihoods.base import (
-    common_values,
     features_of_locations,
     rank_among_equals,
     shape_blocks,
@@ -85,9 +87,9 @@ class TrainingSizes:
 
     Attributes
     ----------
-    row_node_cost, number_cost, shared_cost : float
-        Cost of a node of a single row, in nodes that rows share: with masks where
-        features have few values, with masks elsewhere, and without masks.
+    row_node_cost, shared_cost : float
+        Cost of a node of a single row, in nodes that rows share: with masks, and
+        without.
     spacing : float
         Spacing of shared grids, in standard deviations of the narrowest posterior, of
         which there is a bound, where rows that these do not resolve have other nodes.
@@ -99,7 +101,6 @@ class TrainingSizes:
     """
 
     row_node_cost: float = 12
-    number_cost: float = 8
     shared_cost: float = 40
     spacing: float = 1.5
     block: int = CACHE_ENTRIES
@@ -195,7 +196,17 @@ class LikelihoodRows(Objective):
         is_fine=False,
         layout=None,
     ):
-        X, context = _merged(X, params, context)
+        # a number of rows in each step, if the user gives one, counts equal rows
+        if params.batch_size == "auto" or params.batch_size >= len(X):
+            keys = X.cpu().numpy()
+            if context.group is not None:
+                keys = np.column_stack([keys, context.group])
+            kept, weight = distinct_rows(keys, context.weight)
+            group = None if context.group is None else context.group[kept]
+            n_rows = context.n_rows or len(X)
+            if len(kept) < len(X):
+                context = context._replace(weight=weight, n_rows=n_rows, group=group)
+                X = X[torch.from_numpy(kept)]
         self.X = X
         self.context, self.log_scale = context, context.log_scale
         self.weights = SampleWeights.from_array(context.weight, X, context.n_rows)
@@ -203,8 +214,6 @@ class LikelihoodRows(Objective):
         self.floor = likelihood.shape_floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
-        self.values = common_values(likelihood, self.n_features)
-        self.has_codes = likelihood.values_of_each(self.n_features) is not None
         self.params, self.is_fine = params, is_fine
         count = SIZES.batch if params.batch_size == "auto" else params.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
@@ -220,7 +229,7 @@ class LikelihoodRows(Objective):
         self.moves_axes = layout is None or layout.moves_axes
         self._modes = X.new_zeros(self.n_rows, n_dims, dtype=torch.float64)
         is_sampled = n_dims > MAX_GRID_DIMS
-        counts = FINE_TRAINING_POINTS if is_fine else TRAINING_POINTS
+        counts = FINE_POINTS if is_fine else TRAINING_POINTS
         if is_sampled:
             self.row_rule = mixtures(counts, n_dims, X.device, context.seed, 1)
             self.n_row_nodes = sum(counts)
@@ -236,9 +245,16 @@ class LikelihoodRows(Objective):
         self.answers = self._grid = None
         if layout is not None and self.shares_nodes:
             self.unseen, self.varies = None, torch.ones_like(self.varies)
-        if self.shares_nodes and (layout is not None or self._are_codes):
-            codes = likelihood.values_of_each(self.n_features)
-            n_codes = max(map(len, codes))
+        codes = likelihood.values_of_each(self.n_features)
+        self.has_codes = codes is not None
+        n_codes = max(map(len, codes)) if self.has_codes else 0
+        # of a table of codes 0, 1, 2, ... with about as many of all features
+        is_table = (
+            0 < n_codes <= MAX_CATEGORIES
+            and all(list(v) == list(range(len(v))) for v in codes)
+            and self.n_features * n_codes <= 2 * sum(map(len, codes))
+        )
+        if self.shares_nodes and (layout is not None or is_table):
             codes = [[v[min(c, len(v) - 1)] for v in codes] for c in range(n_codes)]
             self.codes = torch.tensor(codes, dtype=torch.float64, device=X.device)
             answers = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
@@ -255,20 +271,6 @@ class LikelihoodRows(Objective):
         entries = self.context.standardise(self.X).cpu().numpy()
         values = RepresentativeValues.from_rows(entries, number)
         return values.to(self.X.device)
-
-    @property
-    def _are_codes(self):
-        """Whether entries are codes 0, 1, 2, ..., about as many of all features."""
-        values = self.likelihood.values_of_each(self.n_features)
-        if values is None:
-            return False
-        counts = [len(v) for v in values]
-        is_even = self.n_features * max(counts) <= 2 * sum(counts)
-        return (
-            is_even
-            and max(counts) <= MAX_CATEGORIES
-            and all(list(v) == list(range(len(v))) for v in values)
-        )
 
     def exact_objective(self):
         """Return the objective with more sampled nodes; None if these are many."""
@@ -303,25 +305,23 @@ class LikelihoodRows(Objective):
 
     def density(self, coefs, shape_params):
         """Return the density of a point with few nodes, which have no gradient."""
-        joint = self.joint(Point(coefs, shape_params), TrainingMap)
-        rule, n_nodes = self._rule(Point(coefs.detach(), shape_params.detach()))
-        return TrainingDensity(joint, rule, FLOAT_BYTES * 3 * n_nodes * joint.width)
-
-    def _rule(self, point):
-        """Return a rule that all rows share, or if that costs less one around each."""
-        # Also the number of its nodes.
         n_dims, device = self.n_dims, self.X.device
         if n_dims > MAX_GRID_DIMS:
             rule = mixtures(TRAINING_POINTS, n_dims, device, self.context.seed, 2)
-            return rule, 2 * sum(TRAINING_POINTS)
-        n_per_dim = ROW_GRID[n_dims]
-        # the nodes of each of two grids are between those of the other
-        steps = spacing(self.joint(point), SIZES.spacing * 2 ** (1 / n_dims))
-        n_shared = 2 * count_nodes(steps, PAIR_RADII[:1] * n_dims)
-        cost = SIZES.row_node_cost if self.values is not None else SIZES.number_cost
-        if n_shared <= cost * n_per_dim**n_dims:
-            return PriorGrids.of_steps(steps, point.coefs), int(n_shared)
-        return grids((1, n_per_dim), n_dims, device), n_per_dim**n_dims
+            n_nodes = 2 * sum(TRAINING_POINTS)
+        else:
+            # all rows share a pair of grids, whose nodes are between those of the
+            # other, or each has its own if that costs less
+            at = Point(coefs.detach(), shape_params.detach())
+            steps = spacing(self.joint(at), SIZES.spacing * 2 ** (1 / n_dims))
+            n_nodes = int(2 * count_nodes(steps, PAIR_RADII[:1] * n_dims))
+            if n_nodes <= SIZES.row_node_cost * self.n_row_nodes:
+                rule = PriorGrids.of_steps(steps, at.coefs)
+            else:
+                rule = grids((1, ROW_GRID[n_dims]), n_dims, device)
+                n_nodes = self.n_row_nodes
+        joint = self.joint(Point(coefs, shape_params), TrainingMap)
+        return TrainingDensity(joint, rule, FLOAT_BYTES * 3 * n_nodes * joint.width)
 
     def sums(self, point, batch):
         return self.completed(self.likelihood_sums(point, batch), point)
@@ -351,7 +351,8 @@ class LikelihoodRows(Objective):
         )
         shape_params, width = information.shape_params, coefs.shape[1]
         if shape_params.ndim > 1:  # with the cross information of their location
-            of_location = moves.coefs[self._locations_of_shape_params]
+            features = self._features_of_locations, self._features_of_shape_params
+            of_location = moves.coefs[torch.searchsorted(*features)]
             cross = of_location & moves.shape_params[:, None]
             shape_params = shape_params.clone()
             shape_params[:, -width:] *= cross
@@ -373,19 +374,26 @@ class LikelihoodRows(Objective):
         return torch.as_tensor(features, device=self.X.device).long()
 
     @functools.cached_property
-    def _locations_of_shape_params(self):
-        """The location of the feature of each shape parameter, int (g,)."""
-        of_locations = features_of_locations(
-            self.likelihood, self.n_locations, self.X.device
-        )
-        return torch.searchsorted(of_locations, self._features_of_shape_params)
+    def _features_of_locations(self):
+        args = self.likelihood, self.n_locations, self.X.device
+        return features_of_locations(*args)
 
     def _add_priors(self, sums, point):
         """Add the priors of slopes and of levels that no row has."""
         # Gradients of constant features are set to 0, so that they keep their
         # coefficients.
-        if self.unseen is not None:
-            sums = self._with_unseen(sums, point)
+        if self.unseen is not None:  # observations of these levels at z = 0
+            size = len(self.unseen.X)
+            z = point.coefs.new_zeros(size, 1, self.n_dims)
+            count = UNSEEN_COUNT * sums.n_rows / self.weights.total
+            likelihood = self.likelihood.at(point.shape_params)
+            args = point, likelihood, z.new_full((size,), count)
+            more = row_node_sums(self.unseen, Nodes(z, z[0, :, 0]), *args)
+            sums = sums._replace(
+                value=sums.value + more.value,
+                gradient=sums.gradient.plus(more.gradient),
+                information=sums.information.plus(more.information),
+            )
         gradient, curvature, penalty = self.priors(point)
         fraction = sums.n_rows / self.weights.total
         information = sums.information
@@ -422,20 +430,6 @@ class LikelihoodRows(Objective):
             penalty += 0.5 * float((unit**2).sum())
         return gradient, curvature, penalty
 
-    def _with_unseen(self, sums, point):
-        """Add `UNSEEN_COUNT` observations, at z = 0, of each level that no row has."""
-        size = len(self.unseen.X)
-        z = point.coefs.new_zeros(size, 1, self.n_dims)
-        nodes = Nodes(z, z[0, :, 0])
-        weight = z.new_full((size,), UNSEEN_COUNT * sums.n_rows / self.weights.total)
-        likelihood = self.likelihood.at(point.shape_params)
-        more = row_node_sums(self.unseen, nodes, point, likelihood, weight)
-        return sums._replace(
-            value=sums.value + more.value,
-            gradient=sums.gradient.plus(more.gradient),
-            information=sums.information.plus(more.information),
-        )
-
     def _parts(self, index, point, joint):
         """Return sums whose total is that of a batch."""
         if not self.shares_nodes:
@@ -448,9 +442,15 @@ class LikelihoodRows(Objective):
         max_nodes = SIZES.shared_cost * self.n_row_nodes
         steps = coarsen(steps, max_nodes, [RADIUS] * self.n_dims, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
-        blocks = self._shared_blocks(index, len(grid[0]))
+        n_blocks = math.ceil(len(index) * len(grid[0]) / SIZES.block)
+
+        def blocks():
+            for part in index.tensor_split(n_blocks):
+                X, weight = self.rows(part)
+                yield rows_of(X), weight, self.representative.indicators(part, X)
+
         shared = grid, steps, point, joint.likelihood, self.representative.values
-        sums, unresolved = shared_likelihood_sums(blocks, *shared)
+        sums, unresolved = shared_likelihood_sums(blocks(), *shared)
         left = index[torch.cat(unresolved)]
         return [sums, *self._row_node_parts(left, point, joint)]
 
@@ -527,8 +527,7 @@ class LikelihoodRows(Objective):
             log_weight = grid.log_weight(self.population(point))
             table = self._table(self.joint(point), grid.z)
             _, counts, groups = expectations(answers, table, log_weight)
-            scores = self._scores(point, grid)
-            variance = variance_of_scores(answers, table, log_weight, *scores)
+            variance = self._variance_of_scores(point, grid, table, log_weight)
 
         def expected(*parts):  # log-probability of answers and z
             at = Point(*parts)
@@ -537,8 +536,8 @@ class LikelihoodRows(Objective):
 
         return scale * (information_by_hessian(expected, *point) - variance)
 
-    def _scores(self, point, grid):
-        """Return derivatives of log-probabilities at nodes; `variance_of_scores`."""
+    def _variance_of_scores(self, point, grid, table, log_weight):
+        """Return the sum over rows of the variance of scores at nodes, (p, p)."""
         joint, z, population = self.joint(point), grid.z, self.population(point)
         location, codes = joint.location(z), self.codes[:, None]
         derivative, _ = joint.likelihood.derivatives(codes, location)
@@ -547,8 +546,7 @@ class LikelihoodRows(Objective):
         n_of_z = point.coefs[self.n_locations :].numel()
         none = coefs.new_zeros(*coefs.shape[:2], n_of_z)
         scores = torch.cat([coefs, none, shapes], -1).permute(2, 0, 1)
-        features = features_of_locations(self.likelihood, self.n_locations, z.device)
-        features = features.repeat_interleave(point.coefs.shape[1])
+        features = self._features_of_locations.repeat_interleave(point.coefs.shape[1])
         features = torch.cat(
             [features, features.new_zeros(n_of_z), self._features_of_shape_params]
         )
@@ -557,28 +555,26 @@ class LikelihoodRows(Objective):
         if n_of_z:
             unit = (z[:, 0] - population.mean) / population.deviation
             of_z = torch.stack([unit**2 - 1, unit / population.deviation], 1)
-            weight = grid.log_weight(population).exp()[:, None]
-            of_z -= (weight * of_z).sum(2, keepdim=True)
+            of_z -= (log_weight.exp()[:, None] * of_z).sum(2, keepdim=True)
             for i in range(n_groups):
                 of_groups[i, first + 2 * i : first + 2 * i + 2] = of_z[i]
-        return scores, features, of_groups
+        args = table, log_weight, scores, features, of_groups
+        return variance_of_scores(self.answers, *args)
 
     def _takes(self, grid):
         """Return whether rows of codes share a grid: always with a layout."""
         max_nodes = SIZES.shared_cost * self.n_row_nodes
         return self.layout is not None or len(grid.z) <= max_nodes
 
-    def _shared_blocks(self, index, n_nodes):
-        """Yield rows, their weights and indicators, block by block."""
-        for part in index.tensor_split(math.ceil(len(index) * n_nodes / SIZES.block)):
-            X, weight = self.rows(part)
-            yield rows_of(X), weight, self.representative.indicators(part, X)
-
     def _row_node_parts(self, index, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
         # Posteriors are found for more rows at a time than there are in a block.
         if self.bounds:
-            yield from self._bound_parts(index, point, joint)
+            grid = bound_grid(joint, self.context.seed)
+            n_entries = len(point.coefs) * len(grid[1])
+            for part in chunk_slices(len(index), n_entries, SIZES.block):
+                X, weight = self.rows(index[part])
+                yield bound_sums(rows_of(X), joint, grid, weight)
             return
         rule, likelihood = self.row_rule, joint.likelihood
         for part in chunk_slices(len(index), joint.components.numel(), SIZES.block):
@@ -592,27 +588,3 @@ class LikelihoodRows(Objective):
                 taken = rows.take(block)
                 nodes = rule.place(rule.groups[0], [posterior.take(block)], taken)
                 yield row_node_sums(taken, nodes, point, likelihood, weight[block])
-
-    def _bound_parts(self, index, point, joint):
-        grid = bound_grid(joint, self.context.seed)
-        n_entries = len(point.coefs) * len(grid[1])
-        for part in chunk_slices(len(index), n_entries, SIZES.block):
-            X, weight = self.rows(index[part])
-            yield bound_sums(rows_of(X), joint, grid, weight)
-
-
-def _merged(X, params, context):
-    """Return rows of which none are equal, and the context with their weights."""
-    # A number of rows in each step, if the user gives one, counts equal rows.
-    if params.batch_size != "auto" and params.batch_size < len(X):
-        return X, context
-    keys = X.cpu().numpy()
-    if context.group is not None:
-        keys = np.column_stack([keys, context.group])
-    kept, weight = distinct_rows(keys, context.weight)
-    if len(kept) == len(X):
-        return X, context
-    group = None if context.group is None else context.group[kept]
-    n_rows = context.n_rows or len(X)
-    context = context._replace(weight=weight, n_rows=n_rows, group=group)
-    return X[torch.from_numpy(kept)], context

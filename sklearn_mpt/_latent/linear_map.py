@@ -25,9 +25,8 @@ from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._numbers import KEPT_ENTRIES, ROUNDING, TINY
 
 # Nodes in each dimension that rows share even if their table does not fit the memory
-# that is otherwise used: their spacing is 0.13 and 0.42 standard deviations of z.
-MIN_PER_DIM = {1: 101, 2: 31, 3: 31}
-MAX_NEWTON_STEPS = 100  # to a mode; hardly any row needs ten
+# that is otherwise used: their spacing is 0.42 standard deviations of z.
+MIN_PER_DIM = 31
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
 
@@ -81,19 +80,16 @@ class TrainingMap(LinearMap):
 
     def propose(self, rows):
         with torch.no_grad():
-            start = self.components.new_zeros(len(rows.X), self.n_dims)
-            steps = {"max_iter": MAX_NEWTON_STEPS, "tol": MODE_TOLERANCE}
-            return [gaussians_at_modes(rows, self, start, **steps)[0]]
+            return [laplace(rows, self, tol=MODE_TOLERANCE)]
 
 
-def laplace(rows, joint, tol=1e-9, start=None):
+def laplace(rows, joint, tol=ROUNDING, start=None):
     """Return the Laplace approximation of the posterior of z, by Newton's method."""
     # It starts at `start`, (n, k), or at 0, and ends where a step changes no component
     # of z by more than `tol`.
     if start is None:
         start = joint.components.new_zeros(len(rows.X), joint.n_dims)
-    steps = {"max_iter": MAX_NEWTON_STEPS, "tol": tol}
-    return gaussians_at_modes(rows, joint, start, **steps)[0]
+    return gaussians_at_modes(rows, joint, start, tol=tol)[0]
 
 
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
@@ -186,7 +182,7 @@ def shared_steps(joint, ratio, values, population):
     precision = max_precision(joint, values, population=population)
     steps = spacings(precision, ratio, torch.minimum(widest, ratio / steepest))
     n_fitting = KEPT_ENTRIES // values.numel()
-    max_nodes = max(min(MAX_GRID_NODES, n_fitting), MIN_PER_DIM[n_dims] ** n_dims)
+    max_nodes = max(min(MAX_GRID_NODES, n_fitting), MIN_PER_DIM**n_dims)
     return coarsen(steps.tolist(), max_nodes, population.ellipsoid(WIDE_RADIUS)[1])
 
 
@@ -203,15 +199,7 @@ def max_precision(joint, values=None, core=3.0, n_cells=12, population=None):
     unit = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
     unit = unit[(unit**2).sum(1) <= 1 + ROUNDING].to(joint.components)
     z, radius = centre + radii * unit, radii / n_cells
-    information = _largest_information(joint, z, radius, values)
-    prior = population.deviation.amin(0) ** -2
-    return prior + (information @ (joint.components**2).T).amax(0)
-
-
-def _largest_information(joint, z, radius, values):
-    """Return the largest information of features within a radius of each z; (n, d)."""
-    # Within the interval of locations, the information is largest at one of the ends or
-    # at the location nearest 0. radius : in each dimension, (k,).
+    # within an interval of locations it is largest at an end, or nearest 0
     location = joint.location(z)
     location_radius = radius @ joint.components.abs()
     min_location = location - location.clamp(-location_radius, location_radius)
@@ -224,4 +212,6 @@ def _largest_information(joint, z, radius, values):
     else:
         values = values[:, None, None]
     derivative, information = likelihood.derivatives(values, ends)
-    return information.expand_as(derivative).amax((0, 1))
+    information = information.expand_as(derivative).amax((0, 1))  # shape: (n, d)
+    prior = population.deviation.amin(0) ** -2
+    return prior + (information @ (joint.components**2).T).amax(0)

@@ -8,12 +8,9 @@ from sklearn_mpt._latent.quadrature import (
     gaussian_around,
     standard_normal_log_prob,
 )
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import ROUNDING, TINY
 
-# Relative rounding error of a log-density, a sum over features in double precision. A
-# smaller fall of it is no reason to shorten a step.
-DENSITY_ROUNDING = 1e-13
-MIN_CURVATURE = 1e-6  # divisor of steps along directions in which the density is flat
+MAX_NEWTON_STEPS = 100  # to a mode; hardly any row needs ten
 
 
 class LogJoint(NamedTuple):
@@ -24,30 +21,23 @@ class LogJoint(NamedTuple):
     precision: torch.Tensor  # shape: (n, k, k), minus the Hessian, or near it
 
 
-class PosteriorModes(NamedTuple):
-    """Modes of rows, and the log joint density and the curvature there."""
-
-    z: torch.Tensor  # shape: (n, k)
-    value: torch.Tensor  # shape: (n,)
-    precision: torch.Tensor  # shape: (n, k, k)
-
-
 def climb(
     log_joint,
     start,
     *,
-    max_iter,
+    max_iter=MAX_NEWTON_STEPS,
     tol=0.0,
     min_gain=0.0,
     shortening=0.3,
     min_fraction=1e-3,
 ):
-    r"""Return the modes near `start`; rows move by Newton steps.
+    r"""Return the modes near `start`, (n, k), and value and precision there.
 
-    A step that gains nothing is shortened, from length d to :math:`\log(1 + d)` at once
-    if it is long: Newton steps of log-rates grow with the counts. Where the precision
-    has negative eigenvalues, their absolute values are taken, so that every step leads
-    upwards. A row that has converged does not move while other rows do.
+    Rows move by Newton steps. A step that gains nothing is shortened, from length d to
+    :math:`\log(1 + d)` at once if it is long: Newton steps of log-rates grow with the
+    counts. Where the precision has negative eigenvalues, their absolute values are
+    taken, so that every step leads upwards. A row that has converged does not move
+    while other rows do.
 
     Parameters
     ----------
@@ -77,7 +67,8 @@ def climb(
             break
         proposal = z[moving] + size[moving, None] * step[moving]
         evaluated = log_joint(proposal, moving)
-        rounding = DENSITY_ROUNDING * (1 + value[moving].abs())
+        # a fall that may be a rounding error is no reason to shorten a step
+        rounding = ROUNDING * (1 + value[moving].abs())
         is_accepted = evaluated.value - value[moving] > -rounding
         # indices, because a GPU waits for each selection by a mask
         chosen = is_accepted.nonzero()[:, 0]
@@ -94,7 +85,7 @@ def climb(
         size[rejected] = torch.minimum(shortening * size[rejected], damped[rejected])
         is_moving = (step[moving].abs().amax(1) > tol) & (gain[moving] > min_gain)
         is_moving &= size[moving] > min_fraction * damped[moving]
-    return PosteriorModes(z, value, precision)
+    return z, value, precision
 
 
 def gaussians_at_modes(rows, joint, start, **search):
@@ -131,8 +122,8 @@ def gaussians_at_modes(rows, joint, start, **search):
         value = (observed * entries).sum(1) + standard_normal_log_prob(z)
         return LogJoint(value, gradient - z, precision)
 
-    modes = climb(log_joint, start, **search)
-    return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision)), modes.value
+    z, value, precision = climb(log_joint, start, **search)
+    return gaussian_around(z, torch.linalg.cholesky(precision)), value
 
 
 def _newton(gradient, precision):
@@ -143,6 +134,6 @@ def _newton(gradient, precision):
     if is_indefinite.any():
         values, vectors = torch.linalg.eigh(precision[is_indefinite])
         along = (vectors.mT @ gradient[is_indefinite][..., None])[..., 0]
-        along = along / values.abs().clamp(min=MIN_CURVATURE)
+        along = along / values.abs().clamp(min=ROUNDING)  # where it is flat
         step[is_indefinite] = (vectors @ along[..., None])[..., 0]
     return step, 0.5 * (gradient * step).sum(1)

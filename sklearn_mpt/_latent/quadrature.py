@@ -17,13 +17,9 @@ from scipy.stats import norm, qmc
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import hermite_nodes, inverse_of_lower, log_determinant
 from sklearn_mpt._measure.curve import student_factor
+from sklearn_mpt._numbers import TINY
 
 MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
-# Points around the mode and from the prior in training: at first, and at the end. As in
-# scoring, a ninth is from the prior. Time and memory of a step grow with the points;
-# the errors of sums over rows fall with their square root at least, so that four times
-# as many at the end halve them.
-TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
 # Number of dimensions -> nodes in each dimension. With more, fits score the same to
 # .002 nats on six tables.
 ROW_GRID = {1: 15, 2: 5, 3: 5}
@@ -31,7 +27,6 @@ ROW_GRID = {1: 15, 2: 5, 3: 5}
 # as many less one degrees of freedom.
 N_REPLICATES = 8
 STUDENT_FACTOR = float(student_factor(N_REPLICATES - 1))
-MIN_SQUARE = 1e-12  # squared radius within which densities are constant
 # Bits of points, and of their shifts. Rounding errors of rows hardly ever change these
 # because they are few.
 N_BITS, N_SHIFT_BITS = 30, 16
@@ -180,7 +175,8 @@ class PosteriorMixture:
             n_blocks = len(list(same))
             n_points = count * 2 ** math.ceil(math.log2(n_blocks))
             points = normal_points(n_points, n_dims, [*seed, part], n_replicates)
-            parts += np.split(digits(points), n_points // count, 1)[:n_blocks]
+            digits = (norm.cdf(points) * 2**N_BITS).astype(np.int64)
+            parts += np.split(digits, n_points // count, 1)[:n_blocks]
         self.groups = [
             tuple(torch.tensor(points, device=device) for points in group)
             for group in zip(*parts, strict=True)
@@ -188,8 +184,16 @@ class PosteriorMixture:
 
     def place(self, group, posteriors, rows):
         """Return the nodes of a group for each row."""
-        shift = row_shifts(rows, self.n_dims, self.seed)[:, None]
-        points = [shifted(points, shift) for points in group]
+        # pseudo-random shifts of the digits, which depend on observed entries
+        directions = _directions(2 * rows.X.shape[1], self.n_dims, self.seed)
+        observed = rows.observed.to(rows.X.dtype)
+        entries = torch.cat([rows.X * observed, observed], 1)
+        shift = entries @ directions.to(entries) % 1 * 2**N_SHIFT_BITS
+        shift = (shift.long() << (N_BITS - N_SHIFT_BITS))[:, None]
+        points = [
+            torch.special.ndtri(((digits ^ shift).double() + 0.5) / 2**N_BITS)
+            for digits in group
+        ]
         return mixture_nodes(points, posteriors, self.n_dims <= MAX_GRID_DIMS)
 
     def combine_logs(self, logs):
@@ -245,13 +249,13 @@ def heavy_points(normal):
     Cauchy distribution. Its density is nowhere less than a third of the prior's in up
     to three dimensions.
     """
-    square = (normal**2).sum(-1, keepdim=True).clamp(min=MIN_SQUARE)
+    square = (normal**2).sum(-1, keepdim=True).clamp(min=TINY)
     return normal * (torch.expm1(square) / square).sqrt()
 
 
 def heavy_log_prob(z):
     """Return the log density of `heavy_points`; (...)."""
-    square, n_dims = (z**2).sum(-1).clamp(min=MIN_SQUARE), z.shape[-1]
+    square, n_dims = (z**2).sum(-1).clamp(min=TINY), z.shape[-1]
     before = square.log1p()
     shrunk = 0.5 * (n_dims - 2) * (before.log() - square.log())
     return shrunk - 1.5 * before - 0.5 * n_dims * LOG_2PI
@@ -309,13 +313,19 @@ def adapt(posteriors, moments, min_fraction=1e-3):
         )
         for parts in list(zip(*moments, strict=True))[:3]
     )
-    mean, covariance = _update_components(
-        posteriors[:-1], fraction, mean, square, n_effective
-    )
-    largest, rows = (
-        fraction.argmax(0),
-        torch.arange(fraction.shape[1], device=fraction.device),
-    )
+    # The current mean has the weight of one node, the current covariance of k + 2.
+    count = (n_effective * fraction)[..., None]
+    known = fraction.clamp(min=TINY)[..., None]
+    mean, square = mean / known, square / known[..., None]
+    step, (*parts, _) = count / (count + 1) * mean, posteriors
+    deviation = (mean - step)[..., None]
+    spread = square - mean[..., None] * mean[..., None, :] + deviation @ deviation.mT
+    root = torch.stack([part.root for part in parts])
+    count, n_before = count[..., None], mean.shape[-1] + 2
+    covariance = (count * spread + n_before * (root.mT @ root)) / (count + n_before)
+    mean = torch.stack([part.mean for part in parts]) + step
+    largest = fraction.argmax(0)
+    rows = torch.arange(fraction.shape[1], device=fraction.device)
     empty = (fraction < min_fraction)[..., None]
     mean = torch.where(empty, mean[largest, rows], mean)
     covariance = torch.where(empty[..., None], covariance[largest, rows], covariance)
@@ -331,22 +341,6 @@ def adapt(posteriors, moments, min_fraction=1e-3):
         *parts,
         _gaussian(centre, wide_component_scale(mean.shape[-1]) ** 2 * total_covariance),
     ]
-
-
-def _update_components(parts, fraction, mean, square, n_effective):
-    """Return means and covariances of parts, updated by those of weighted nodes."""
-    # The current mean has the weight of one node, the current covariance of k + 2
-    # nodes.
-    count = (n_effective * fraction)[..., None]
-    known = fraction.clamp(min=torch.finfo(fraction.dtype).tiny)[..., None]
-    mean, square = mean / known, square / known[..., None]
-    step = count / (count + 1) * mean
-    deviation = (mean - step)[..., None]
-    spread = square - mean[..., None] * mean[..., None, :] + deviation @ deviation.mT
-    root = torch.stack([part.root for part in parts])
-    count, n_before = count[..., None], mean.shape[-1] + 2
-    covariance = (count * spread + n_before * (root.mT @ root)) / (count + n_before)
-    return torch.stack([part.mean for part in parts]) + step, covariance
 
 
 def _gaussian(mean, covariance):
@@ -375,24 +369,6 @@ def normal_nodes(n_points, n_dims, seed, like):
     """Return points of the standard normal, (n_points, k), and equal log weights."""
     z = torch.from_numpy(normal_points(n_points, n_dims, seed, 1)[0]).to(like)
     return z, torch.full_like(z[:, 0], -math.log(n_points))
-
-
-def digits(normal):
-    """Return integers of N_BITS that stand for points of the standard normal."""
-    return (norm.cdf(normal) * 2**N_BITS).astype(np.int64)
-
-
-def shifted(points, shift):
-    """Return points of the standard normal from integers, after a digital shift."""
-    return torch.special.ndtri(((points ^ shift).double() + 0.5) / 2**N_BITS)
-
-
-def row_shifts(rows, n_dims, seed):
-    """Return pseudo-random integers that depend on observed entries; (n, k)."""
-    directions = _directions(2 * rows.X.shape[1], n_dims, seed).to(rows.X)
-    observed = rows.observed.to(rows.X.dtype)
-    shifts = torch.cat([rows.X * observed, observed], 1) @ directions % 1
-    return (shifts * 2**N_SHIFT_BITS).long() << (N_BITS - N_SHIFT_BITS)
 
 
 @functools.lru_cache(maxsize=16)

@@ -5,25 +5,27 @@ gradient in the locations is that in log p times the derivative of log p, so any
 likelihood can be used.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units
+from sklearn_mpt._gaussian.moments import closed_form, gradients_at, moments_of
 from sklearn_mpt._latent.grids import RADIUS, resolves
+from sklearn_mpt._latent.integrals import log_joint
 from sklearn_mpt._latent.linear_map import (
+    LinearMap,
     evidence_lower_bound,
     location_points,
     variational_posterior,
 )
-from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
-from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._optim.natural import (
-    Curvature,
-    Point,
-    Sums,
-)
+from sklearn_mpt._latent.quadrature import Nodes, logsumexp_and_softmax
+from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
+from sklearn_mpt._optim.information import information_by_hessian
+from sklearn_mpt._optim.natural import Curvature, Point, Sums
+from sklearn_mpt._optim.weights import SampleWeights
 
 
 class RowContext(NamedTuple):
@@ -51,6 +53,7 @@ class RowContext(NamedTuple):
 
 
 NO_CONTEXT = RowContext()
+MAX_START = 3.0  # length of the slopes of a location, so that posteriors are resolved
 
 
 def append_one(z):
@@ -65,6 +68,26 @@ def varies_in_rows(X, is_all):
     low = torch.stack([b.nan_to_num(nan=torch.inf).amin(0) for b in blocks]).amin(0)
     high = torch.stack([b.nan_to_num(nan=-torch.inf).amax(0) for b in blocks]).amax(0)
     return (low < high).double()
+
+
+def start_components(X, intercept, n_components, likelihood, weight=None):
+    """Return components that nearly give features their observed correlations."""
+    # With small weights w_j, the gradients of entries at the intercepts, over the roots
+    # s_j of their information, have the correlations s_i w_i' w_j s_j.
+    gradients, size, present = gradients_at(likelihood, X, intercept, weight)
+    rows = torch.from_numpy(np.where(present, gradients / size, np.nan))
+    mean = rows.new_zeros(rows.shape[1])
+    moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
+    components = closed_form(moments, n_components, 0)[0] / size
+    lengths = np.linalg.norm(components, axis=0)
+    components *= np.minimum(1, MAX_START / np.maximum(lengths, TINY))
+    return components * varies(X, likelihood)
+
+
+def varies(X, likelihood):
+    """Return 1.0 for locations of features that are not constant, else 0.0."""
+    one_if_varies = varies_in_rows(torch.from_numpy(X), is_all=True)
+    return likelihood.to_locations(one_if_varies).numpy()
 
 
 def sums_of_counts(expected, total, nodes, point, likelihood, values, blocks):
@@ -180,18 +203,15 @@ def _shared_part(
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
-    gradients = _gradients(log_prob, r, (location, shape_params))
+    with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
+        total = torch.dot(log_prob.flatten(), r.flatten())
+    inputs = location, shape_params
+    gradients = torch.autograd.grad(
+        total, inputs, allow_unused=True, materialize_grads=True
+    )
     known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
     kept = ~unresolved
     return (value[kept], weight[kept]), (*gradients, known.movedim(1, 0)), unresolved
-
-
-def _gradients(tensor, weight, inputs):
-    """Return gradients of the weighted sum of a tensor; 0.0 where there is none."""
-    with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
-        total = torch.dot(tensor.flatten(), weight.flatten())
-    gradients = torch.autograd.grad(total, inputs, allow_unused=True)
-    return [0.0 if gradient is None else gradient for gradient in gradients]
 
 
 def _weight(weight, X):
@@ -309,6 +329,75 @@ def bound_sums(rows, joint, grid, weight=None):
 
 def point_of(components, intercept, shape_params=()):
     coefs = torch.cat([components.T, intercept[:, None]], 1)
-    return Point(
-        coefs, torch.as_tensor(shape_params, device=coefs.device).detach().to(coefs)
+    shape_params = torch.as_tensor(shape_params, device=coefs.device)
+    return Point(coefs, shape_params.detach().to(coefs))
+
+
+def information_by_nodes(rows, weight, joint, accuracy, *, tol=1e-4, sampling_tol=1e-2):
+    """Return the observed information of coefficients and shapes, (p, p)."""
+
+    # Minus the second derivatives of sums over nodes, which do not move. Rules are
+    # refined until it changes by less than `tol`, or `sampling_tol` of importance
+    # sampling, relative to its diagonal. weight : (n,).
+    def lml(block, coefs, shape_params):
+        part, nodes, index = block
+        likelihood = joint.likelihood.at(shape_params)
+        moved = LinearMap(coefs[:, :-1].T, coefs[:, -1], likelihood)
+        entries = moved.entry_log_prob(part.X, nodes.z)
+        observed = part.observed.to(entries.dtype)[..., None]
+        total = nodes.log_weight + (entries @ observed)[..., 0]
+        return weight[index] @ total.logsumexp(1)
+
+    point = point_of(joint.components, joint.intercept, joint.likelihood.shape_params)
+    is_exact, information = accuracy.is_quadrature, None
+    for rule in accuracy.without_shared().rules():
+        before, information = information, 0.0
+        for block in _blocks(rows, joint, rule, is_exact):
+            of_block = information_by_hessian(partial(lml, block), *point)
+            information = information + of_block
+        if before is None:
+            continue
+        unit = information.diagonal().clamp(min=TINY).rsqrt()
+        difference = ((information - before) * unit * unit[:, None]).abs().max()
+        if difference < (tol if is_exact else sampling_tol):
+            break
+    return information
+
+
+def _blocks(rows, joint, rule, is_exact):
+    """Yield blocks of rows, their nodes, and which rows they are."""
+    # Nodes are those of the finest grid, or of all independent scramblings.
+    groups = rule.groups[-1:] if is_exact else rule.groups
+    n_nodes = sum(len(part) for group in groups for part in group)
+    width = joint.components.shape[1] + joint.likelihood.n_shape_params
+    for index in chunk_slices(len(rows.X), n_nodes * width, CHUNK_ENTRIES):
+        part = rows.take(index)
+        posteriors = joint.propose(part)
+        placed = [rule.place(group, posteriors, part)[:2] for group in groups]
+        yield part, Nodes(*(torch.cat(p, 1) for p in zip(*placed, strict=True))), index
+
+
+def information_by_scores(rows, joint, accuracy, *, max_nodes=50**2):
+    """Return the sum over rows of s s', with gradients s of log p(x); (p, p)."""
+    # The rule is finer than for `information_by_nodes`: directions in which the sum is
+    # exactly 0 must be distinguished from others.
+    *_, rule = (
+        rule
+        for rule in accuracy.without_shared().rules()
+        if len(rule.groups[-1][0]) <= max_nodes
     )
+    likelihood, total = joint.likelihood, 0.0
+    features = torch.as_tensor(likelihood.shape_param_features).long()
+    for part, nodes, _ in _blocks(rows, joint, rule, True):
+        r = torch.softmax(log_joint(part, nodes, joint), 1)
+        location = joint.location(nodes.z)
+        on = part.observed.to(r.dtype)[:, None]
+        score, _ = likelihood.derivatives(part.X[:, None], location)
+        score = r[..., None] * likelihood.to_locations(on) * score
+        shape_score = likelihood.shape_scores(part.X[:, None], location)
+        if len(features):
+            shape_score = on[..., features.to(on.device)] * shape_score
+        coefs = (score.mT @ append_one(nodes.z)).flatten(1)
+        scores = torch.cat([coefs, (r[:, None] @ shape_score)[:, 0]], 1).detach()
+        total = total + scores.T @ scores
+    return total

@@ -25,7 +25,6 @@ from sklearn_mpt._latent.grids import (
     count_nodes,
     spacings,
 )
-from sklearn_mpt._latent.information import information_by_scores
 from sklearn_mpt._latent.integrals import (
     IMPORTANCE_POINTS,
     MAX_GRID_NODES,
@@ -39,8 +38,13 @@ from sklearn_mpt._latent.likelihood_rows import (
 )
 from sklearn_mpt._latent.linear_map import LinearMap, max_precision
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._latent.start import start_components, varies
-from sklearn_mpt._latent.sums import RowContext, point_of
+from sklearn_mpt._latent.sums import (
+    RowContext,
+    information_by_scores,
+    point_of,
+    start_components,
+    varies,
+)
 from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays, natural_ascent
 from sklearn_mpt._matrices import identity
