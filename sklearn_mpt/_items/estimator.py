@@ -52,10 +52,9 @@ from sklearn_mpt._items.errors import (
 )
 from sklearn_mpt._items.fixed_parameters import (
     FixedParameters,
-    by_item,
     given_population,
-    slopes_of,
-    thresholds_of,
+    item_arrays,
+    known_items,
 )
 from sklearn_mpt._items.groups import (
     DifferentialFunctioning,
@@ -95,7 +94,7 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._optim.steps import NoisyAscent
 from sklearn_mpt._optim.weights import LONG_SLOPE
 from sklearn_mpt._tables.frames import column_names, columns_of
-from sklearn_mpt._tables.labels import aligned, labels_of
+from sklearn_mpt._tables.labels import aligned, first_labels, labels_of
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import check_sample_weight, counted_rows
 
@@ -437,7 +436,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         items = Items(names, counts, self.n_components)
         fixed, flat = self._fixed_parameters(items), items.start(X, weight)
         if fixed is not None:
-            flat = items.flat(**fixed.of(items.describe(flat)))
+            flat = fixed.flat(items, flat)
         if len(X) < 2 and not self._is_known(items, fixed):
             raise ValueError(
                 "Found 1 person with answers, but fit needs 2 or more of them, unless "
@@ -734,24 +733,24 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         >>> model.abilities([[1, 1, 0]], method="ml").theta.round(3)
         array([[0.988]])
         """
-        labels, given = by_item(
-            discrimination=discrimination,
-            intercept=intercept,
-            difficulty=difficulty,
-            guessing=guessing,
-            category_scores=category_scores,
-        )
+        given = {
+            "discrimination": discrimination,
+            "intercept": intercept,
+            "difficulty": difficulty,
+            "guessing": guessing,
+            "category_scores": category_scores,
+        }
+        labels = first_labels(given.values())
+        given = {k: aligned(v, [labels], k, "items") for k, v in given.items()}
         if discrimination is not None:
             abilities = labels_of(discrimination, 1)
             factor_correlation = aligned(
                 factor_correlation, [abilities] * 2, "factor_correlation", "abilities"
             )
-        d, n_dims = slopes_of(given, len(thresholds_of(given)[1])).shape
+        d, n_dims = item_arrays(given)[0].shape
         made = cls(model, n_dims, device=device, random_state=random_state)
         made._check_parameters(d)
-        of_items = given, made._names(d), labels or range(d), n_dims
-        items, fixed = FixedParameters.of_arrays(*of_items)
-        flat = items.flat(**fixed.of(items.describe(items.zeros)))
+        items, flat = known_items(given, made._names(d), labels or range(d))
         population = given_population(
             latent_mean, latent_variance, factor_correlation, n_dims
         )

@@ -25,14 +25,22 @@ class FixedParameters(NamedTuple):
     is_fixed: np.ndarray
 
     @classmethod
-    def of_items(cls, given, items, labels):
-        """Return what a dict fixes; see `MPTItemResponse`. labels : of the items."""
-        fixed, positions = (
-            cls._none(items),
-            {label: j for j, label in enumerate(labels)},
-        )
+    def of_items(cls, given, items, labels, is_whole=False):
+        """Return what a dict fixes; see `MPTItemResponse`."""
+        # labels : of the items. is_whole : whether the dict has all parameters of all
+        # items, by their indices.
+        d, steps = len(items), items.max_categories - 1
+        values = {
+            "discrimination": np.full((d, items.n_dims), np.nan),
+            "intercept": np.full((d, steps), np.nan),
+            "guessing": np.full(d, np.nan),
+            "category_scores": np.full((d, steps + 1), np.nan),
+        }
+        fixed = cls(values, np.zeros(len(items.item_of_parameters), dtype=bool))
+        positions = {key: j for j, key in enumerate(given if is_whole else labels)}
         for key, parameters in given.items():
-            j, where = positions.get(key), f"fixed[{key!r}]"
+            j = positions.get(key)
+            where = f"item {labels[j]!r}" if is_whole else f"fixed[{key!r}]"
             if j is None:
                 raise ValueError(
                     f"fixed has the item {key!r}, which is not one of "
@@ -43,71 +51,9 @@ class FixedParameters(NamedTuple):
                     f"{where} must be a dict with keys among {', '.join(NAMES)}, got "
                     f"{parameters!r}."
                 )
-            _check_determined(parameters, where, items, j)
-            fixed._fix(parameters, where, items, j)
+            _check_names(parameters, where, items.names[j], items.n_dims, is_whole)
+            fixed._fix(parameters, where, items, j, is_whole)
         return fixed
-
-    @classmethod
-    def of_arrays(cls, arrays, names, labels, n_dims):
-        """Return items and all of their parameters, given as arrays, or None."""
-        # arrays : as `MPTItemResponse.from_items` takes them. names : the model of each
-        # item. labels : of the items.
-        name, thresholds = thresholds_of(arrays)
-        counts = (~np.isnan(thresholds)).sum(axis=1) + 1
-        if (counts < 2).any():
-            raise ValueError(
-                "Each item must have at least one finite threshold, got none for "
-                f"{listed(np.flatnonzero(counts < 2))}."
-            )
-        for j, (model, count) in enumerate(zip(names, counts, strict=True)):
-            if model in BINARY and count != 2:
-                raise ValueError(
-                    f"Item {j} is {model!r} and must have one threshold, got "
-                    f"{count - 1}."
-                )
-        items = Items(names, counts, n_dims)
-        fixed = cls._none(items)
-        guessing, scores = (arrays[n] for n in ("guessing", "category_scores"))
-        guessing = np.zeros(len(items)) if guessing is None else guessing
-        guessing = check_floats(guessing, "guessing")
-        shape = len(items), items.max_categories
-        if guessing.shape != shape[:1]:
-            raise ValueError(
-                f"guessing must be in [0, 1), of shape {shape[:1]}, got "
-                f"{guessing.tolist()}."
-            )
-        default = np.arange(items.max_categories, dtype=float)
-        scores = np.tile(default, (len(items), 1)) if scores is None else scores
-        scores = check_floats(scores, "category_scores")
-        if scores.shape != shape:
-            raise ValueError(
-                f"category_scores must have shape (n_items, n_categories) = {shape}, "
-                f"got {scores.shape}."
-            )
-        slopes = slopes_of(arrays, len(items))
-        for j, (label, count) in enumerate(zip(labels, counts, strict=True)):
-            kept = thresholds[j][~np.isnan(thresholds[j])]
-            parameters = {"discrimination": slopes[j], name: kept}
-            parameters["category_scores"] = scores[j, :count]
-            if names[j] in WITHOUT_SLOPE and (slopes[j] == 1).all():
-                del parameters["discrimination"]
-            if names[j] != "nominal" and (scores[j, :count] == default[:count]).all():
-                del parameters["category_scores"]
-            if names[j] == "3pl" or guessing[j] != 0:
-                parameters["guessing"] = guessing[j]
-            fixed._fix(parameters, f"item {label!r}", items, j, is_whole=True)
-        return items, fixed
-
-    @classmethod
-    def _none(cls, items):
-        d, steps = len(items), items.max_categories - 1
-        values = {
-            "discrimination": np.full((d, items.n_dims), np.nan),
-            "intercept": np.full((d, steps), np.nan),
-            "guessing": np.full(d, np.nan),
-            "category_scores": np.full((d, steps + 1), np.nan),
-        }
-        return cls(values, np.zeros(len(items.item_of_parameters), dtype=bool))
 
     @property
     def sets_scale(self):
@@ -117,21 +63,21 @@ class FixedParameters(NamedTuple):
         n_anchors, has_slope = is_anchor.sum(), ~np.isnan(slopes[:, 0])
         return bool((is_anchor & has_slope).any() or n_anchors > 1)
 
-    def of(self, attributes):
-        """Return what `Items.flat` takes: attributes with the fixed values in them."""
-        # attributes : as `Items.describe` returns them.
-        return {
-            name: np.where(np.isnan(value), attributes[name], value)
-            for name, value in self.values.items()
-        }
+    def flat(self, items, flat):
+        """Return flat parameters of items with the fixed values in them."""
+        attributes = items.describe(flat)
+        return items.flat(
+            **{
+                name: np.where(np.isnan(value), attributes[name], value)
+                for name, value in self.values.items()
+            }
+        )
 
-    def _fix(self, parameters, where, items, j, is_whole=False):
+    def _fix(self, parameters, where, items, j, is_whole):
         """Fix some parameters of item j, or all that it has."""
-        # where : names the item in messages.
         values, is_fixed = self
         index, count = items.parameters(j), items.n_categories[j] - 1
         kind, n_dims = items.names[j], items.n_dims
-        _check_names(parameters, where, kind, n_dims, is_whole)
         sizes = {"intercept": count, "difficulty": count, "category_scores": count + 1}
         sizes |= {"discrimination": n_dims, "guessing": 1}
         arrays = {}
@@ -140,7 +86,7 @@ class FixedParameters(NamedTuple):
             if array.shape != (sizes[name],) or not np.isfinite(array).all():
                 raise ValueError(
                     f"{where}: {name} must be {sizes[name]} finite number(s), got "
-                    f"{value!r}."
+                    f"{np.asarray(value).tolist()}."
                 )
             arrays[name] = array
         n_slopes = 0 if kind in WITHOUT_SLOPE else n_dims
@@ -190,7 +136,7 @@ class FixedParameters(NamedTuple):
 
 
 def _check_names(parameters, where, kind, n_dims, is_whole):
-    """Check that an item of this kind has these parameters."""
+    """Check that an item of this kind has these parameters, and what they need."""
     allowed = {"intercept"}
     if n_dims == 1 or is_whole:
         allowed |= {"category_scores"} if kind == "nominal" else {"difficulty"}
@@ -208,16 +154,8 @@ def _check_names(parameters, where, kind, n_dims, is_whole):
             f"{where} has {came}: {kind!r} items of {n_dims} abilities can have fixed "
             f"{listed(sorted(allowed))}.{reason}"
         )
-
-
-def _check_determined(parameters, where, items, j):
-    """Check that what is fixed determines parameters of the model."""
-    lacks_slope = "discrimination" not in parameters
-    needs_slope = lacks_slope and items.names[j] not in WITHOUT_SLOPE
-    if "difficulty" in parameters and (
-        "intercept" in parameters
-        or (needs_slope and items.n_dims == 1 and items.names[j] != "nominal")
-    ):
+    lacks_slope = "discrimination" in allowed - set(parameters)
+    if "difficulty" in parameters and (lacks_slope or "intercept" in parameters):
         raise ValueError(
             f"{where} has the difficulty: give the discrimination, too, and no "
             "intercept."
@@ -228,49 +166,71 @@ def _check_determined(parameters, where, items, j):
         )
 
 
-def by_item(**parameters):
-    """Return names of items, and a dict of their parameters in the order of these."""
-    # Values are arrays, Series, DataFrames with a row for each item, dicts, or None.
-    # The names are the labels of the first that has any; None if none has.
-    names = first_labels(parameters.values())
-    return names, {
-        key: aligned(value, [names], key, "items") for key, value in parameters.items()
-    }
-
-
-def thresholds_of(given):
-    """Return "intercept" or "difficulty", whichever is given, and values (d, c - 1)."""
+def item_arrays(given):
+    """Return slopes (d, K) and thresholds (d, c - 1), and the name of the latter."""
     names = [name for name in ("intercept", "difficulty") if given[name] is not None]
     if len(names) != 1:
         raise ValueError(
             "Exactly one of intercept and difficulty must be given, got "
             f"{'both' if names else 'neither'}."
         )
-    (name,) = names
-    thresholds = check_floats(given[name], name)
+    thresholds = check_floats(given[names[0]], names[0])
     if thresholds.ndim not in (1, 2) or len(thresholds) == 0:
         raise ValueError(
-            f"{name} must have shape (n_items,) or (n_items, n_categories - 1), got "
-            f"{thresholds.shape}."
+            f"{names[0]} must have shape (n_items,) or (n_items, n_categories - 1), "
+            f"got {thresholds.shape}."
         )
-    if np.isinf(thresholds).any():
-        raise ValueError(
-            f"{name} must not hold infinite numbers, got {reprlib.repr(given[name])}."
-        )
-    return name, thresholds.reshape(len(thresholds), -1)
-
-
-def slopes_of(given, d):
-    """Return the slopes of d items, 1 if none are given; (d, K)."""
-    slopes = given["discrimination"]
+    slopes, d = given["discrimination"], len(thresholds)
     slopes = check_floats(np.ones(d) if slopes is None else slopes, "discrimination")
-    has_shape = slopes.ndim in (1, 2) and len(slopes) == d
-    if not has_shape or not np.isfinite(slopes).all():
+    if slopes.ndim not in (1, 2) or len(slopes) != d:
         raise ValueError(
-            f"discrimination must hold finite numbers, of shape ({d},) or ({d}, "
-            f"n_components), got shape {slopes.shape}."
+            f"discrimination must have shape ({d},) or ({d}, n_components), got "
+            f"{slopes.shape}."
         )
-    return slopes.reshape(d, -1)
+    return slopes.reshape(d, -1), thresholds.reshape(d, -1), names[0]
+
+
+def known_items(given, names, labels):
+    """Return items, and all of their flat parameters, given as arrays, or None."""
+    # given : as `MPTItemResponse.from_items` takes them. names : the model of each
+    # item. labels : of the items.
+    slopes, thresholds, name = item_arrays(given)
+    counts = (~np.isnan(thresholds)).sum(axis=1) + 1
+    for label, model, count in zip(labels, names, counts, strict=True):
+        if count < 2 or (model in BINARY and count > 2):
+            least = "" if model in BINARY else "at least "
+            raise ValueError(
+                f"item {label!r} is {model!r} and must have {least}one threshold, got "
+                f"{count - 1} in {name}."
+            )
+    items = Items(names, counts, slopes.shape[1])
+    d, width = len(items), items.max_categories
+    default = {
+        "guessing": np.zeros(d),
+        "category_scores": np.tile(np.arange(width, dtype=float), (d, 1)),
+    }
+    arrays = {}
+    for key, array in default.items():
+        arrays[key] = array if given[key] is None else check_floats(given[key], key)
+        if arrays[key].shape != array.shape:
+            axes = "(n_items,)" if array.ndim == 1 else "(n_items, n_categories)"
+            raise ValueError(
+                f"{key} must have shape {axes} = {array.shape}, got "
+                f"{arrays[key].shape}."
+            )
+    by_item = {}
+    for j, count in enumerate(counts):
+        kept = thresholds[j][~np.isnan(thresholds[j])]
+        scores, guessing = arrays["category_scores"][j, :count], arrays["guessing"][j]
+        parameters = by_item[j] = {name: kept}
+        if names[j] not in WITHOUT_SLOPE or (slopes[j] != 1).any():
+            parameters["discrimination"] = slopes[j]
+        if names[j] == "nominal" or (scores != np.arange(count)).any():
+            parameters["category_scores"] = scores
+        if names[j] == "3pl" or guessing != 0:
+            parameters["guessing"] = guessing
+    fixed = FixedParameters.of_items(by_item, items, labels, is_whole=True)
+    return items, fixed.flat(items, items.zeros)
 
 
 def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
@@ -287,7 +247,7 @@ def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
         raise ValueError(
             f"latent_variance must be finite and > 0, got {variance.tolist()}."
         )
-    is_standard = len(mean) == 1 and (mean == 0).all() and (variance == 1).all()
+    is_standard = len(mean) == 1 and mean[0] == 0 and variance[0] == 1
     if n_dims > MAX_GRID_DIMS and not is_standard:
         raise ValueError(
             "latent_mean must be 0 and latent_variance 1 for more than "
