@@ -48,33 +48,48 @@ class LikelihoodRatio(NamedTuple):
 def model_fit(model, density, group, rows, weight):
     """Test a model on the moments of complete rows; see `MPTItemResponse.model_fit`."""
     # group : index of the group of the rows.
-    n_items = rows.shape[1]
-    n_moments = int((model.items.n_categories - 1).sum()) + n_items * (n_items - 1) // 2
+    items, n_items = model.items, rows.shape[1]
+    n_moments = int((items.n_categories - 1).sum()) + n_items * (n_items - 1) // 2
     if n_moments > MAX_MOMENTS:
         raise ValueError(
             f"model_fit needs the covariance of {n_moments} moments of {n_items} "
             f"items, more than {MAX_MOMENTS}: take fewer items."
         )
-    order = model.items.answer_order(density.joint)
+    order = items.answer_order(density.joint)
     rows = ranks_of(rows, order)
+    z, free, is_item = density.z, model.free_population, model.item_of_parameters >= 0
     with torch_modes():
-        fitted = _at_nodes(model, density, group, order)
-    m2 = moment_statistic(rows, weight, fitted, by_category=False)
-    c2 = (math.nan,) * 2
-    if model.items.max_categories > 2:
-        c2 = moment_statistic(rows, weight, fitted, by_category=True)
+        prob = np.take_along_axis(density.prob.numpy(force=True), order[..., None], 1)
+        scores = items.scores(density.joint, z).numpy(force=True)
+    # derivatives of probabilities in free parameters, and of log densities of z
+    moves = model.moves[is_item]
+    owner = items.item_of_parameters[moves]
+    slopes = np.take_along_axis(scores[moves], order[owner][..., None], 1) * prob[owner]
+    of_z = np.zeros((0, len(z)))
+    if len(free):
+        deviation = np.sqrt(model.variance[group])
+        unit = (z.numpy(force=True)[:, 0] - model.mean[group]) / deviation
+        of_z = np.stack([unit**2 - 1, unit / deviation])[free[group]]
+    node_weight = density.log_weight.exp().numpy(force=True)
+    fitted = prob, node_weight, owner, slopes, of_z, model.n_parameters
+    # univariate functions of answers, (m, c): scores, and indicators of all but 0
+    steps, c2 = np.arange(items.max_categories), (math.nan,) * 2
+    each = np.arange(n_items)
+    m2 = moment_statistic(rows, weight, each, np.tile(steps, (n_items, 1)), *fitted)
+    if items.max_categories > 2:
+        of_item, answer = np.nonzero(steps[1:] < items.n_categories[:, None])
+        values = np.eye(len(steps))[answer + 1]
+        c2 = moment_statistic(rows, weight, of_item, values, *fitted)
     n_rows = weight.sum()
     return ModelFit(
-        m2[0],
-        m2[1],
+        *m2,
         float(chi2.sf(*m2)),
-        rmsea(m2[0], m2[1], n_rows),
-        rmsea_interval(m2[0], m2[1], n_rows),
-        srmsr(rows, weight, fitted),
-        c2[0],
-        c2[1],
+        rmsea(*m2, n_rows),
+        rmsea_interval(*m2, n_rows),
+        srmsr(rows, weight, prob, node_weight),
+        *c2,
         float(chi2.sf(*c2)),
-        rmsea(c2[0], c2[1], n_rows),
+        rmsea(*c2, n_rows),
     )
 
 
@@ -106,26 +121,6 @@ def warn_of_bounds(model, nested):
         )
 
 
-def _at_nodes(model, density, group, order):
-    """Return the arrays of a model that the statistics of moments use."""
-    # order : of the answers of each item, (d, c).
-    items, z, moves = model.items, density.z, model.moves
-    owner, free = model.item_of_parameters, model.free_population
-    prob = np.take_along_axis(density.prob.numpy(force=True), order[..., None], 1)
-    scores = items.scores(density.joint, z).numpy(force=True)
-    moved = moves[owner >= 0]
-    owner = items.item_of_parameters[moved]
-    scores = np.take_along_axis(scores[moved], order[owner][..., None], 1)
-    of_z = np.zeros((0, len(z)))
-    if len(free):
-        deviation = np.sqrt(model.variance[group])
-        unit = (z.numpy(force=True)[:, 0] - model.mean[group]) / deviation
-        of_z = np.stack([unit**2 - 1, unit / deviation])[free[group]]
-    weight = density.log_weight.exp().numpy(force=True)
-    n_free = model.n_parameters
-    return ModelAtNodes(items, prob, owner, scores * prob[owner], of_z, weight, n_free)
-
-
 MAX_MOMENTS = 8000  # whose covariance has 512 MB
 # Relative variance below which a moment follows from others, or a parameter changes
 # moments in a way in which others do.
@@ -147,21 +142,6 @@ class ModelFit(NamedTuple):
     rmsea_c2: float
 
 
-class UnivariateMoments(NamedTuple):
-    """Univariate functions of the answers, and their moments at nodes.
-
-    means : means of the functions, (m, s). item_index : the item of each, (m,). cross :
-    covariance of each with the score of its item, (m, s). item_covariances : for each
-    item the covariances of its functions, (k, k, s). observed : observed means, (m,).
-    """
-
-    means: np.ndarray
-    item_index: np.ndarray
-    cross: np.ndarray
-    item_covariances: list
-    observed: np.ndarray
-
-
 def scores_of(prob):
     """Return the mean and the variance of each item's score at nodes; (d, s) each."""
     steps = np.arange(prob.shape[1])
@@ -169,94 +149,69 @@ def scores_of(prob):
     return mean, np.einsum("dcs,c->ds", prob, steps**2) - mean**2
 
 
-def univariate_moments(prob, n_categories, X, weight, by_category):
-    """Return the functions of each item: score, or indicators of all answers but 0."""
-    mean, _ = scores_of(prob)
-    weight, steps = weight / weight.sum(), np.arange(prob.shape[1])
-    parts = []
-    for j, count in enumerate(n_categories):
-        p = prob[j, :count]
-        values = np.eye(count)[1:] if by_category else steps[None, :count]
-        means = values @ p
-        cross = values @ (p * steps[:count, None]) - means * mean[j]
-        covariance = np.einsum("ac,bc,cs->abs", values, values, p)
-        covariance -= means[:, None] * means
-        observed = values[:, X[:, j].astype(int)] @ weight
-        parts.append((means, np.full(len(means), j), cross, covariance, observed))
-    means, index, cross, covariances, observed = zip(*parts, strict=True)
-    joined = (np.concatenate(part) for part in (means, index, cross))
-    return UnivariateMoments(*joined, covariances, np.concatenate(observed))
-
-
-def covariance_of_moments(univariate, mean, variance, means, node_weight):
-    """Return the covariance of univariate and bivariate moments of one row; (m, m)."""
-    # It is the covariance over z of the conditional means. If two moments share an
-    # item, the mean over z of their conditional covariance is added. univariate :
-    # UnivariateMoments. mean, variance : of the score of each item at nodes, (d, s).
-    # means : of all moments at nodes, (m, s).
-    d, m1 = len(mean), len(univariate.means)
-    first, second = np.triu_indices(d, 1)
-    weighted = means * node_weight
-    total = weighted @ means.T
-    centre = weighted.sum(axis=1)
-    total -= np.outer(centre, centre)
-    moment_of_pair = np.full((d, d), -1)
-    pair_index = m1 + np.arange(len(first))
-    moment_of_pair[first, second] = moment_of_pair[second, first] = pair_index
-    for i in range(d):
-        functions_of_item = np.flatnonzero(univariate.item_index == i)
-        total[np.ix_(functions_of_item, functions_of_item)] += (
-            univariate.item_covariances[i] @ node_weight
-        )
-        others = np.delete(np.arange(d), i)
-        pairs = moment_of_pair[i, others]
-        cross = (univariate.cross[functions_of_item] * node_weight) @ mean[others].T
-        total[np.ix_(functions_of_item, pairs)] += cross
-        total[np.ix_(pairs, functions_of_item)] += cross.T
-        of_pairs = (mean[others] * (variance[i] * node_weight)) @ mean[others].T
-        total[np.ix_(pairs, pairs)] += of_pairs
-    total[pair_index, pair_index] += (variance[first] * variance[second]) @ node_weight
-    return total
-
-
-def derivatives_of_moments(fitted, mean, means, by_category):
-    """Return derivatives of all moments in all parameters; (m, p)."""
-    # fitted : ModelAtNodes. mean : of the score of each item at nodes, (d, s). means :
-    # of all moments at nodes, (m, s).
-    owner, weight = fitted.owner, fitted.weight
-    d, n_categories = len(mean), fitted.items.n_categories
-    steps = np.arange(fitted.slopes.shape[1])
-    of_scores = np.einsum("pcs,c->ps", fitted.slopes, steps)  # of the mean scores
-    first = (owner == np.arange(d)[:, None]) * (of_scores @ weight)
-    if by_category:
-        of_answers = fitted.slopes @ weight
-        first = [
-            (owner == j) * of_answers[:, c]
-            for j in range(d)
-            for c in range(1, n_categories[j])
-        ]
-    # pairs: the derivative of one mean score, times the mean score of the other
-    cross = ((of_scores * weight) @ mean.T).T  # shape: (d, p)
+def moment_statistic(
+    X, weight, item, values, prob, node_weight, owner, slopes, of_z, n_free
+):
+    """Return M2 or C2, and its degrees of freedom."""
+    # item, values : univariate functions of answers: the item of each, (m,), and its
+    # values, (m, c). prob : probabilities of answers at nodes, (d, c, s). owner : item
+    # of each free parameter of items, (p,). slopes : derivatives of the probabilities
+    # of its answers, (p, c, s). of_z : those of the log density of z, (f, s). n_free :
+    # number of parameters, without those that change nothing, such as rotations.
+    n_rows, (d, c, _), m = weight.sum(), prob.shape, len(item)
+    weight, codes = weight / n_rows, X.astype(int)
     one, two = np.triu_indices(d, 1)
-    pairs = (owner == one[:, None]) * cross[two] + (owner == two[:, None]) * cross[one]
-    of_z = (means * weight) @ fitted.density_scores.T
-    return np.column_stack([np.concatenate([first, pairs]), of_z])
-
-
-def statistic(difference, covariance, derivatives, n_free):
-    """Return the quadratic form for one row, and how many moments are determined."""
-    # n_free : number of parameters, without those that change nothing, such as
-    # rotations. Fewer moments are determined if some parameters change them in the same
-    # way.
-    white = _whitened(covariance, np.column_stack([difference, derivatives]))
-    residual, slopes = white[:, 0], white[:, 1:]
-    length = np.linalg.norm(slopes, axis=0)
-    basis, sizes, _ = np.linalg.svd(
-        slopes / np.maximum(length, TINY), full_matrices=False
-    )
+    mean, variance = scores_of(prob)
+    of_item = prob[item]
+    first = np.einsum("mc,mcs->ms", values, of_item)
+    means = np.concatenate([first, mean[one] * mean[two]])
+    # residuals
+    shares = np.stack([np.bincount(x, weight, c) for x in codes.T])
+    pairs = (X * weight[:, None]).T @ X
+    observed = np.concatenate([(values * shares[item]).sum(1), pairs[one, two]])
+    centre = means @ node_weight
+    residual = observed - centre
+    # Their covariance is that over z of the conditional means. If two moments share an
+    # item, the mean over z of their conditional covariance is added.
+    covariance = (means * node_weight) @ means.T - np.outer(centre, centre)
+    within = (values * (of_item @ node_weight)) @ values.T
+    within -= (first * node_weight) @ first.T
+    covariance[:m, :m] += (item[:, None] == item) * within
+    cross = np.einsum("mc,mcs->ms", values * np.arange(c), of_item) - first * mean[item]
+    cross = (cross * node_weight) @ mean.T  # shape: (m, d)
+    is_one, is_two = (item[:, None] == part for part in (one, two))
+    cross = is_one * cross[:, two] + is_two * cross[:, one]
+    covariance[:m, m:] += cross
+    covariance[m:, :m] += cross.T
+    number = np.zeros((d, d), dtype=int)  # of the moment of each pair
+    number[one, two] = number[two, one] = m + np.arange(len(one))
+    for i in range(d):
+        others = np.delete(np.arange(d), i)
+        with_i = np.ix_(number[i, others], number[i, others])
+        weighted = mean[others] * (variance[i] * node_weight)
+        covariance[with_i] += weighted @ mean[others].T
+    both = np.arange(m, len(means))
+    covariance[both, both] += (variance[one] * variance[two]) @ node_weight
+    # derivatives of all moments in all parameters: for pairs that of one mean score,
+    # times the mean score of the other
+    of_first = (item[:, None] == owner) * (values @ (slopes @ node_weight).T)
+    of_scores = np.einsum("pcs,c->ps", slopes, np.arange(c))
+    product = mean @ (of_scores * node_weight).T  # shape: (d, p)
+    of_pairs = (owner == one[:, None]) * product[two]
+    of_pairs += (owner == two[:, None]) * product[one]
+    of_means = (means * node_weight) @ of_z.T
+    derivatives = np.column_stack([np.concatenate([of_first, of_pairs]), of_means])
+    white = _whitened(covariance, np.column_stack([residual, derivatives]))
+    residual, derivatives = white[:, 0], white[:, 1:]
+    length = np.maximum(np.linalg.norm(derivatives, axis=0), TINY)
+    basis, sizes, _ = np.linalg.svd(derivatives / length, full_matrices=False)
+    # fewer moments are determined if some parameters change them in the same way
     rank = min(n_free, int((sizes**2 > SINGULAR * sizes[0] ** 2).sum()))
+    df = len(means) - rank
+    if df <= 0:
+        return math.nan, 0
     value = residual @ residual - np.sum((basis[:, :rank].T @ residual) ** 2)
-    return float(value), rank
+    return float(n_rows * value), df
 
 
 def _whitened(covariance, columns):
@@ -295,49 +250,12 @@ def rmsea_interval(value, df, n_rows, level=0.9):
     return limit(0.5 + level / 2), limit(0.5 - level / 2)
 
 
-class ModelAtNodes(NamedTuple):
-    """A model at nodes of z.
-
-    items : Items. prob : probabilities of answers, (d, c, s). owner : item of each free
-    parameter of items, (p,). slopes : derivatives of the probabilities of its answers,
-    (p, c, s). density_scores : derivatives of the log density of z, (f, s). weight :
-    weights of the nodes, (s,). n_free : number of parameters, without rotations.
-    """
-
-    items: object
-    prob: np.ndarray
-    owner: np.ndarray
-    slopes: np.ndarray
-    density_scores: np.ndarray
-    weight: np.ndarray
-    n_free: int
-
-
-def moment_statistic(X, weight, fitted, by_category):
-    """Return M2 (by_category False) or C2, and its degrees of freedom."""
-    items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
-    mean, variance = scores_of(prob)
-    univariate = univariate_moments(prob, items.n_categories, X, weight, by_category)
-    one, two = np.triu_indices(X.shape[1], 1)
-    n_rows = weight.sum()
-    weight = weight / n_rows
-    cross = (X * weight[:, None]).T @ X
-    observed = np.concatenate([univariate.observed, cross[one, two]])
-    means = np.concatenate([univariate.means, mean[one] * mean[two]])
-    covariance = covariance_of_moments(univariate, mean, variance, means, node_weight)
-    derivatives = derivatives_of_moments(fitted, mean, means, by_category)
-    residual = observed - means @ node_weight
-    value, rank = statistic(residual, covariance, derivatives, fitted.n_free)
-    df = len(means) - rank
-    return (float(n_rows * value), df) if df > 0 else (math.nan, 0)
-
-
-def srmsr(X, weight, fitted):
+def srmsr(X, weight, prob, node_weight):
     """Return the root mean square of observed less expected correlations of scores."""
-    mean, variance = scores_of(fitted.prob)
-    second = (mean * fitted.weight) @ mean.T
-    second[np.diag_indices(len(mean))] = (variance + mean**2) @ fitted.weight
-    centre = mean @ fitted.weight
+    mean, variance = scores_of(prob)
+    second = (mean * node_weight) @ mean.T
+    second[np.diag_indices(len(mean))] = (variance + mean**2) @ node_weight
+    centre = mean @ node_weight
     expected = _correlation(second - np.outer(centre, centre))
     weight = weight / weight.sum()
     deviation = X - weight @ X
