@@ -20,7 +20,6 @@ from sklearn_mpt._autoregressive.net import (
 )
 from sklearn_mpt._autoregressive.net_training import (
     MaskedLoss,
-    MaskedSolver,
     ValidationLosses,
 )
 from sklearn_mpt._autoregressive.order_mixture import draw_orders
@@ -353,7 +352,7 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         orders = torch.tensor(fitted["orders_"], device=device)
         return MaskedDensity(module, Units.from_attributes(fitted, device), orders)
 
-    def _solver(self, data):
+    def _epochs(self, data, training):
         fitted, device = data.fitted, data.device
         module = self._module(fitted).to(device)
         rows, held_out = self._split_rows(data)
@@ -380,7 +379,7 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         if len(held_out.X):
             validation = ValidationLosses(module, held_out, sizes, generator)
         rate = fitted["_learning_rate"] if rate == "auto" else float(rate)
-        return self._net_solver(data, module, loss, validation, rate, MaskedSolver)
+        return self._net_epochs(data, training, module, loss, validation, rate)
 
     def _trained_attributes(self, module, fitted):
         return {"_net": arrays_of(module.net), "_at_floor": module.at_floor}

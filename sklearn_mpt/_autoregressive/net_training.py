@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from sklearn_mpt._optim.nets import MinibatchLoss, NetSolver
+from sklearn_mpt._optim.nets import MinibatchLoss
 
 CHUNK = 1024  # number of pairs of a row and a mask that are computed at a time
 
@@ -119,18 +119,14 @@ class MaskedLoss(MinibatchLoss):
         mask_of_row = row // n_rows * self.n_masks + row % n_rows % self.n_masks
         return hidden[mask_of_row], scale[mask_of_row]
 
-
-class MaskedSolver(NetSolver):
-    """A solver that counts, at the end, where conditionals have the least width."""
-
     @torch.no_grad()
-    def close(self):
-        super().close()
-        X = self.objective.rows.X[:CHUNK]
+    def after_training(self, module):
+        """Count where conditionals have the least width."""
+        X = self.rows.X[:CHUNK]
         present = ~X.isnan()
-        hidden, _ = self.objective.sizes.draw(present, self.objective.generator)
+        hidden, _ = self.sizes.draw(present, self.generator)
         is_target = hidden & present
-        conditionals = self.module(X, present & ~hidden)
+        conditionals = module(X, present & ~hidden)
         at_floor = conditionals.is_at_floor(X) & is_target
         fraction = at_floor.sum(0) / is_target.sum(0).clamp(min=1)
-        self.module.at_floor = fraction.double().cpu().numpy()
+        module.at_floor = fraction.double().cpu().numpy()

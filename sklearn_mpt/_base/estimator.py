@@ -1,6 +1,6 @@
 """The base of every estimator: rows, checks of parameters, and `fit`.
 
-`fitted_density` has what fitted models compute, `iterative` how solvers train.
+`fitted_density` has what fitted models compute, `iterative` how they train in epochs.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class BaseMPT(
 
     A subclass lists its parameters in ``__init__``, and their constraints as
     scikit-learn's estimators do. It fills three methods: `_start`, `_train` and
-    `_density_of`. Models whose solvers train for several epochs derive from
-    `IterativeMPT`, which fills `_train`. Fitted attributes are a dict, `fitted`, and
+    `_density_of`. Models that train in epochs derive from `IterativeMPT`, which
+    fills `_train`. Fitted attributes are a dict, `fitted`, and
     are set together once training ends.
     """
 

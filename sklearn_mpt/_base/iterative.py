@@ -1,13 +1,14 @@
-"""The base of estimators whose solvers train for several epochs."""
+"""The base of estimators that train in epochs."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.estimator import BaseMPT, TrainingData
@@ -20,47 +21,17 @@ from sklearn_mpt._checks import (
     POSITIVE_OR_0,
     VERBOSE,
     check_device,
+    warn_caller,
 )
-from sklearn_mpt._optim.loop import Solver, fit_loop, fit_part
+from sklearn_mpt._optim.steps import DIVERGENCE, Training, warn_diverged
 from sklearn_mpt._tables.weights import rows_that_count, rows_with_entries
 
 
-class EpochCallbacks:
-    """Calls callbacks around the epochs of a fit, and prints losses if verbose."""
-
-    def __init__(self, estimator, X, solver, context, fitted):
-        self.estimator, self.X, self.solver = estimator, X, solver
-        self.context, self.fitted = context, fitted
-
-    def begin(self):
-        self._task = self.context.subcontext(task_name="epoch")
-        self._task.call_on_fit_task_begin(estimator=self.estimator, X=self.X)
-
-    def end(self):
-        """Return whether a callback ends training."""
-        if self.estimator.verbose:
-            n_iter, loss = len(self.solver.all_losses), self.solver.all_losses[-1]
-            print(f"Iteration {n_iter}, loss = {loss:.8f}")
-        return self._task.call_on_fit_task_end(
-            estimator=self.estimator,
-            X=self.X,
-            reconstruction_attributes=self.attributes,
-        )
-
-    def attributes(self):
-        """Return the fitted attributes of the best parameters so far."""
-        result = self.solver.result
-        trained = self.estimator._trained_attributes(result, self.fitted)
-        loss_curve = self.solver.all_losses
-        history = {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
-        return self.fitted | trained | history
-
-
 class IterativeMPT(BaseMPT):
-    """Base of the models that a solver trains, epoch by epoch, or on a stream.
+    """Base of the models that are trained epoch by epoch, or on a stream.
 
     A subclass fills four methods: `_start` and `_density_of` of `BaseMPT`, and
-    `_solver` and `_trained_attributes`.
+    `_epochs` and `_trained_attributes`.
     """
 
     n_iter_: int
@@ -98,12 +69,12 @@ class IterativeMPT(BaseMPT):
     # What a model fills in
 
     @abstractmethod
-    def _solver(self, data: TrainingData) -> Solver:
-        """Return a solver that starts from the attributes of `data`."""
+    def _epochs(self, data: TrainingData, training: Training) -> Generator[bool]:
+        """Train from the attributes of `data`; yield whether training is over."""
 
     @abstractmethod
     def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:
-        """Return the fitted attributes that a solver's result stands for."""
+        """Return the fitted attributes that the parameters of a `Training` are."""
 
     # What a model may change
 
@@ -124,11 +95,44 @@ class IterativeMPT(BaseMPT):
         fitted = data.fitted | {"loss_curve_": [], "n_iter_": 0}
         if self.max_iter == 0:
             return fitted
-        solver = self._solver(data._replace(fitted=fitted))
-        epochs = EpochCallbacks(self, data.given, solver, context, fitted)
-        n_required = self.n_iter_no_change if data.is_refit else 1
-        solver = fit_loop(solver, self.max_iter, epochs, n_required)
-        fitted = epochs.attributes() | {"_optimizer_state": solver.state()}
+        data = data._replace(fitted=fitted)
+        training = Training(self.max_iter)
+        losses, epochs = training.loss_curve, self._epochs(data, training)
+
+        def attributes():
+            trained = self._trained_attributes(training.params, fitted)
+            history = {"loss_curve_": list(losses), "n_iter_": len(losses)}
+            return fitted | trained | history
+
+        try:
+            for _ in range(self.max_iter):
+                task = context.subcontext(task_name="epoch")
+                task.call_on_fit_task_begin(estimator=self, X=data.given)
+                is_over = next(epochs)
+                if self.verbose:
+                    print(f"Iteration {len(losses)}, loss = {losses[-1]:.8f}")
+                is_ended = task.call_on_fit_task_end(
+                    estimator=self,
+                    X=data.given,
+                    reconstruction_attributes=attributes,
+                )
+                if is_ended or is_over:
+                    break
+            else:
+                warn_caller(
+                    f"Maximum iterations (max_iter={self.max_iter}) reached and the "
+                    "optimization hasn't converged yet.",
+                    ConvergenceWarning,
+                )
+        except DIVERGENCE:
+            warn_diverged(len(losses))
+        except KeyboardInterrupt:
+            if len(losses) < (self.n_iter_no_change if data.is_refit else 1):
+                raise
+            warn_caller("Training interrupted by user.")
+        finally:
+            epochs.close()
+        fitted = attributes() | {"_optimizer_state": training.state}
         self._warn_of_limits(vars(self) | fitted, len(data.X))
         return fitted
 
@@ -181,14 +185,19 @@ class IterativeMPT(BaseMPT):
                 rng=rng,
                 weight=weight,
             )
-            solver = self._solver(data)
-            solver.load(fitted["_optimizer_state"])
-            fit_part(solver)
-            fitted |= self._trained_attributes(solver.result, fitted)
-            loss_curve = fitted["loss_curve_"] + solver.loss_curve
+            training = Training(1, state=fitted["_optimizer_state"])
+            epochs = self._epochs(data, training)
+            try:
+                next(epochs)
+            except DIVERGENCE:
+                warn_diverged(len(training.loss_curve))
+            finally:
+                epochs.close()
+            fitted |= self._trained_attributes(training.params, fitted)
+            loss_curve = fitted["loss_curve_"] + training.loss_curve
             fitted |= {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
             fitted["_training_sums"] = None  # which later parts add to
-            self.__dict__.update(fitted, _optimizer_state=solver.state())
+            self.__dict__.update(fitted, _optimizer_state=training.state)
         return self
 
     def __sklearn_is_fitted__(self):

@@ -12,7 +12,7 @@ import torch
 from sklearn_mpt._base.density import Units, as_tensor, as_view
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._checks import OPEN_UNIT_INTERVAL
-from sklearn_mpt._optim.nets import NetSolver, TrainingRows
+from sklearn_mpt._optim.nets import TrainingRows, train_net, train_net_on_part
 
 UserModule = torch.nn.Module | Callable[[int, int], torch.nn.Module]
 
@@ -118,10 +118,10 @@ def load_arrays(module, arrays):
 
 
 class NetMPT(IterativeMPT):
-    """Base of the models that `NetSolver` trains.
+    """Base of the models that `train_net` trains.
 
-    `_solver` of a subclass splits the rows, builds the losses of both parts, and passes
-    them to `_net_solver`.
+    `_epochs` of a subclass splits the rows, builds the losses of both parts, and passes
+    them to `_net_epochs`.
     """
 
     early_stopping: bool
@@ -148,17 +148,20 @@ class NetMPT(IterativeMPT):
         rows = TrainingRows.from_arrays(X, data.weight)
         return rows.split(n_held_out, data.fitted["_seed"])
 
-    def _net_solver(
-        self, data, module, loss, validation, learning_rate, kind=NetSolver
-    ):
-        """Return a solver of this kind, with the parameters of the estimator."""
+    def _net_epochs(self, data, training, module, loss, validation, learning_rate):
+        """Return the epochs of `train_net`, by the parameters of the estimator."""
         units = Units.from_attributes(data.fitted, data.device)
-        return kind(
+        scale = units.mean_log_scale(as_view(data.X, data.device), data.weight)
+        if not data.is_all:
+            args = training, module, loss.as_part(), learning_rate
+            return train_net_on_part(*args, log_scale=scale)
+        return train_net(
+            training,
             module,
-            loss if data.is_all else loss.as_part(),
+            loss,
             learning_rate,
             validation=validation,
-            log_scale=units.mean_log_scale(as_view(data.X, data.device), data.weight),
+            log_scale=scale,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             # fits that go on later need the validation rows again

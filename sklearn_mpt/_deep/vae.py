@@ -296,7 +296,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     def _trained_attributes(self, module, fitted):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])
 
-    def _solver(self, data):
+    def _epochs(self, data, training):
         fitted, likelihood = data.fitted, self._likelihood()
         module = module_of(fitted, likelihood, data.device, self.decoder).float()
         recipe = recipe_for(self, likelihood, *data.X.shape)
@@ -324,7 +324,9 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
             loss.unseen = as_tensor(unseen, data.device)
             n_rows = len(data.X) if data.weight is None else data.weight.sum()
             loss.unseen_weight = UNSEEN_COUNT / n_rows
-        return self._net_solver(data, module, loss, validation, self.learning_rate)
+        return self._net_epochs(
+            data, training, module, loss, validation, self.learning_rate
+        )
 
     def _warn_of_limits(self, fitted, n_samples):
         floor = np.asarray(SINGLE_NOISE_FLOOR * fitted["_scale"] ** 2)

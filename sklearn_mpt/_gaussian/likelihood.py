@@ -13,7 +13,6 @@ from sklearn_mpt._gaussian.moments import moments_of, principal_factors
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._matrices import explained_fractions, identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES, TINY
-from sklearn_mpt._optim.loop import run
 from sklearn_mpt._optim.natural import (
     Curvature,
     Objective,
@@ -22,7 +21,7 @@ from sklearn_mpt._optim.natural import (
     axes_of,
     latent_rescaling,
 )
-from sklearn_mpt._optim.steps import Ascent
+from sklearn_mpt._optim.steps import Training, ascent, run
 from sklearn_mpt._optim.weights import SampleWeights, relative_weights
 
 # Symmetric (k, k) matrices of rows are packed into k (k + 1) / 2 numbers.
@@ -295,7 +294,8 @@ def fit_factors(
     floor = rows.new_tensor(math.log(noise_floor))
     objective = GaussianRows(rows, n_factors, len(rows), floor, weight)
     objective.joins_noises = False
-    return run(Ascent(objective, start, tol=tol, escapes=False), max_iter)
+    training = Training(max_iter, start)
+    return run(training, ascent(training, objective, tol=tol, escapes=False))
 
 
 def _principal_start(rows, weight, n_factors, noise_floor):

@@ -91,7 +91,7 @@ from sklearn_mpt._latent.answers import MAX_CATEGORIES
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._optim.steps import NoisyAscent
+from sklearn_mpt._optim.steps import ascent_on_part
 from sklearn_mpt._optim.weights import LONG_SLOPE
 from sklearn_mpt._tables.frames import column_names, columns_of
 from sklearn_mpt._tables.labels import aligned, first_labels, labels_of
@@ -528,17 +528,19 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """Return the measure of each column; see `_measures_of_columns` in contract."""
         return ["probability"] * self.n_features_in_
 
-    def _solver(self, data):
+    def _epochs(self, data, training):
         model = self._model_of(data.fitted)
         codes = self._codes_in_training(data)
         args = data.weight, codes, self._priors, data.device, data.is_all
         objective = model.objective(data.X, *args)
         if data.is_all:
             _warn_of_unseen(data.X, model)
-            return model.ascent(objective, self.tol)
-        n_before, point = data.fitted["n_iter_"], model.start(data.device)
+            return model.ascent(training, objective, self.tol)
+        training.params = model.start(data.device)
         params = {"learning_rate": 1.0, "rng": data.rng}
-        return NoisyAscent.of_part(objective, point, n_before, **params)
+        return ascent_on_part(
+            training, objective, n_steps=data.fitted["n_iter_"], **params
+        )
 
     def _codes_in_training(self, data):
         """Return the codes of the groups of training rows; None without groups."""

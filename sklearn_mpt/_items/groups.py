@@ -10,7 +10,7 @@ from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._items.items import Items
 from sklearn_mpt._items.model import ItemModel, Priors
 from sklearn_mpt._messages import listed
-from sklearn_mpt._optim.loop import run
+from sklearn_mpt._optim.steps import Training, run
 from sklearn_mpt._tables.frames import missing_in_array
 from sklearn_mpt._tables.labels import aligned
 from sklearn_mpt._tables.weights import (
@@ -224,7 +224,8 @@ class _DifFits:
         model = ItemModel(items, flat, mean, variance, weight, 0, np.eye(1), (0,))
         args = self.weight, self.group, Priors(), self.device, False
         objective = model.objective(X, *args)
-        point = run(model.ascent(objective, TOLERANCE), MAX_STEPS)
+        training = Training(MAX_STEPS)
+        point = run(training, model.ascent(training, objective, TOLERANCE))
         everyone = torch.arange(len(objective.X), device=objective.X.device)
         sums = objective.sums(point, everyone)
         mean_value, model = float(sums.value / sums.n_rows), model.ended_at(point)

@@ -17,7 +17,7 @@ from sklearn_mpt._latent.likelihood_rows import (
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._latent.sums import RowContext
 from sklearn_mpt._optim.natural import Point
-from sklearn_mpt._optim.steps import Ascent
+from sklearn_mpt._optim.steps import REMAINING_GAIN, ascent
 
 # Least tolerance of training where nodes are sampled, in nats of all rows for each
 # parameter: half of a thousandth of what a parameter gains by fitting noise. Errors of
@@ -181,14 +181,14 @@ class ItemModel(NamedTuple):
         is_free = np.bincount(self.items.item_of_parameters, are_free) > 0
         return unseen & is_free[:, None]
 
-    def ascent(self, objective, tol):
-        """Return the solver; tol : in nats of all rows for each parameter."""
-        point = self.start(objective.X.device)
-        tol = tol / Ascent.remaining_gain_fraction
+    def ascent(self, training, objective, tol):
+        """Return the epochs; tol : in nats of all rows for each parameter."""
+        training.params = self.start(objective.X.device)
+        tol = tol / REMAINING_GAIN
         if self.items.n_dims > MAX_GRID_DIMS:
             tol = max(tol, LEAST_TOLERANCE)
-        n = len(point.flat()) / objective.weights.total
-        return Ascent(objective, point, tol=tol * n)
+        n = len(training.params.flat()) / objective.weights.total
+        return ascent(training, objective, tol=tol * n)
 
 
 def attributes_of(items, flat, rotation, start_transform=None, is_signed=False):

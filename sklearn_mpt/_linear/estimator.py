@@ -48,8 +48,8 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
     def _start(self, X, rng, weight):
         return self._model.start(X, rng, weight)
 
-    def _solver(self, data):
-        return self._model.solver(data)
+    def _epochs(self, data, training):
+        return self._model.epochs(data, training)
 
     def _trained_attributes(self, result, fitted):
         return self._model.trained_attributes(result, fitted)

@@ -25,7 +25,7 @@ from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.information import Information, information_by_hessian
 from sklearn_mpt._optim.masks import masked_first
 from sklearn_mpt._optim.natural import Point
-from sklearn_mpt._optim.steps import Ascent, best_of_points
+from sklearn_mpt._optim.steps import best_of_points
 from sklearn_mpt._optim.weights import SampleWeights
 from sklearn_mpt._tables.weights import warn_constant
 
@@ -157,11 +157,11 @@ class GaussianModel(LinearModel):
         n_noises = np.size(fitted["noise_variance_"])
         return n_features + count_free(n_features, n_dims, n_noises)
 
-    def solver(self, data):
+    def epochs(self, data, training):
         params, units = self.params, Units.from_attributes(data.fitted, data.device)
         n_dims, point = params.n_components, _point(data.fitted, data.device)
         floor = point.coefs.new_tensor(DOUBLE_NOISE_FLOOR).log()
-        if data.is_all and not np.isnan(data.X).any():
+        if data.is_all and not np.isnan(data.X.min()):
             moments = _moments(data.X, data.device, data.weight, data.fitted)
             log_scale = float(units.log_scale.expand_as(moments.mean).sum())
             rows = whole = GaussianRows.of_moments(moments, n_dims, floor, log_scale)
@@ -174,14 +174,15 @@ class GaussianModel(LinearModel):
             coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
             point = point._replace(coefs=coefs)
             if is_closed_form:
-                return Ascent(rows, point, tol=params.tol, escapes=False)
+                training.params = point
+                return _value_of(training, rows)
         else:
             X = as_view(data.X, data.device)
             args = floor, data.weight, units, data.is_all
             rows = GaussianRows(X, n_dims, params.batch_size, *args)
             whole = GaussianRows(X, n_dims, len(X), *args) if data.is_all else None
         objective = masked_first(rows, whole, params, data)
-        return natural_ascent(params, data, objective, point)
+        return natural_ascent(training, params, data, objective, point)
 
     def trained_attributes(self, result, fitted):
         coefs, log_noise = (part.cpu().numpy() for part in result)
@@ -224,6 +225,14 @@ class GaussianModel(LinearModel):
                 f"share {DOUBLE_NOISE_FLOOR:g} of the variance, and have no standard "
                 "errors. Use fewer components or more rows, or leave the features out."
             )
+
+
+def _value_of(training, rows):
+    """One epoch at the maximum, for its loss."""
+    (batch,) = rows.batches(np.random.default_rng(0))
+    sums = rows.sums(training.params, batch)
+    training.loss_curve.append(rows.log_scale - float(sums.value / sums.n_rows))
+    yield True
 
 
 def _noise_floor(fitted):

@@ -235,7 +235,7 @@ class IntegratedModel(LinearModel):
         likelihood = likelihood.to(device).requires_grad_(False)
         return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
-    def solver(self, data):
+    def epochs(self, data, training):
         joint = self._joint_of(data.fitted, data.device)
         units = Units.from_attributes(data.fitted, data.device, joint.likelihood)
         rows, weight = as_view(data.X, data.device), data.weight
@@ -255,7 +255,7 @@ class IntegratedModel(LinearModel):
         point = point_of(
             joint.components, joint.intercept, joint.likelihood.shape_params
         )
-        return natural_ascent(self.params, data, objective, point)
+        return natural_ascent(training, self.params, data, objective, point)
 
     def _draws_masks(self, objective):
         """Return whether a step may draw masks."""

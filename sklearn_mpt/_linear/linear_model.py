@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_finite, check_floats
-from sklearn_mpt._optim.steps import NoisyAscent, ascent_of
+from sklearn_mpt._optim.steps import ascent_of, ascent_on_part
 from sklearn_mpt._tables.labels import aligned, labels_of
 
 # Length of a component that starts at zero, where it would stay.
@@ -54,12 +54,12 @@ class LinearModel(ABC):
         """Return the fitted attributes from which training starts."""
 
     @abstractmethod
-    def solver(self, data):
-        """Return a solver that starts from the attributes of `data`, TrainingData."""
+    def epochs(self, data, training):
+        """Train from the attributes of `data`, TrainingData; yield after each epoch."""
 
     @abstractmethod
     def trained_attributes(self, result, fitted):
-        """Return the fitted attributes that a solver's result stands for."""
+        """Return the fitted attributes that trained parameters stand for."""
 
     @abstractmethod
     def density(self, fitted, device):
@@ -119,8 +119,8 @@ def _initial(init, key, shape, used):
     return value if shape else float(value)
 
 
-def natural_ascent(params, data, objective, point):
-    """Return the solver for all rows, or for a part of a stream."""
+def natural_ascent(training, params, data, objective, point):
+    """Return the epochs for all rows, or for a part of a stream."""
     is_zero = (point.coefs == 0).all(0)
     is_zero[-1] = False  # intercepts
     if is_zero.any():
@@ -128,8 +128,10 @@ def natural_ascent(params, data, objective, point):
         noise = ZERO_JITTER * data.rng.normal(size=(len(coefs), int(is_zero.sum())))
         coefs[:, is_zero] = torch.from_numpy(noise).to(coefs)
         point = point._replace(coefs=coefs)
+    training.params = point
     steps = {"learning_rate": params.learning_rate, "rng": data.rng}
     if not data.is_all:
-        return NoisyAscent.of_part(objective, point, data.fitted["n_iter_"], **steps)
+        steps["n_steps"] = data.fitted["n_iter_"]
+        return ascent_on_part(training, objective, **steps)
     steps |= {"tol": params.tol, "n_iter_no_change": params.n_iter_no_change}
-    return ascent_of(objective, point, **steps)
+    return ascent_of(training, objective, **steps)

@@ -22,10 +22,15 @@ import torch
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._numbers import CHUNK_BYTES, MIN_INFORMATION, chunk_slices
-from sklearn_mpt._optim.loop import Solver, best_of_runs, gain_to_come
 from sklearn_mpt._optim.masks import masked_sums
 from sklearn_mpt._optim.natural import MAX_FALL, error_of_groups
-from sklearn_mpt._optim.steps import NoisySteps, backtrack, falling_size
+from sklearn_mpt._optim.steps import (
+    DIVERGENCE,
+    Training,
+    backtrack,
+    best_of_runs,
+    falling_size,
+)
 from sklearn_mpt._optim.weights import UNSEEN_COUNT
 
 
@@ -233,119 +238,105 @@ class MixtureRows:
         return candidate
 
 
-def best_of_starts(rows, starts, tol, max_iter):
-    """Train each of several starts by EM, and return the components of the best."""
-    if len(starts) == 1:
-        return starts[0]
-    runs = [EM(rows, [start], tol=tol) for start in starts]
-    return best_of_runs(runs, max_iter).components
-
-
-class EM(Solver):
-    """EM on whole rows.
+def em(training, rows, *, tol):
+    """Train by EM on whole rows.
 
     Training ends when the last step gained less than `tol`, and all steps to come are
     expected to gain less.
     """
+    known, losses, gain = training.params, [], 0.0  # known : the last of finite value
+    try:
+        while True:
+            statistics = rows.statistics(training.params)
+            losses.append(-rows.value_of(statistics))
+            training.loss_curve.append(losses[-1])
+            known = training.params
+            training.params = rows.moved(known, statistics)
+            is_over = False
+            if len(losses) > 1:
+                before, gain = gain, losses[-2] - losses[-1]
+                # near a maximum gains fall by the same factor from step to step
+                fall = before - gain
+                to_come = gain**2 / fall if fall > 0 else abs(gain)
+                is_over = gain < tol and to_come < tol
+            yield is_over
+    except DIVERGENCE:
+        training.params = known
+        raise
 
-    def __init__(self, rows, starts, *, tol, learning_rate=1.0, n_before=0):
-        self.rows, self.starts = rows, starts
-        self.tol, self.learning_rate = tol, learning_rate
-        self.loss_curve = []
-        self.components = self._start = starts[0]
-        self._n_steps, self._gain = n_before, 0.0
 
-    @property
-    def result(self):
-        return self.components
+def from_best_start(training, rows, starts, tol, epochs):
+    """Train from the best of several starts, each of which is trained by EM."""
+    training.params = starts[0]
+    if len(starts) > 1:
+        runs = [Training(training.max_iter, start) for start in starts]
+        training.params = best_of_runs([(run, em(run, rows, tol=tol)) for run in runs])
+    yield from epochs
 
-    def init(self, max_iter):
-        best = best_of_starts(self.rows, self.starts, self.tol, max_iter)
-        self.components = self._start = best
 
-    def step(self):
-        statistics = self.rows.statistics(self.components)
-        self.loss_curve.append(-self.rows.value_of(statistics))
-        self._start = self.components  # its value is finite
-        self.components = self.rows.moved(self.components, statistics)
-
-    def step_on_part(self):
-        """Mix the statistics of a part of a stream with those of the model."""
-        statistics = self.rows.statistics(self.components)
-        value = self.rows.value_of(statistics)
-        size = self.learning_rate * falling_size(self._n_steps, delay=1)
-        self.components = self.rows.moved(self.components, statistics, size)
-        self.loss_curve.append(-value)
-
-    def terminate(self):
-        if len(self.loss_curve) < 2:
-            return False
-        before, self._gain = self._gain, self.loss_curve[-2] - self.loss_curve[-1]
-        remaining_gain = gain_to_come(before, self._gain)
-        if remaining_gain == math.inf:
-            remaining_gain = abs(self._gain)
-        return self._gain < self.tol and remaining_gain < self.tol
-
-    def recover(self):
-        """Go back to the last components whose value is finite."""
-        self.components = self._start
+def em_on_part(training, rows, *, learning_rate, n_steps):
+    """Mix the statistics of a part of a stream with those of the model."""
+    components = training.params
+    statistics = rows.statistics(components)
+    value = rows.value_of(statistics)
+    size = learning_rate * falling_size(n_steps, delay=1)
+    training.params = rows.moved(components, statistics, size)
+    training.loss_curve.append(-value)
+    yield True
 
 
 class MaskedStep(NamedTuple):
-    """An M-step on masked rows, in nats per row; see `NoisySteps`."""
+    """An M-step on masked rows, in nats per row; see `NaturalStep`."""
 
     value: float
     error: float
     gain: float
-    gradient: torch.Tensor
-    step: torch.Tensor
+    gradient_and_step: tuple[torch.Tensor, torch.Tensor]
     statistics: SufficientStatistics
+    information: None = None
 
     @property
     def is_finite(self):
-        return math.isfinite(self.value) and bool(self.step.isfinite().all())
+        finite = self.gradient_and_step[1].isfinite().all()
+        return math.isfinite(self.value) and bool(finite)
 
 
-class MaskedEM(NoisySteps):
-    """Steps of EM on masked rows, which EM on whole rows may follow."""
+class MaskedRows:
+    """Rows and how their masks are drawn, as `noisy_ascent` takes them."""
 
-    def __init__(self, rows, starts, source, **params):
-        super().__init__(starts[0], **params)
-        self.rows, self.starts, self.source = rows, starts, source
+    log_scale = 0.0
 
-    def init(self, max_iter):
-        best = best_of_starts(self.rows, self.starts, self.tol, max_iter)
-        self.point = self._average = best
+    def __init__(self, rows, source):
+        self.rows, self.source = rows, source
 
-    def batches(self):
+    def batches(self, rng):
         rows = torch.arange(len(self.rows.X), device=self.rows.X.device)
-        return [self.source.pairs(rows, self.rng)]
+        return [self.source.pairs(rows, rng)]
 
-    def move(self, point, batch):
-        statistics, gradient, by_mask = self.rows.masked_statistics(point, batch)
+    def full_step(self, components, batch, information, weight):
+        rows = self.rows
+        statistics, gradient, by_mask = rows.masked_statistics(components, batch)
         value, total = by_mask.sum(1)
         size, full = backtrack(
-            lambda size: self.rows.m_step(point, statistics, size, True),
-            self.rows.max_tries,
+            lambda size: rows.m_step(components, statistics, size, True),
+            rows.max_tries,
         )
         step = torch.full_like(gradient, math.nan)
         if full is not None:
-            step = (full.parameters() - point.parameters()) / size
+            step = (full.parameters() - components.parameters()) / size
         gain = 0.5 * float(gradient @ step)
         error = error_of_groups(*by_mask)
-        return MaskedStep(float(value / total), error, gain, gradient, step, statistics)
+        pair = gradient, step
+        return MaskedStep(float(value / total), error, gain, pair, statistics)
 
-    def moved(self, point, move, size):
-        return self.rows.moved(point, move.statistics, size, are_differences=True)
+    def moved(self, components, move, size):
+        return self.rows.moved(components, move.statistics, size, are_differences=True)
 
-    def flat(self, move):
-        return move.gradient, move.step
+    def aligned(self, components, reference):
+        return components
 
-    def mixed(self, point, other, weight):
-        pairs = zip(point, other, strict=True)
+    def mixed(self, components, other, weight):
+        pairs = zip(components, other, strict=True)
         mixed = Components(*(torch.lerp(a, b, weight) for a, b in pairs))
         form = self.rows.step_params.layout.form
         return mixed._replace(covariances=form.covariances_of(*form.free(mixed), mixed))
-
-    def following(self):
-        return EM(self.rows, [self.point], tol=self.tol)

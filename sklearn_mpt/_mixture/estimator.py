@@ -33,7 +33,14 @@ from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS, form_of
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
-from sklearn_mpt._mixture.em import EM, MaskedEM, MixtureRows, MStepParams
+from sklearn_mpt._mixture.em import (
+    MaskedRows,
+    MixtureRows,
+    MStepParams,
+    em,
+    em_on_part,
+    from_best_start,
+)
 from sklearn_mpt._mixture.information import MixtureParameters, standard_deviations
 from sklearn_mpt._mixture.start import (
     KINDS_OF_STARTS,
@@ -51,8 +58,8 @@ from sklearn_mpt._mixture.three_step import (
     read_outcome,
 )
 from sklearn_mpt._numbers import ROUNDING
-from sklearn_mpt._optim.loop import ends_without_masks
-from sklearn_mpt._optim.masks import MaskSource
+from sklearn_mpt._optim.masks import MaskSource, ends_without_masks
+from sklearn_mpt._optim.steps import noisy_ascent
 from sklearn_mpt._tables.kinds import INTERVAL
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 
@@ -729,7 +736,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         unseen = as_tensor(unseen, layout.others.device)
         return MStepParams(self.reg_covar, layout, unseen)
 
-    def _solver(self, data):
+    def _epochs(self, data, training):
         layout = self._layout(data.device)
         rows = as_view(data.X, data.device)
         weight = np.ones(len(rows)) if data.weight is None else data.weight
@@ -741,19 +748,27 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         weight = as_tensor(weight, data.device)
         step_params = self._step_params(layout, data.X, data.is_all)
         training_rows = MixtureRows(rows, weight, step_params)
-        params = {"tol": self.tol, "learning_rate": self.learning_rate}
-        if self.objective == "lml" or not data.is_all:
-            n_before = data.fitted["n_iter_"]
-            return EM(training_rows, starts, n_before=n_before, **params)
-        return MaskedEM(
-            training_rows,
-            starts,
-            MaskSource(self.mask_rate, self.n_masks, data.X.shape[1]),
-            rng=data.rng,
-            n_iter_no_change=self.n_iter_no_change,
-            is_followed=ends_without_masks(self.mask_rate, self.n_masks),
-            **params,
-        )
+        rate, tol = self.learning_rate, self.tol
+        if not data.is_all:
+            (training.params,) = starts
+            n_steps = data.fitted["n_iter_"]
+            return em_on_part(
+                training, training_rows, learning_rate=rate, n_steps=n_steps
+            )
+        epochs = em(training, training_rows, tol=tol)
+        if self.objective != "lml":
+            source = MaskSource(self.mask_rate, self.n_masks, data.X.shape[1])
+            is_followed = ends_without_masks(self.mask_rate, self.n_masks)
+            epochs = noisy_ascent(
+                training,
+                MaskedRows(training_rows, source),
+                epochs if is_followed else None,
+                learning_rate=rate,
+                rng=data.rng,
+                tol=tol,
+                n_iter_no_change=self.n_iter_no_change,
+            )
+        return from_best_start(training, training_rows, starts, tol, epochs)
 
     def _trained_attributes(self, result, fitted):
         return self._attributes(result, fitted["means_"].shape[1])

@@ -22,7 +22,6 @@ from sklearn_mpt._measure.masks import (
     fixed_size,
 )
 from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
-from sklearn_mpt._optim.loop import ends_without_masks
 from sklearn_mpt._optim.natural import Objective, Point, Sums
 
 # Least number of pairs of a row and a mask in a step: few rows have several masks.
@@ -207,6 +206,13 @@ class MaskedObjective(Objective):
 
     def exact_objective(self):
         return self._following
+
+
+def ends_without_masks(mask_rate, n_masks):
+    """Return whether the last epochs draw no masks, given an estimator's parameters."""
+    # Not with a number of masks, because the user asks for it, nor with a fixed rate,
+    # because the sum over all sizes is another objective.
+    return n_masks == "auto" and mask_rate == "uniform"
 
 
 def masked_first(likelihood, following, params, data):

@@ -93,9 +93,6 @@ class Curvature(NamedTuple):
         coefs, shape_params = factor * self.coefs, factor * self.shape_params
         return self._replace(coefs=coefs, shape_params=shape_params)
 
-    def is_finite(self):
-        return bool(self.coefs.isfinite().all() and self.shape_params.isfinite().all())
-
 
 class Sums(NamedTuple):
     """Sums over rows: of values, gradients and information."""
@@ -174,6 +171,10 @@ class NaturalStep(NamedTuple):
     def is_finite(self):
         return math.isfinite(self.value) and self.step.is_finite()
 
+    @property
+    def gradient_and_step(self):
+        return self.gradient.flat(), self.step.flat()
+
 
 def error_of_groups(values, weights):
     """Return the standard error of a mean over groups; infinite for one."""
@@ -191,24 +192,6 @@ def as_arrays(point):
 
 def mix(a, b, weight):
     return a.times(1 - weight).plus(b.times(weight))
-
-
-def full_step(objective, point, batch, information, weight):
-    """Return the step from a point for a batch."""
-    # information : per row, of the steps before, or None. weight : of the batch in its
-    # average.
-    sums = objective.sums(point, batch)
-    # a gradient must not take shape parameters below their floor
-    gradient, at_floor = sums.gradient, point.shape_params <= objective.floor + ROUNDING
-    outwards = at_floor & (gradient.shape_params < 0)
-    shape_params = torch.where(outwards, 0.0, gradient.shape_params)
-    sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
-    batch_information = sums.information.times(1 / sums.n_rows)
-    if information is not None and weight < 1:
-        batch_information = mix(information, batch_information, weight)
-    if batch_information.is_finite():
-        information = batch_information
-    return natural_step(sums, point, information, max_step=objective.max_step)
 
 
 def natural_step(sums, point, information, *, max_step=math.inf):
@@ -232,13 +215,6 @@ def corrected(move, step, max_step):
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, move.information.blocks)
     return move._replace(step=step, rescaling=torch.zeros_like(move.rescaling))
-
-
-def with_rescaling(gradient, point, information):
-    """Return the full step for a gradient, linear in it, and the rescaling of z."""
-    step = divide(gradient, information)
-    rescaling = _rescaling_of(gradient, point)
-    return step._replace(coefs=step.coefs + point.coefs @ rescaling)
 
 
 def _rescaling_of(gradient, point):
@@ -346,30 +322,23 @@ def axes_of(point):
     return rotation
 
 
-def align(point, reference):
-    """Rotate z so that the weights are close to a reference; the model is the same."""
-    n_dims = point.coefs.shape[1] - 1
-    W, target = point.coefs[:, :n_dims], reference.coefs[:, :n_dims]
-    left, _, right = torch.linalg.svd(W.T @ target)
-    rotated = W @ (left @ right)
-    return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))
-
-
 class Objective(ABC):
-    """A function of a `Point`, summed over rows, which `Ascent` maximises."""
+    """A function of a `Point`, summed over rows, which steps maximise."""
 
     # is_noisy : whether batches differ, by their masks or rows. floor : smallest values
     # of the shape parameters, such as the log noise variance. log_scale : what the
     # units of the rows add to the loss of standardised ones. moments : of complete
     # rows of a Gaussian model, whose masked scores need no more. max_step : bound on
-    # the step of the coefficients of a feature. stop_gain : fraction of `tol` that the
-    # last step gains: errors of sampled nodes may be as large.
+    # the step of the coefficients of a feature. moves_axes : whether z can be rescaled.
+    # stop_gain : fraction of `tol` that the last step gains: errors of sampled nodes
+    # may be as large.
 
     n_rows: float
     n_batches: int
     is_noisy: bool
     floor = -math.inf
     max_step = math.inf
+    moves_axes = True
     stop_gain = 0.0
     log_scale = 0.0
     moments = None
@@ -402,3 +371,46 @@ class Objective(ABC):
         """Return the same objective with smaller errors, or None."""
         # It has no noise of masks, or more nodes.
         return None
+
+    # Steps
+
+    def full_step(self, point, batch, information=None, weight=1.0):
+        """Return the step from a point for a batch."""
+        # information : per row, of the steps before. weight : of the batch in its
+        # average.
+        sums = self.sums(point, batch)
+        # a gradient must not take shape parameters below their floor
+        gradient = sums.gradient
+        at_floor = point.shape_params <= self.floor + ROUNDING
+        outwards = at_floor & (gradient.shape_params < 0)
+        shape_params = torch.where(outwards, 0.0, gradient.shape_params)
+        sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
+        of_batch = sums.information.times(1 / sums.n_rows)
+        if information is not None:
+            of_batch = mix(information, of_batch, weight)
+        return natural_step(sums, point, of_batch, max_step=self.max_step)
+
+    def divided(self, gradient, point, information):
+        """Return the full step for a gradient, linear in it; (p,) each."""
+        gradient = point.with_flat(gradient)
+        step = divide(gradient, information)
+        if self.moves_axes:
+            rescaling = _rescaling_of(gradient, point)
+            step = step._replace(coefs=step.coefs + point.coefs @ rescaling)
+        return step.flat()
+
+    def moved(self, point, move, size):
+        """Return the point after a step of some size."""
+        return apply(point, move, size, self.floor, is_even=self.is_noisy)
+
+    def mixed(self, point, other, weight):
+        """Return the average of two points, given the weight of the other."""
+        return mix(point, other, weight)
+
+    def aligned(self, point, reference):
+        """Rotate z so that loadings are close to a reference; the model is the same."""
+        n_dims = point.coefs.shape[1] - 1
+        W, target = point.coefs[:, :n_dims], reference.coefs[:, :n_dims]
+        left, _, right = torch.linalg.svd(W.T @ target)
+        rotated = W @ (left @ right)
+        return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))

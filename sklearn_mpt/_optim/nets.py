@@ -17,13 +17,7 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sklearn_mpt._optim.loop import (
-    DIVERGENCE,
-    Solver,
-    fall_of_lowest,
-    trend,
-    trend_of_rows,
-)
+from sklearn_mpt._optim.steps import DIVERGENCE
 from sklearn_mpt._optim.weights import SampleWeights
 
 TOWARDS_AVERAGE = 0.95  # from the iterate to the average, where gradients are taken
@@ -33,14 +27,14 @@ WARM_UP = 150  # steps in which the step size grows
 # them would undo hundreds of others.
 MAX_MOVE = 2.0
 EPSILON = 1e-8  # parameters without gradients do not move
-CARRIED = "iterate", "squares"  # from one call of `partial_fit` to the next
 
 
 class ScheduleFreeAdam:
     """Adam whose iterates are averaged during training; parameters are one vector."""
 
-    def __init__(self, parameters, learning_rate):
-        self.names, self.parameters = list(parameters), list(parameters.values())
+    def __init__(self, module, learning_rate):
+        named = {k: p for k, p in module.named_parameters() if p.requires_grad}
+        self.names, self.parameters = list(named), list(named.values())
         self.learning_rate = learning_rate
         self.point = parameters_to_vector(self.parameters).detach()
         vector_to_parameters(self.point, self.parameters)  # views of it from now on
@@ -48,11 +42,25 @@ class ScheduleFreeAdam:
         self.squares = torch.zeros_like(self.point)
         self.n_steps, self.weight = 0, 0.0
 
-    @torch.no_grad()
-    def resume(self):
-        """Give the module the parameters at which gradients are taken."""
-        torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
-        vector_to_parameters(self.point, self.parameters)
+    def epoch(self, module, objective):
+        """Take steps on the minibatches of an epoch, and `show_average`.
+
+        Return the mean loss.
+        """
+        losses = []
+        with torch.no_grad():
+            torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
+            vector_to_parameters(self.point, self.parameters)
+        for batch in objective.batches():
+            loss = objective.losses(module, batch).mean()
+            self.step(loss, objective.step_weight)
+            losses.append(loss.detach())
+        self.show_average()
+        # losses are read back together, because a GPU waits for each read-back
+        loss = float(np.mean(torch.stack(losses).tolist()))
+        if not (math.isfinite(loss) and self.average.isfinite().all()):
+            raise FloatingPointError
+        return loss
 
     @torch.no_grad()
     def show_average(self):
@@ -68,7 +76,7 @@ class ScheduleFreeAdam:
         self.iterate.copy_(self.point)
 
     def step(self, loss, step_weight=1.0):
-        """Take a step against the gradient of a loss; then `resume`."""
+        """Take a step against the gradient of a loss."""
         # step_weight : part of a full step, by which move and weight in the average are
         # multiplied; a step counts as its number.
         gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
@@ -86,25 +94,23 @@ class ScheduleFreeAdam:
             self.average.lerp_(self.iterate, weight / self.weight)
             torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
 
-    def _parts(self, kind):
+    def _carried(self):
+        """Yield what goes on in the next call of `partial_fit`, by name."""
         sizes = [parameter.numel() for parameter in self.parameters]
-        return zip(self.names, getattr(self, kind).split(sizes), strict=True)
+        for kind in ("iterate", "squares"):
+            parts = getattr(self, kind).split(sizes)
+            yield from zip([f"{kind}.{n}" for n in self.names], parts, strict=True)
 
     def state(self):
         """Return what a later optimizer needs to go on, as NumPy arrays by name."""
-        arrays = {
-            f"{kind}.{name}": part.cpu().numpy().copy()
-            for kind in CARRIED
-            for name, part in self._parts(kind)
-        }
+        arrays = {name: part.cpu().numpy().copy() for name, part in self._carried()}
         return arrays | {"progress": np.array([self.n_steps, self.weight])}
 
     def load(self, arrays):
         """Restore what `state` returned; parameters that it lacks have no past."""
-        for kind in CARRIED:
-            for name, part in self._parts(kind):
-                if f"{kind}.{name}" in arrays:
-                    part.copy_(torch.from_numpy(arrays[f"{kind}.{name}"]))
+        for name, part in self._carried():
+            if name in arrays:
+                part.copy_(torch.from_numpy(arrays[name]))
         self.n_steps, self.weight = int(arrays["progress"][0]), arrays["progress"][1]
 
 
@@ -140,7 +146,7 @@ class TrainingRows(NamedTuple):
 
 
 class MinibatchLoss(ABC):
-    """Base of the losses of nets, as `NetSolver` takes them."""
+    """Base of the losses of nets, as `train_net` takes them."""
 
     # min_steps : an epoch passes over few rows several times, to have about so many
     # steps. step_weight : part of a full step that a minibatch is worth.
@@ -167,6 +173,9 @@ class MinibatchLoss(ABC):
         n_passes = min(round(self.min_steps / n_batches), len(self.rows.X) // 2)
         return max(1, n_passes)
 
+    def after_training(self, module):
+        """Set what is no parameter, at the end."""
+
     @abstractmethod
     def batches(self):
         """Yield the minibatches of one epoch."""
@@ -176,185 +185,145 @@ class MinibatchLoss(ABC):
         """Return the losses of the rows of a minibatch, times their weights; (n,)."""
 
 
-class NetSolver(Solver):
-    """Minimise a loss by schedule-free Adam."""
+def train_net(
+    training,
+    module,
+    objective,
+    learning_rate,
+    *,
+    validation=None,
+    log_scale=0.0,
+    tol=0.0,
+    n_iter_no_change=1,
+    joins=False,
+    joined_fraction=0.2,
+):
+    """Minimise a loss by schedule-free Adam, for a `Training`.
 
-    # objective : a `MinibatchLoss`.
-    # validation : losses(module) and after_epoch(module) return the loss of each
-    # validation row; the latter may set parameters that are not trained, as may
-    # after_training(module). Mean losses decide when to stop, and which epoch is kept;
-    # without validation the training loss decides.
-    # log_scale : added to losses of standardised rows. tol : nats per row by which
-    # losses must fall from one window of `n_iter_no_change` epochs to the next. joins :
-    # whether training ends with some epochs on validation rows too, `joined_fraction`
-    # of those before. plateau : whether the loss stopped improving.
+    objective : a `MinibatchLoss`. log_scale : added to losses of standardised rows. tol
+    : nats per row by which losses must fall from one window of `n_iter_no_change`
+    epochs to the next.
 
-    def __init__(
-        self,
-        module,
-        objective,
-        learning_rate,
-        *,
-        validation=None,
-        log_scale=0.0,
-        tol=0.0,
-        n_iter_no_change=1,
-        joins=False,
-        joined_fraction=0.2,
-    ):
-        self.module, self.objective = module, objective
-        self.learning_rate, self.validation = learning_rate, validation
-        self.log_scale, self.tol = log_scale, tol
-        self.n_iter_no_change = n_iter_no_change
-        self.joins, self.joined_fraction = joins, joined_fraction
-        self.plateau = False
-        self._max_iter = 0
-        self._n_joined = 0  # epochs left to train on validation rows, too
-        self.optimizer = self._new_optimizer()
-        self.best = self._state()
-        self.lowest, self.lowest_losses = np.inf, None
-        self.losses, self.validation_curve = [], []  # means, epoch by epoch
-
-    def _new_optimizer(self):
-        named = self.module.named_parameters()
-        trained = {name: p for name, p in named if p.requires_grad}
-        return ScheduleFreeAdam(trained, self.learning_rate)
-
-    def _state(self):
-        """Return copies of the parameters and buffers of the module."""
-        state = self.module.state_dict()
-        return {name: tensor.clone() for name, tensor in state.items()}
-
-    @property
-    def result(self):
-        return self.module
-
-    @property
-    def loss_curve(self):
-        """Mean loss of each epoch, in the units of the rows."""
-        return [loss + self.log_scale for loss in self.losses]
-
-    def init(self, max_iter):
-        self._max_iter = max_iter
-        if self.validation is not None:
-            self.lowest_losses = self.validation.losses(self.module)
-            self.lowest = self.lowest_losses.mean()
-
-    def step(self):
-        """Train for one epoch; leave the module at the average."""
-        start = self._state() if self.validation is None else None
-        optimizer, losses = self.optimizer, []
-        optimizer.resume()
-        for batch in self.objective.batches():
-            loss = self.objective.losses(self.module, batch).mean()
-            optimizer.step(loss, self.objective.step_weight)
-            losses.append(loss.detach())
+    validation : losses(module) and after_epoch(module) return the loss of each
+    validation row; the latter may set parameters that are not trained, as may
+    after_training(module). Mean losses decide when to stop, and which epoch is kept;
+    without validation the training loss decides. joins : whether training ends with
+    some epochs on validation rows too, `joined_fraction` of those before.
+    """
+    training.params, optimizer = module, ScheduleFreeAdam(module, learning_rate)
+    best, lowest = _copy_of(module), math.inf
+    if validation is not None:
+        lowest_losses = validation.losses(module)
+        lowest = lowest_losses.mean()
+    losses, means = [], []  # means : of validation losses
+    n_joined = None  # epochs that are left on validation rows, too
+    try:
+        while True:
+            start = _copy_of(module) if validation is None else None
+            loss = optimizer.epoch(module, objective)
+            losses.append(loss)
+            if validation is not None:
+                of_rows = validation.after_epoch(module)
+                if not np.isfinite(of_rows).all():
+                    raise FloatingPointError
+                means.append(float(of_rows.mean()))
+                if means[-1] <= lowest:
+                    lowest, lowest_losses = means[-1], of_rows
+                # the lowest of noisy losses comes too early: averages over more steps
+                # are better, and kept if they are no worse by a standard error
+                rises = of_rows - lowest_losses
+                if rises.mean() <= rises.std() / math.sqrt(len(rises)):
+                    best = _copy_of(module)
+            elif loss <= lowest:
+                lowest, best = loss, start
+            training.loss_curve.append(loss + log_scale)
+            is_over = False
+            if n_joined is not None:
+                n_joined -= 1
+                is_over = n_joined == 0
+            elif _is_flat(losses, means, n_iter_no_change, tol):
+                n_left = training.max_iter - len(losses)
+                n_joined = min(int(joined_fraction * len(losses)), n_left)
+                is_over = not joins or n_joined <= 0
+                if not is_over:  # go on from the best parameters
+                    module.load_state_dict(best)
+                    validation.after_training(module)
+                    progress = optimizer.state()
+                    # of what is still trained
+                    optimizer = ScheduleFreeAdam(module, learning_rate)
+                    optimizer.load(progress)
+                    optimizer.move_to_module()
+                    objective.join(validation)
+                    best, lowest, validation = _copy_of(module), math.inf, None
+            if training.is_last and validation is None:
+                _check(module, objective)
+            yield is_over
+    except DIVERGENCE:
+        module.load_state_dict(best)
+        optimizer = ScheduleFreeAdam(module, learning_rate)
+        raise
+    except KeyboardInterrupt:
         optimizer.show_average()
-        # losses are read back together, because a GPU waits for each read-back
-        loss = float(np.mean(torch.stack(losses).tolist()))
-        if not (math.isfinite(loss) and optimizer.average.isfinite().all()):
-            raise FloatingPointError
-        if self.validation is not None:
-            self._validate()
-        elif loss <= self.lowest:
-            self.lowest, self.best = loss, start
-        self.losses.append(loss)
-
-    def _validate(self):
-        """Keep the last parameters no worse than the best by a standard error."""
-        # The lowest of noisy losses comes too early: averages over more steps are
-        # better.
-        losses = self.validation.after_epoch(self.module)
-        if not np.isfinite(losses).all():
-            raise FloatingPointError
-        self.validation_curve.append(float(losses.mean()))
-        if losses.mean() <= self.lowest:
-            self.lowest, self.lowest_losses = float(losses.mean()), losses
-        if trend_of_rows(losses, self.lowest_losses).is_flat():
-            self.best = self._state()
-
-    def terminate(self):
-        """Return whether losses stopped falling."""
-        # Then training goes on for some epochs on validation rows, too, if they join.
-        if self.plateau:
-            self._n_joined -= 1
-            return self._n_joined == 0
-        losses, window = self.losses, self.n_iter_no_change
-        if self.validation is not None:
-            curve = self.validation_curve
-            self.plateau = validation_is_flat(curve, 2 * window, self.tol)
-        else:  # by no more than noise
-            has_two = len(losses) >= 2 * window
-            self.plateau = has_two and trend(losses, window).is_flat(self.tol, 1.5)
-        if not self.plateau:
-            return False
-        n_left = self._max_iter - len(losses)
-        n_more = min(int(self.joined_fraction * len(losses)), n_left)
-        if self.joins and n_more > 0:
-            self._n_joined = n_more
-            self._join_validation_rows()
-        return self._n_joined == 0
-
-    def _join_validation_rows(self):
-        """Go on from the best parameters, on validation rows, too."""
-        self._load_best()
-        progress = self.optimizer.state()
-        self.optimizer = self._new_optimizer()  # of what is still trained
-        self.optimizer.load(progress)
-        self.optimizer.move_to_module()
-        self.best = self._state()
-        self.objective.join(self.validation)
-        self.validation, self.lowest = None, np.inf
-
-    def _load_best(self):
-        self.module.load_state_dict(self.best)
-        if self.validation is not None:
-            self.validation.after_training(self.module)
-
-    @torch.no_grad()
-    def check(self):
-        """Raise if the very last step diverged; validation losses have shown it."""
-        if self.validation is not None:
-            return
-        batch = next(iter(self.objective.batches()))
-        if not self.objective.losses(self.module, batch).isfinite().all():
-            raise FloatingPointError
-
-    def recover(self):
-        """Go back to the best parameters, with a new optimizer."""
-        self.module.load_state_dict(self.best)
-        self.optimizer = self._new_optimizer()
-
-    def interrupt(self):
-        """Leave the module at the average of the steps, if that is finite."""
-        self.optimizer.show_average()
-        try:
-            self.check()
-        except DIVERGENCE:
-            self.module.load_state_dict(self.best)
-
-    def close(self):
-        """Leave the module at its best parameters, and the optimizer at the module."""
+        if not optimizer.average.isfinite().all():
+            module.load_state_dict(best)
+        raise
+    finally:
+        if validation is not None:
+            module.load_state_dict(best)
+            validation.after_training(module)
         # It keeps its averages of squared gradients and its number of steps, so that
         # later steps on more rows are small.
-        if self.validation is not None:
-            self._load_best()
-        self.optimizer.move_to_module()
-
-    def state(self):
-        return self.optimizer.state()
-
-    def load(self, arrays):
-        if arrays:
-            self.optimizer.load(arrays)
+        optimizer.move_to_module()
+        objective.after_training(module)
+        training.state = optimizer.state()
 
 
-def validation_is_flat(losses, longest, tol):
-    """Return whether the lowest mean loss has not fallen for long enough."""
-    # That is two thirds of the epochs, and `longest` at most: losses may rise for twice
-    # as long as they fell, before they fall again. The noise of validation losses is
-    # the same in all epochs, so that the lowest can be compared.
-    if len(losses) < 0.75 * longest:
+def train_net_on_part(training, module, objective, learning_rate, log_scale=0.0):
+    """Train for one epoch on a part of a stream."""
+    training.params, optimizer = module, ScheduleFreeAdam(module, learning_rate)
+    if training.state:
+        optimizer.load(training.state)
+    start = _copy_of(module)
+    try:
+        loss = optimizer.epoch(module, objective)
+        training.loss_curve.append(loss + log_scale)
+        _check(module, objective)
+    except DIVERGENCE:
+        module.load_state_dict(start)
+        optimizer = ScheduleFreeAdam(module, learning_rate)
+        raise
+    finally:
+        training.state = optimizer.state()
+    yield True
+
+
+@torch.no_grad()
+def _check(module, objective):
+    """Refuse parameters after the very last step whose losses are not finite."""
+    batch = next(iter(objective.batches()))
+    if not objective.losses(module, batch).isfinite().all():
+        raise FloatingPointError
+
+
+def _copy_of(module):
+    """Return copies of the parameters and buffers of a module."""
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def _is_flat(losses, means, window, tol):
+    """Return whether losses stopped falling, or the means of validation losses."""
+    if means:
+        # The lowest mean has not fallen in two thirds of the epochs, and `2 * window`
+        # at most: losses may rise for twice as long as they fell, before they fall
+        # again. The noise of means is the same in all epochs.
+        if len(means) < 1.5 * window:
+            return False
+        n_last = min(2 * len(means) // 3, 2 * window)
+        return min(means[:-n_last]) - min(means[-n_last:]) <= tol
+    if len(losses) < 2 * window:
         return False
-    n_last = min(2 * len(losses) // 3, longest)
-    return fall_of_lowest(losses, n_last) <= tol
+    before, last = np.reshape(losses[-2 * window :], (2, window))
+    noise = 0.0  # standard error of the fall; that of windows of one loss is not known
+    if window > 1:
+        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
+    return before.mean() - last.mean() <= max(tol, 1.5 * noise)

@@ -22,6 +22,7 @@ from sklearn_mpt._optim.masks import (  # noqa: E402
     MaskSource,
     masked_sums,
     moment_sums,
+    shared_masks,
 )
 from sklearn_mpt._optim.natural import Point  # noqa: E402
 
@@ -201,3 +202,9 @@ def test_fits_by_masks_do_not_depend_on_units():
     scale = [1e-3, 1.0, 10.0, 1e4]
     first, second = model.fit(X).score(X), model.fit(X * scale).score(X * scale)
     assert_allclose(second + np.log(scale).sum(), first, atol=1e-6)
+
+
+def test_uniform_training_sizes_are_stratified():
+    rng = np.random.default_rng(0)
+    masks = shared_masks("uniform", 20, 10, rng)
+    assert_array_equal(np.bincount(masks.sum(1), minlength=11)[1:], 2)
