@@ -9,17 +9,16 @@ import numpy as np
 from scipy.special import boxcox1p, inv_boxcox1p
 from scipy.stats import norm
 
-from sklearn_mpt._imputation.limits import decimal_step
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
-from sklearn_mpt._numbers import ROUNDING
-from sklearn_mpt._tables.kinds import MAX_LEVELS, ROWS_PER_LEVEL
+from sklearn_mpt._numbers import ROUNDING, TINY
+from sklearn_mpt._tables.kinds import MAX_LEVELS, ROWS_PER_LEVEL, step_of
 
-# The ladder of powers. With these every number is the transform of a number.
+MAX_DECIMALS = 6  # numbers with more are on no grid
+# The ladder of powers. With these every number is the transform of a number. A power
+# costs two nats, as a parameter by Akaike's criterion.
 POWERS = np.linspace(0, 2, 9)
 MIN_LATENT = 0.05  # variance of what decides on a level, given other columns
-# Gain of a transform beside none, in nats per number, and of all numbers together.
-MIN_GAIN, MIN_TOTAL = 0.1, 2.0
 
 
 class Scales(NamedTuple):
@@ -49,14 +48,14 @@ class Scales(NamedTuple):
         unit = np.where(may_change, unit, 1.0)
         scaled, power = (X - origin) / unit, np.ones(X.shape[1])
         tried = scaled[:, may_change]
-        slope = _mean(np.sign(tried) * np.log1p(np.abs(tried)), weight)
-        log_likelihood = [
-            (one - 1) * slope - np.log(moments(_power(tried, one), weight)[1])
+        count = weight @ ~np.isnan(tried)
+        slope = moments(np.sign(tried) * np.log1p(np.abs(tried)), weight)[0]
+        log_likelihoods = [
+            count * ((one - 1) * slope - np.log(moments(_power(tried, one), weight)[1]))
+            - 2 * (one != 1)
             for one in POWERS
         ]
-        least = np.maximum(MIN_GAIN, MIN_TOTAL / (weight @ ~np.isnan(tried)))
-        gain = np.array(log_likelihood) + np.outer(POWERS == 1, least)
-        power[may_change] = POWERS[gain.argmax(axis=0)]
+        power[may_change] = POWERS[np.argmax(log_likelihoods, axis=0)]
         shift, spread = moments(_power(scaled, power), weight)
         return cls(shift, spread, power, origin, unit)
 
@@ -90,18 +89,24 @@ def _power(scaled, power):
     return np.sign(scaled) * boxcox1p(np.abs(scaled), sides)
 
 
-def _mean(X, weight):
-    """Return weighted means of columns with gaps, (d,)."""
-    present = ~np.isnan(X)
-    return weight @ np.where(present, X, 0.0) / (weight @ present)
-
-
 def moments(X, weight):
     """Return weighted means and deviations of columns, 1 where numbers are equal."""
-    mean = _mean(X, weight)
-    spread = np.sqrt(_mean((X - mean) ** 2, weight))
+    present = ~np.isnan(X)
+    count = weight @ present
+    mean = weight @ np.where(present, X, 0.0) / count
+    spread = np.sqrt(weight @ np.where(present, (X - mean) ** 2, 0.0) / count)
     is_rounding = spread <= 1e-12 * np.nanmax(np.abs(X), axis=0, initial=0)
     return mean, np.where(is_rounding, 1.0, spread)
+
+
+def decimal_step(numbers):
+    """Return the step, 1, .1, .01, ..., between numbers of few decimals, or 0."""
+    for decimals in range(MAX_DECIMALS + 1):
+        scaled = numbers * 10.0**decimals
+        rounded = np.rint(scaled)
+        if np.allclose(scaled, rounded, rtol=1e-12, atol=1e-6):
+            return step_of(rounded) / 10.0**decimals
+    return 0.0
 
 
 class Coding:
@@ -114,49 +119,43 @@ class Coding:
         self.counts = np.asarray(counts)
         self.is_number = self.counts == 0
         self.is_ordered = np.array([kind in ORDERED_KINDS for kind in kinds])
-        # of numbers of few values: all of these, and the middles between them
-        self.levels: dict[int, np.ndarray] = {}
+        # of numbers: steps between them, 0 without; of few values: all of these
+        self.steps, self.levels = np.zeros(len(kinds)), {}
         # of categories: frequencies, and codes of each, (C, c)
         self.frequencies, self.codes = {}, {}
         # of ordered ones: coded ends of levels, and the deviation of normal scores
         self.edges, self.score_spreads = {}, {}
-        self.largest = np.full(len(kinds), np.inf)  # log-density of numbers
         for j in range(len(kinds)):
             if self.is_number[j]:
-                self._add_number(j, numbers[:, j])
+                self._learn_values(j, numbers[:, j])
             else:
-                self._add_category(j, numbers[:, [j]], weight)
+                self._learn_categories(j, numbers[:, [j]], weight)
+        # of log-densities: rounded numbers gain nothing below their steps
+        self.largest = -np.log(np.where(self.steps > 0, self.steps, TINY))
         self.scales = Scales(*np.ones((5, len(kinds))))
         columns = np.flatnonzero(self.is_number)
         if len(columns):
-            may_change = np.array([j not in self.levels for j in columns])
+            may_change = ~np.isin(columns, list(self.levels))
             scales = Scales.fitted(numbers[:, columns], weight, may_change)
             for part, found in zip(self.scales, scales, strict=True):
                 part[columns] = found
-        self.spreads = np.where(
-            self.is_number, moments(numbers, weight)[1], 1.0
-        )  # of numbers
-        sizes = [self.codes[j].shape[1] if j in self.codes else 1 for j in self._all]
+        self.spreads = np.where(self.is_number, moments(numbers, weight)[1], 1.0)
+        sizes = [
+            self.codes[j].shape[1] if j in self.codes else 1 for j in range(len(kinds))
+        ]
         ends = np.cumsum(sizes)
         self.first, self.width = ends - sizes, int(ends[-1])
-        pairs = zip(self.first.tolist(), ends.tolist(), strict=True)
-        self.blocks = [slice(*pair) for pair in pairs]
+        self.blocks = list(map(slice, self.first.tolist(), ends.tolist()))
 
-    @property
-    def _all(self):
-        return range(len(self.counts))
-
-    def _add_number(self, j, numbers):
+    def _learn_values(self, j, numbers):
         numbers = numbers[~np.isnan(numbers)]
-        step, values = decimal_step(numbers), np.unique(numbers)
+        self.steps[j], values = decimal_step(numbers), np.unique(numbers)
         if 2 <= len(values) <= min(MAX_LEVELS, len(numbers) / ROWS_PER_LEVEL):
             least = np.diff(values).min()
             if least >= ROUNDING * np.ptp(values):
-                self.levels[j], step = values, least
-        if step:
-            self.largest[j] = -np.log(step)
+                self.levels[j], self.steps[j] = values, least
 
-    def _add_category(self, j, numbers, weight):
+    def _learn_categories(self, j, numbers, weight):
         (share,) = smoothed_fractions(numbers, self.counts[j], weight)
         self.frequencies[j] = share
         if self.is_ordered[j]:

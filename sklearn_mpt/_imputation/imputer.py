@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import reprlib
+import warnings
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -34,7 +36,6 @@ from sklearn_mpt._checks import (
     spawn_seeds,
     warn_caller,
 )
-from sklearn_mpt._imputation.bounds import filled_within, read_bounds, unlimited
 from sklearn_mpt._imputation.gaps import (
     as_table,
     check_kind_of_table,
@@ -45,11 +46,16 @@ from sklearn_mpt._imputation.gaps import (
     with_zeros,
     without_unknown,
 )
-from sklearn_mpt._imputation.limits import Limits
-from sklearn_mpt._imputation.multiple import bootstrap_fits
-from sklearn_mpt._imputation.scoring import hidden_score
+from sklearn_mpt._imputation.limits import Limits, filled_within, read_bounds
 from sklearn_mpt._imputation.stacking import StackedModels
-from sklearn_mpt._measure.rows import digest_of, missing_entries, take
+from sklearn_mpt._measure.contract import given_or_parameter
+from sklearn_mpt._measure.rows import (
+    Rows,
+    copy_of,
+    digest_of,
+    missing_entries,
+    take,
+)
 from sklearn_mpt._messages import joined, listed
 from sklearn_mpt._tables.frames import column_names, with_distinct_names
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE
@@ -66,6 +72,7 @@ if TYPE_CHECKING:
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
+N_PARTS = 4  # of a row, which are hidden in turn to score it
 LikelihoodNames = str | list | tuple | dict
 Bound = float | dict | ArrayLike | None
 
@@ -252,7 +259,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader
-    _limits: Limits  # of columns; infinite if the user gave an estimator
+    _limits: Limits  # with an estimator of the user
     _is_kept: np.ndarray  # which columns `transform` returns, shape: (n_features,)
 
     # All other parameters must not change after `fit`.
@@ -338,14 +345,29 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             forget(self)
             X, weights = self._read_rows(X, sample_weight)
             self._learn_table(X)
-            self._fit_models(X, weights)
+            if self.estimator is not None:
+                self.estimator_ = clone(self.estimator).fit(X, **weights)
+                self._limits = Limits.of_estimator(X, self._reader)
+            else:
+                self.estimator_ = StackedModels(
+                    self._reader,
+                    max_seconds=self.max_seconds,
+                    max_models=self.max_models,
+                    random_state=self.random_state,
+                ).fit(X, **weights)
+                self.selection_ = self.estimator_.selection_
             self._bound = bound_parameters(self, self._free_parameters)
         return self
 
     def _read_rows(self, X, sample_weight):
         """Return rows that have entries and a weight, and weights for `fit`."""
-        if self.estimator is not None:
-            _check_takes_weights(self.estimator, sample_weight)
+        model = self.estimator
+        if model is not None and sample_weight is not None:
+            if not has_fit_parameter(model, "sample_weight"):
+                raise TypeError(
+                    f"{type(model).__name__}.fit takes no sample_weight, and so "
+                    "MPTImputer takes none with it."
+                )
         warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._read(X, reset=True)
         counted, weight = rows_that_count(np.arange(len(X)), sample_weight)
@@ -360,21 +382,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         all_weights[counted] = weight
         self._training_weight = digest_of(X), all_weights  # to draw rows of the table
         return take(X, counted), {"sample_weight": weight}
-
-    def _fit_models(self, X, weights):
-        """Fit the given estimator, or choose models and fit them."""
-        if self.estimator is not None:
-            self.estimator_ = clone(self.estimator).fit(X, **weights)
-            self._limits = unlimited(X, self._reader)
-            return
-        models = StackedModels(
-            self._reader,
-            max_seconds=self.max_seconds,
-            max_models=self.max_models,
-            random_state=self.random_state,
-        )
-        self.estimator_ = models.fit(X, **weights)
-        self._limits, self.selection_ = models.limits, models.selection_
 
     def _check_is_fitted(self):
         check_is_fitted(self)
@@ -394,11 +401,20 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
     def _learn_table(self, X):
         """Learn how columns are read, and warn of those that are not modelled."""
-        likelihood, problems = "from_dtype", []
-        if self.estimator is None:
-            likelihood = self.likelihood
-        else:
-            problems = self._problems_with_estimator()
+        likelihood, problems = self.likelihood, []
+        if self.estimator is not None:
+            name, likelihood = type(self.estimator).__name__, "from_dtype"
+            if not isinstance(self.likelihood, str) or self.likelihood != likelihood:
+                problems.append(
+                    f"likelihood={reprlib.repr(self.likelihood)} is for the models "
+                    f"that MPTImputer chooses, but estimator is a {name}: set its "
+                    "likelihood."
+                )
+            if self.keep_empty_features:
+                problems.append(
+                    "keep_empty_features=True is for the models that MPTImputer "
+                    f"chooses, but estimator is a {name}: leave it out."
+                )
         try:
             self._reader, reasons = TableReader.learn(X, likelihood, KINDS)
         except (TypeError, ValueError) as error:
@@ -410,10 +426,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             problems.append(str(error))
         names = column_names(X)
         if self.estimator is None and not len(self._reader.modelled):
-            problems.append(
-                f"X has nothing to model: {_by_reason(reasons, names)}."
-                f"{_ways_to_model(reasons, names)}"
-            )
+            advice = [
+                " Convert columns, or name kinds to model them as they are: "
+                f"MPTImputer(likelihood={{{names[j]!r}: 'categorical'}})."
+                for j, why in reasons.items()
+                if why not in (EMPTY, ONE_VALUE)
+            ]
+            found = _by_reason(reasons, names)
+            problems.append(f"X has nothing to model: {found}.{''.join(advice[:1])}")
         if problems:
             raise ValueError(" ".join(problems))
         self._is_kept = np.ones(len(names), dtype=bool)
@@ -425,55 +445,35 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self.indicator_ = MissingIndicator(error_on_new=False)
             self.indicator_.fit(_as_nan(missing_entries(X)))
 
-    def _problems_with_estimator(self):
-        """Return sentences on parameters of which a given estimator makes no use."""
-        name, problems = type(self.estimator).__name__, []
-        if not (isinstance(self.likelihood, str) and self.likelihood == "from_dtype"):
-            problems.append(
-                f"likelihood={reprlib.repr(self.likelihood)} is for the models that "
-                f"MPTImputer chooses, but estimator is a {name}: set its likelihood."
-            )
-        if self.keep_empty_features:
-            problems.append(
-                "keep_empty_features=True is for the models that MPTImputer chooses, "
-                f"but estimator is a {name}: leave it out."
-            )
-        return problems
-
     def _learn_unmodelled(self, X, reasons):
-        """Learn which columns have no model, and warn of them."""
-        distinct = column_names(with_distinct_names(X))
-        self.unmodelled_ = {distinct[j]: why for j, why in reasons.items()}
-        empty = [j for j, why in reasons.items() if why == EMPTY]
+        """Learn which columns have no model; warn of them, and of hidden numbers."""
+        names = column_names(with_distinct_names(X))
+        self.unmodelled_ = {names[j]: why for j, why in reasons.items()}
+        empty, parts = [j for j, why in reasons.items() if why == EMPTY], []
+        hints = looks_of_strings(X, self._reader, reasons)
+        if reasons:
+            named = dict(enumerate(self.unmodelled_.values()))
+            parts.append(
+                "MPTImputer does not model these columns, and leaves their values as "
+                f"they are: {_by_reason(named, list(self.unmodelled_))}."
+            )
+        if ONE_VALUE in reasons.values():
+            parts.append("Gaps beside one value are filled with it.")
         if self.keep_empty_features:
             self._reader = with_zeros(self._reader, empty)
-        else:
+        elif empty:
             self._is_kept[empty] = False
-        self._warn_of_columns(reasons, looks_of_strings(X, self._reader, reasons))
+            parts.append(
+                "Columns without values are left out (see keep_empty_features)."
+            )
+        if parts or hints:
+            warn_caller(" ".join([*parts, *hints]))
 
     def _bounds(self, X):
         """Return the bounds of the columns that the user set, two of (d,)."""
         return read_bounds(
             self.min_value, self.max_value, self._reader, column_names(X)
         )
-
-    def _warn_of_columns(self, reasons, hints):
-        """Warn of columns without a model, and of strings that look like numbers."""
-        names, parts = list(self.unmodelled_), []
-        if reasons:
-            named = dict(enumerate(self.unmodelled_.values()))
-            parts.append(
-                "MPTImputer does not model these columns, and leaves their values as "
-                f"they are: {_by_reason(named, names)}."
-            )
-            if ONE_VALUE in reasons.values():
-                parts.append("Gaps beside one value are filled with it.")
-            if EMPTY in reasons.values() and not self.keep_empty_features:
-                parts.append(
-                    "Columns without values are left out (see keep_empty_features)."
-                )
-        if parts or hints:
-            warn_caller(" ".join([*parts, *hints]))
 
     def transform(self, X: ArrayLike) -> Any:
         """Fill the gaps of X in.
@@ -532,10 +532,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if hasattr(self, "selection_"):  # the parameter may have changed after fit
             return estimator.impute(X, method, random_state, bounds)
         filled = estimator.impute(X, method=method, random_state=random_state)
-        limits = self._limits.with_bounds(*bounds)
-        return filled_within(
-            estimator, X, filled, self._reader, limits, method, random_state
-        )
+        if not np.isfinite(bounds).any():
+            return filled
+        state = given_or_parameter(estimator, "random_state", random_state)
+        rng = np.random.default_rng(spawn_seeds(state, 1)[0])
+        limits, is_draw = self._limits.with_bounds(*bounds), method == "sample"
+        return filled_within(estimator, X, filled, self._reader, limits, is_draw, rng)
 
     def _known(self, X):
         """Check a table, and replace what `transform` takes as missing in it."""
@@ -621,7 +623,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         tables = []
         for seed in seeds:
             rng = np.random.default_rng(seed)
-            estimator = bootstrap_fits(self.estimator_, known, rng, weight)
+            estimator = _bootstrap_fit(self.estimator_, known, rng, weight)
             how = "sample", seed_from(rng)
             tables.append(self._filled(estimator, given, X, known, *how))
         return tables
@@ -696,11 +698,26 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 f"{type(self.estimator_).__name__} has no conditional_log_prob, and so "
                 "MPTImputer has no score with it."
             )
-        known = self._without_unknown(self._read(X))
-        weight = check_sample_weight(sample_weight, known)
+        X = self._without_unknown(self._read(X))
+        weight = check_sample_weight(sample_weight, X)
+        rows, weight = Rows.from_table(X), np.ones(len(X)) if weight is None else weight
         is_chosen = hasattr(self, "unmodelled_")  # not the user's estimator
-        columns = self._reader.modelled if is_chosen else None
-        return hidden_score(self.estimator_, known, columns, weight)
+        columns = self._reader.modelled if is_chosen else np.arange(rows.shape[1])
+        keys = np.random.default_rng(0).random(rows.shape)[:, columns]
+        n_parts, part_of = min(N_PARTS, len(columns)), np.full(rows.shape, -1)
+        part_of[:, columns] = keys.argsort(axis=1).argsort(axis=1) % n_parts
+        part_of[weight == 0] = -1
+        total = count = 0
+        for part in range(n_parts):
+            mask = part_of == part
+            targets = rows.targets(mask)
+            if targets.any():
+                found = self.estimator_.conditional_log_prob(copy_of(X), mask)
+                total += weight[targets.nonzero()[0]] @ found[targets]
+                count += weight @ targets.sum(axis=1)
+        if not count:
+            raise ValueError("X has no present entries to score.")
+        return float(total / count)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -708,14 +725,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         tags.input_tags.string = self.estimator is None
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _check_takes_weights(estimator, sample_weight):
-    if sample_weight is not None and not has_fit_parameter(estimator, "sample_weight"):
-        raise TypeError(
-            f"{type(estimator).__name__}.fit takes no sample_weight, and so MPTImputer "
-            "takes none with it."
-        )
 
 
 def _as_nan(missing):
@@ -731,12 +740,20 @@ def _by_reason(reasons, names):
     return "; ".join(f"{joined(part)} ({why})" for why, part in columns.items())
 
 
-def _ways_to_model(reasons, names):
-    """Return how columns of distinct strings can be modelled all the same."""
-    named = [names[j] for j, why in reasons.items() if why not in (EMPTY, ONE_VALUE)]
-    if not named:
-        return ""
-    return (
-        " Convert columns, or name kinds to model them as they are: "
-        f"MPTImputer(likelihood={{{named[0]!r}: 'categorical'}})."
-    )
+def _bootstrap_fit(estimator, X, rng, weight):
+    """Return a copy of a fitted estimator, fitted to rows drawn with replacement."""
+    # weight : (n,), or None: as many rows are drawn as the sum, rounded. Training goes
+    # on from the existing fit where the class has `warm_start`.
+    n_rows = np.shape(X)[0]
+    weight = np.ones(n_rows) if weight is None else weight
+    n_drawn = int(np.floor(weight.sum() + 0.5))
+    drawn = rng.choice(n_rows, size=n_drawn, p=weight / weight.sum())
+    model = clone(estimator)
+    if "warm_start" in estimator.get_params():
+        model = copy.deepcopy(estimator).set_params(warm_start=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if has_fit_parameter(model, "sample_weight"):
+            weight = np.bincount(drawn, minlength=n_rows).astype(float)
+            return model.fit(X, sample_weight=weight)
+        return model.fit(take(X, np.sort(drawn)))

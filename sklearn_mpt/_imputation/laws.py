@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import log_ndtr, logsumexp, ndtr, ndtri_exp, softmax
 
 from sklearn_mpt._imputation.coding import Coding, Scales
-from sklearn_mpt._matrices import drawn_codes, hermite_nodes
+from sklearn_mpt._matrices import drawn_codes, hermite_nodes, median_codes
 from sklearn_mpt._numbers import TINY
 
 NODES, NODE_WEIGHTS = hermite_nodes(15)
@@ -23,6 +23,15 @@ class Prediction(NamedTuple):
     mean: np.ndarray
     std: np.ndarray
     probs: dict
+
+
+def cell_probs(weight, mean, std, edges):
+    """Return probabilities of the cells between edges; (m, n_edges + 1)."""
+    # Of mixtures of normal numbers, whose parameters are (m, k).
+    below = ndtr((edges - mean[..., None]) / std[..., None])
+    below = (weight[..., None] * below).sum(axis=1)
+    cells = np.maximum(np.diff(below, axis=1, prepend=0, append=1), 1e-12)
+    return cells / cells.sum(axis=1, keepdims=True)
 
 
 class NumberLaws(NamedTuple):
@@ -44,13 +53,6 @@ class NumberLaws(NamedTuple):
         log_prob = log_prob + self.scales.log_derivative(numbers)
         return logsumexp(log_prob, b=np.maximum(self.weight, TINY), axis=1)
 
-    def cell_probs(self, edges):
-        """Return probabilities of the cells between coded edges; (m, n_edges + 1)."""
-        below = ndtr((edges - self.mean[..., None]) / self.std[..., None])
-        below = (self.weight[..., None] * below).sum(axis=1)
-        cells = np.maximum(np.diff(below, axis=1, prepend=0, append=1), 1e-12)
-        return cells / cells.sum(axis=1, keepdims=True)
-
     def expected(self, low, high):
         """Return expected numbers, between limits; (m,)."""
         found = self.scales.restore(self.mean)
@@ -65,10 +67,7 @@ class NumberLaws(NamedTuple):
 
     def _within(self, low, high):
         """Return shares of components within limits, (m, k), and quantiles there."""
-        a, b = (
-            (self.scales.code(end[:, None]) - self.mean) / self.std
-            for end in (low, high)
-        )
+        a, b = ((self.scales.code(end) - self.mean) / self.std for end in (low, high))
         is_upper = a > 0  # the mirror image is more accurate
         a, b = np.where(is_upper, -b, a), np.where(is_upper, -a, b)
         top = log_ndtr(b)
@@ -79,8 +78,7 @@ class NumberLaws(NamedTuple):
         def numbers(level):  # (m, k)
             z = ndtri_exp(top + np.log(np.maximum(ratio + level * (1 - ratio), TINY)))
             z = np.where(is_upper, -z, z)
-            z = self.scales.restore(self.mean + self.std * z)
-            return np.clip(z, low[:, None], high[:, None])
+            return np.clip(self.scales.restore(self.mean + self.std * z), low, high)
 
         return shares, numbers
 
@@ -115,8 +113,7 @@ class Laws:
                 mean.append(of.mean[rows, :, columns])
                 std.append(of.std[rows, :, columns])
         weight, mean, std = map(np.hstack, (weight, mean, std))
-        is_none = weight == 0
-        mean, std = np.where(is_none, 0.0, mean), np.where(is_none, 1.0, std)
+        mean, std = np.where(weight == 0, 0.0, mean), np.where(weight == 0, 1.0, std)
         return NumberLaws(self.coding.scales.of(columns[:, None]), weight, mean, std)
 
     def probs(self, rows, j):
@@ -127,11 +124,11 @@ class Laws:
             if weight > 0
         )
 
-    def level_probs(self, law, j):
-        """Return the probabilities of the levels of numbers of few values."""
-        levels = self.coding.levels[j]
-        edges = self.coding.scales.of(j).code((levels[1:] + levels[:-1]) / 2)
-        return law.cell_probs(edges)
+    def codes(self, rows, j):
+        """Return the medians of ordered categories, else the most probable; (m,)."""
+        probs = self.probs(rows, j)
+        is_ordered = self.coding.is_ordered[j]
+        return median_codes(probs) if is_ordered else probs.argmax(axis=1)
 
     def log_prob(self, rows, columns, values):
         """Return log-probabilities of values at some rows and columns; (m,)."""
@@ -145,11 +142,12 @@ class Laws:
             here = np.flatnonzero(columns == j)
             if j in coding.levels:
                 levels = coding.levels[j]
-                codes = np.abs(values[here, None] - levels).argmin(axis=1)
-                probs = self.level_probs(laws.of(place[here]), j)
+                middles = (levels[1:] + levels[:-1]) / 2
+                codes = np.searchsorted(middles, values[here])
+                edges = coding.scales.of(j).code(middles)
+                _, *law = laws.of(place[here])
+                probs = cell_probs(*law, edges) / coding.steps[j]
             else:
                 codes, probs = values[here].astype(int), self.probs(rows[here], j)
             log_prob[here] = np.log(probs[np.arange(len(here)), codes])
-            if j in coding.levels:
-                log_prob[here] += coding.largest[j]
         return log_prob

@@ -1,4 +1,4 @@
-"""Members of the mixture that fills in: each predicts missing entries of rows."""
+"""Members of the mixture that fills in, and exact relations of columns."""
 
 import copy
 
@@ -7,8 +7,9 @@ import torch
 from sklearn.base import clone
 
 from sklearn_mpt._imputation.coding import Coding, latent, moments
-from sklearn_mpt._imputation.laws import NumberLaws, Prediction
+from sklearn_mpt._imputation.laws import Prediction, cell_probs
 from sklearn_mpt._linear.vae import MPTLinearVAE
+from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.em import MixtureRows, MStepParams
@@ -16,9 +17,11 @@ from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._mixture.start import first_components
 
 MIN_STD = 1e-9  # of coded numbers
-# Steps of EM on all entries, from the fit without the hidden ones; and of fits to rows
-# drawn with replacement, which stay too close to the first fit with fewer.
-REFIT_STEPS, BOOTSTRAP_STEPS = 4, 10
+# Variance that each step of EM adds to the variance 1 of coded columns.
+SHRINKAGES = 0.03, 1e-3, 3e-5
+# Steps of EM; from a fit of another shrinkage, or without the hidden entries; and of
+# fits to rows drawn with replacement, which stay too close to it with fewer.
+FIRST_STEPS, MORE_STEPS, BOOTSTRAP_STEPS = 8, 5, 10
 # Weight of far wider normal distributions in independent columns, so that a number far
 # outside of the rows costs tens of nats.
 OUTLIERS, WIDTHS = 0.01, np.array([1.0, 10.0, 1e2, 1e3, 1e4, 1e6])
@@ -26,6 +29,9 @@ TREES = {
     "numbers": {"n_estimators": 8, "min_samples_leaf": 3, "max_features": 0.5},
     "categories": {"n_estimators": 10, "min_samples_leaf": 2, "max_features": 0.75},
 }
+# Of linear relations of standardised numbers: largest variance, and largest deviation
+# of a row; largest error of what they determine.
+MAX_VARIANCE, MAX_DEVIATION, MAX_ERROR = 1e-4, 0.1, 0.05
 
 
 class ColumnsAlone:
@@ -57,134 +63,132 @@ class ColumnsAlone:
         return Prediction(np.tile(share, (n, 1)), mean, std, probs)
 
 
-class OfCodedRows:
-    """A model of coded rows, whose `_moments` are those of all columns."""
-
-    coding: Coding
-
-    def predict(self, numbers, columns):
-        coding, Z = self.coding, self.coding.code(numbers)
-        weight, mean, variance = self._moments(Z)
-        std = np.sqrt(np.maximum(variance, MIN_STD**2))
-        probs = {}
-        for j in columns:
-            if j in coding.edges:
-                first = coding.first[j]
-                law = mean[..., first], std[..., first]
-                law = NumberLaws(None, weight, *latent(*law, coding.score_spreads[j]))
-                probs[j] = law.cell_probs(coding.edges[j])
-            elif j in coding.frequencies:
-                block = coding.blocks[j]
-                shares = coding.shares(j, mean[..., block], std[..., block])
-                probs[j] = np.einsum("nk,nkc->nc", weight, shares)
-        first = coding.first
-        return Prediction(weight, mean[..., first], std[..., first], probs)
+def predicted(coding: Coding, columns, weight, mean, variance):
+    """Return what normal laws of coded rows, of k components, tell of columns."""
+    std = np.sqrt(np.maximum(variance, MIN_STD**2))
+    probs = {}
+    for j in columns:
+        if j in coding.edges:
+            score = mean[..., coding.first[j]], std[..., coding.first[j]]
+            of_score, std_of_score = latent(*score, coding.score_spreads[j])
+            probs[j] = cell_probs(weight, of_score, std_of_score, coding.edges[j])
+        elif j in coding.frequencies:
+            block = coding.blocks[j]
+            shares = coding.shares(j, mean[..., block], std[..., block])
+            probs[j] = np.einsum("nk,nkc->nc", weight, shares)
+    return Prediction(weight, mean[..., coding.first], std[..., coding.first], probs)
 
 
-class Gaussians(OfCodedRows):
+class Gaussians:
     """A mixture of Gaussians of coded rows with gaps, or one, by EM."""
 
-    # shrinkage : variance that each step adds to that of each coded column.
+    # shrinkage : variance that each step adds to that of each coded column. components
+    # : None for one of independent columns. arrays : theirs, as pickles and skops keep
+    # them.
 
-    # arrays : those of `Components`, as pickles and skops keep them.
-
-    def __init__(self, coding: Coding, shrinkage):
+    def __init__(self, coding: Coding, shrinkage=SHRINKAGES[0], components=None):
         self.coding, self.shrinkage, p = coding, shrinkage, coding.width
-        none = np.zeros((1, p, 0))
-        start = np.ones(1), np.zeros((1, p)), np.eye(p)[None]
-        self.arrays = *start, none[:, 0], none, none[:, 0]
-
-    @property
-    def components(self):
-        return Components(*map(torch.from_numpy, self.arrays))
-
-    @property
-    def _layout(self):
-        features = torch.arange(self.coding.width, device="cpu")
-        return MixtureLayout(Full(), features, features[:0], None)
-
-    @property
-    def _m_step_params(self):
-        none = torch.empty((0, 0), device="cpu")
-        return MStepParams(self.shrinkage, self._layout, none)
-
-    def _with(self, components):
-        model = copy.copy(self)
-        model.arrays = tuple(part.numpy() for part in components)
-        return model
+        if components is None:
+            none = torch.zeros((1, p, 0), dtype=torch.float64, device="cpu")
+            start = none.new_ones(1), none.new_zeros((1, p)), identity(p, none)[None]
+            components = *start, none[:, 0], none, none[:, 0]
+        self.arrays = tuple(part.numpy() for part in components)
 
     @classmethod
-    def of_clusters(cls, coding, numbers, weight, n_components, shrinkage, rng):
-        """Start from clusters of rows."""
-        model = cls(coding, shrinkage)
-        Z, params = coding.code(numbers), model._m_step_params
-        args = Z, weight, n_components, "kmeans", rng, params
-        return model._with(first_components(*args))
+    def of_clusters(cls, coding, numbers, weight, n_components):
+        """Fit a mixture from clusters of rows on, shrunk more where these are small."""
+        fraction = n_components * coding.width / len(numbers)
+        model, rng = cls(coding, SHRINKAGES[0] * fraction), np.random.default_rng(0)
+        args = coding.code(numbers), weight, n_components, "kmeans", rng, model._params
+        start = cls(coding, model.shrinkage, first_components(*args))
+        return start.fit(numbers, weight)
 
-    def fit(self, numbers, weight, n_steps, shrinkage=None):
+    @property
+    def _params(self):
+        """The layout of the columns, and what each step of EM is told."""
+        features = torch.arange(self.coding.width, device="cpu")
+        layout = MixtureLayout(Full(), features, features[:0], None)
+        none = torch.empty((0, 0), device="cpu")
+        return MStepParams(self.shrinkage, layout, none)
+
+    @property
+    def _components(self):
+        return Components(*map(torch.from_numpy, self.arrays))
+
+    def shrunk(self, numbers, weight, shrinkage):
+        """Return a fit of another shrinkage, from this one on."""
+        start = Gaussians(self.coding, shrinkage, self._components)
+        return start.fit(numbers, weight, MORE_STEPS)
+
+    def fit(self, numbers, weight, n_steps=FIRST_STEPS):
         """Return what steps of EM make of this one."""
-        model = copy.copy(self)
-        model.shrinkage = self.shrinkage if shrinkage is None else shrinkage
         Z, weight = map(torch.from_numpy, (self.coding.code(numbers), weight))
-        rows, components = MixtureRows(Z, weight, model._m_step_params), self.components
+        rows, components = MixtureRows(Z, weight, self._params), self._components
         for _ in range(n_steps):
             components = rows.m_step(components, rows.statistics(components))
             if components is None:
                 raise ArithmeticError("EM has no step")
-        return model._with(components)
+        return Gaussians(self.coding, self.shrinkage, components)
 
     def trained_on(self, numbers, weight, is_drawn):
-        return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else REFIT_STEPS)
+        return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else MORE_STEPS)
 
-    def _moments(self, Z):
-        Z = torch.from_numpy(Z)
+    def predict(self, numbers, columns):
+        Z = torch.from_numpy(self.coding.code(numbers))
         order = pattern_order(~Z.isnan())
-        Z = Z[order]
-        components = self.components
-        density = MixtureDensity(components, self._layout)
-        found = []
+        Z, back = Z[order], order.argsort()
+        density, found = MixtureDensity(self._components, self._params.layout), []
         for rows, patterns in density.parts(~Z.isnan()):
             given = density.given(Z[rows], ~Z[rows].isnan(), patterns)
-            of = given.gaussian
-            mean = components.means + of.deviation
-            found.append((given.log_responsibility.exp(), mean, of.variance))
-        back = order.argsort()
-        return [torch.cat(parts)[back].numpy() for parts in zip(*found, strict=True)]
+            mean = self._components.means + given.gaussian.deviation
+            shares = given.log_responsibility.exp()
+            found.append((shares, mean, given.gaussian.variance))
+        parts = (torch.cat(part)[back].numpy() for part in zip(*found, strict=True))
+        return predicted(self.coding, columns, *parts)
 
 
-class Factors(OfCodedRows):
+class Factors:
     """A Gaussian of few factors, for many columns."""
 
     def __init__(self, coding: Coding, model: MPTLinearVAE):
         self.coding, self.model = coding, model
 
-    def fit(self, numbers, weight, **params):
-        model = copy.copy(self.model).set_params(**params)
+    @classmethod
+    def fitted(cls, coding, numbers, weight, n_factors):
+        model = MPTLinearVAE(
+            n_factors,
+            noise="per_feature",
+            objective="lml",
+            max_iter=FIRST_STEPS,
+            random_state=0,
+        )
+        return cls(coding, model.fit(coding.code(numbers), sample_weight=weight))
+
+    def trained_on(self, numbers, weight, is_drawn):
+        n_steps = BOOTSTRAP_STEPS if is_drawn else MORE_STEPS
+        model = copy.copy(self.model).set_params(warm_start=True, max_iter=n_steps)
         model.fit(self.coding.code(numbers), sample_weight=weight)
         return Factors(self.coding, model)
 
-    def trained_on(self, numbers, weight, is_drawn):
-        n_steps = BOOTSTRAP_STEPS if is_drawn else REFIT_STEPS
-        return self.fit(numbers, weight, warm_start=True, max_iter=n_steps)
-
-    def _moments(self, Z):
-        z, covariance = self.model.posterior(Z)
-        slopes = self.model.components_
-        mean = self.model.mean_ + z @ slopes
-        variance = ((covariance @ slopes) * slopes).sum(axis=1)
-        variance += self.model.noise_variance_
-        return np.ones((len(Z), 1)), mean[:, None], variance[:, None]
+    def predict(self, numbers, columns):
+        model = self.model
+        z, covariance = model.posterior(self.coding.code(numbers))
+        mean = model.mean_ + z @ model.components_
+        variance = ((covariance @ model.components_) * model.components_).sum(axis=1)
+        variance += model.noise_variance_
+        weight = np.ones((len(numbers), 1))
+        return predicted(self.coding, columns, weight, mean[:, None], variance[:, None])
 
 
 class Trees:
     """An ensemble of trees for each of some columns, which split on gaps."""
 
-    # trees : dict from columns to lists of models and of the columns they read.
-    # spreads : of errors of coded numbers, (d,).
+    # trees, inputs : dicts from columns to lists of ensembles, and to the columns that
+    # they read. spreads : of errors of coded numbers, (d,).
 
-    def __init__(self, coding: Coding, trees, spreads=None):
-        self.coding, self.trees = coding, trees
-        self.spreads = np.ones(len(coding.counts)) if spreads is None else spreads
+    def __init__(self, coding: Coding, trees, inputs, spreads):
+        self.coding, self.trees, self.inputs = coding, trees, inputs
+        self.spreads = spreads
 
     @classmethod
     def fitted(cls, coding, numbers, weight, inputs, seed):
@@ -193,11 +197,10 @@ class Trees:
 
         number = ExtraTreesRegressor(**TREES["numbers"], random_state=seed)
         category = ExtraTreesClassifier(**TREES["categories"], random_state=seed)
-        unfitted = {
-            j: [(number if coding.is_number[j] else category, columns)]
-            for j, columns in inputs.items()
-        }
-        return cls(coding, unfitted).trained_on(numbers, weight, True)
+        unfitted = {j: [number if coding.is_number[j] else category] for j in inputs}
+        spreads = np.ones(len(coding.counts))
+        member = cls(coding, unfitted, inputs, spreads)
+        return member.trained_on(numbers, weight, True)
 
     def trained_on(self, numbers, weight, is_drawn):
         """Return trees of rows drawn with replacement; the same for all rows."""
@@ -208,33 +211,80 @@ class Trees:
             rows = np.flatnonzero(~np.isnan(numbers[:, j]) & (weight > 0))
             y = numbers[rows, j]
             y = coding.scales.of(j).code(y) if coding.is_number[j] else y.astype(int)
-            model, columns = models[0]
-            model = clone(model).fit(X[np.ix_(rows, columns)], y, weight[rows])
-            trees[j] = [(model, columns)]
-        return Trees(coding, trees, self.spreads)
+            read = X[np.ix_(rows, self.inputs[j])]
+            trees[j] = [clone(models[0]).fit(read, y, weight[rows])]
+        return Trees(coding, trees, self.inputs, self.spreads)
 
     def joined(self, others):
         """Return all trees of members that were fitted to other masks."""
         members = self, *others
-        trees = {
-            j: [model for m in members for model in m.trees[j]] for j in self.trees
-        }
-        return Trees(self.coding, trees, self.spreads)
+        trees = {j: [m.trees[j][0] for m in members] for j in self.trees}
+        return Trees(self.coding, trees, self.inputs, self.spreads)
 
     def predict(self, numbers, columns):
         coding, X = self.coding, numbers.astype(np.float32)
         mean, probs = np.full((len(X), 1, X.shape[1]), np.nan), {}
         for j in self.trees.keys() & set(columns):
+            models, read = self.trees[j], X[:, self.inputs[j]]
             if coding.is_number[j]:
-                of_models = [model.predict(X[:, read]) for model, read in self.trees[j]]
-                mean[:, 0, j] = np.mean(of_models, axis=0)
+                mean[:, 0, j] = np.mean([of.predict(read) for of in models], axis=0)
                 continue
-            n_trees = 0
-            probs[j] = np.tile(coding.frequencies[j], (len(X), 1))
-            for model, read in self.trees[j]:
-                found = model.n_estimators * model.predict_proba(X[:, read])
-                probs[j][:, model.classes_] += found
-                n_trees += model.n_estimators
-            probs[j] /= n_trees + 1
+            found = np.tile(coding.frequencies[j], (len(X), 1))
+            for of in models:
+                found[:, of.classes_] += of.n_estimators * of.predict_proba(read)
+            probs[j] = found / found.sum(axis=1, keepdims=True)
         std = np.broadcast_to(self.spreads, mean.shape)
         return Prediction(np.ones((len(X), 1)), mean, std, probs)
+
+
+class LinearRelations:
+    """Linear relations of columns of numbers that hold in all rows."""
+
+    # numbers : rows, NaN where missing, (n, d). is_number : bool, (d,).
+
+    def __init__(self, numbers, is_number):
+        self.columns = np.flatnonzero(is_number)
+        numbers = numbers[:, self.columns]
+        rows = numbers[~np.isnan(numbers).any(axis=1)]
+        self.weights = np.zeros((0, len(self.columns)))
+        if not len(self.columns) or len(rows) <= 2 * len(self.columns):
+            return
+        self.shift, self.spread = rows.mean(axis=0), rows.std(axis=0)
+        self.spread[self.spread == 0] = 1.0
+        Z = (rows - self.shift) / self.spread
+        variances, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
+        related = vectors[:, variances < MAX_VARIANCE]
+        deviation = np.abs(Z @ related)
+        self.weights = related[:, deviation.max(axis=0, initial=0) < MAX_DEVIATION].T
+        self.noise = np.sqrt(np.mean(deviation**2)) if deviation.size else 0.0
+
+    def check(self, numbers, hidden_table):
+        """Forget the relations if they are wrong of an entry that was hidden."""
+        if not len(self.weights):
+            return
+        error = (self.determined(hidden_table) - numbers)[:, self.columns] / self.spread
+        if np.nanmax(np.abs(error), initial=0.0) > MAX_DEVIATION:
+            self.weights = self.weights[:0]
+
+    def determined(self, numbers):
+        """Return what follows for the gaps of rows, (n, d), NaN where nothing does."""
+        found = np.full(numbers.shape, np.nan)
+        if not len(self.weights):
+            return found
+        Z = (numbers[:, self.columns] - self.shift) / self.spread
+        gaps = np.isnan(Z)
+        patterns, which = np.unique(gaps, axis=0, return_inverse=True)
+        for i, pattern in enumerate(patterns):
+            of_gaps = self.weights[:, pattern]
+            inverse = np.linalg.pinv(of_gaps, rcond=1e-6)
+            is_unique = (inverse @ of_gaps).diagonal() > 1 - 1e-6
+            error = self.noise * np.sqrt((inverse**2).sum(axis=1))
+            is_found = is_unique & (error < MAX_ERROR)
+            if is_found.any():
+                rows = np.flatnonzero(which == i)
+                target = -Z[np.ix_(rows, ~pattern)] @ self.weights[:, ~pattern].T
+                columns = np.flatnonzero(pattern)[is_found]
+                solved = (target @ inverse.T)[:, is_found]
+                solved = self.shift[columns] + self.spread[columns] * solved
+                found[np.ix_(rows, self.columns[columns])] = solved
+        return found

@@ -1,18 +1,30 @@
-"""Try members on entries that are hidden, and choose among them."""
+"""Try members on entries that are hidden, choose among them, and weigh them."""
+# Weights of log-probabilities maximise the log-probability of the mixture (Yao et al.,
+# Bayesian Analysis 13, 2018, and 17, 2022); those of means minimise its squared error
+# (Bates and Granger, Operational Research Quarterly 20, 1969). The hidden entries of a
+# column count beside some that are like those of all columns of its kind.
 
 import time
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import nnls
+from scipy.special import logsumexp
 
 from sklearn_mpt._checks import seed_from, warn_caller
 from sklearn_mpt._imputation.coding import Coding
 from sklearn_mpt._imputation.laws import Laws
-from sklearn_mpt._imputation.members import ColumnsAlone, Factors, Gaussians, Trees
-from sklearn_mpt._imputation.weights import MIN_GAIN, WORST, HiddenEntries
-from sklearn_mpt._linear.vae import MPTLinearVAE
-from sklearn_mpt._matrices import median_codes
+from sklearn_mpt._imputation.members import (
+    SHRINKAGES,
+    ColumnsAlone,
+    Factors,
+    Gaussians,
+    Trees,
+)
+from sklearn_mpt._numbers import TINY
+from sklearn_mpt._optim.weights import stacking_weights, weights_by_em
 
 HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
 # Entries are hidden again until so many were hidden, or so often, because few entries
@@ -20,19 +32,21 @@ HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
 MIN_HIDDEN, MAX_MASKS = 200, 4
 # Entries of coded rows on which members are tried, and fewest and most of these rows.
 MAX_ENTRIES, MIN_ROWS, MAX_ROWS = 60_000, 500, 2000
-# Variance that each step of EM adds to the variance 1 of coded columns.
-SHRINKAGES = 0.03, 1e-3, 3e-5
-FIRST_STEPS, NEXT_STEPS = 8, 5  # of EM, and of fits that begin with others
 # Most coded columns of Gaussians of all covariances, beyond which these take longer
 # than factors, and of mixtures.
-MAX_DENSE, MAX_MIXTURE = 140, 30
+MAX_DENSE, MAX_MIXTURE = 200, 30
 MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
 MAX_FACTORS = 32
 # Inputs of the trees of a column, and columns of each kind on which they are tried.
 MAX_INPUTS, N_TRIED = 30, 3
-GAIN_OF_TREES = 0.005  # in nats per entry of these, for all others to follow
-# A limit is worth a warning if the last member gained more, in nats per hidden entry.
-LARGE_GAIN = 0.01
+# Gain, in nats per hidden entry, that is worth the time of a member, and that is worth
+# a warning where a limit ended the search.
+MIN_GAIN, LARGE_GAIN = 3e-3, 0.01
+# Entries like those of all columns that are added to those of a column, for weights of
+# log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
+PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 200.0
+MIN_WEIGHT = 0.02  # of a member, on average or a tenth of it in a single column
+WORST = 1e6  # in place of what is not finite, in nats or standard deviations
 GAINED, NO_GAIN, FAILED = "gained", "no gain", "failed"
 # With which a member cannot be fitted to a table.
 NUMERICAL_ERRORS = ValueError, ArithmeticError, RuntimeError, np.linalg.LinAlgError
@@ -59,10 +73,6 @@ class Trial(NamedTuple):
         return first.joined(others) if isinstance(first, Trees) else first
 
 
-class Ended(Exception):
-    """A limit ended the search."""
-
-
 def hide(rows, rng):
     """Draw entries to hide, at most half of each column and of each row."""
     # At least one if a column has two. Entries of a row with a single one can be hidden
@@ -83,11 +93,11 @@ class Search:
     """The search for members of a table."""
 
     def __init__(self, coding: Coding, numbers, weight, max_seconds, max_models, rng):
-        self.coding, self.rng = coding, rng
-        self.has_limit = max_seconds != "auto" or max_models is not None
-        self.max_models, self.deadline = max_models or np.inf, np.inf
+        self.coding, self.max_models = coding, max_models or np.inf
+        self.clock, self.deadline = time.process_time(), np.inf
         if max_seconds not in ("auto", None):
-            self.deadline = time.process_time() + max_seconds
+            self.deadline = self.clock + max_seconds
+        self.has_limit = max_seconds != "auto" or max_models is not None
         n_rows = int(np.clip(MAX_ENTRIES / coding.width, MIN_ROWS, MAX_ROWS))
         if len(numbers) > n_rows:
             sample = rng.permutation(len(numbers))[:n_rows]
@@ -102,33 +112,34 @@ class Search:
             )
         while len(masks) < MAX_MASKS and np.sum(masks) < MIN_HIDDEN:
             masks.append(hide(numbers, rng))
-        self.tables = [np.where(mask, np.nan, numbers) for mask in masks]
+        self.tables = [(np.where(mask, np.nan, numbers), weight) for mask in masks]
         self.of_mask, rows, self.columns = np.nonzero(masks)
         self.rows, self.truth = rows, numbers[rows, self.columns]
         self.entry_weight = weight[rows]
         margin = np.where(coding.is_number, coding.spreads, 0.0)
         self.low = np.nanmin(numbers, axis=0) - margin
         self.high = np.nanmax(numbers, axis=0) + margin
+        self.seed = seed_from(rng)
         self.trials: list[Trial] = []
-        self.value, self.is_larger = 0.0, False
+        self.value = 0.0  # of the mixture of all so far
 
     def run(self):
         """Return the trials, indices of those that are kept, their weights and errors.
 
         The latter are those of hidden entries, in the order of `columns`.
         """
-        ended_by = None
-        try:
-            self._try_all()
-        except Ended as limit:
-            ended_by = str(limit)
-        last = self.trials[-1]
-        if ended_by and self.is_larger and last.gain > LARGE_GAIN:
-            warn_caller(
-                f"MPTImputer ended the choice of models by {ended_by}, though the "
-                f"last one, {last.name}, gained {last.gain:.2g} nats per hidden entry. "
-                f"A larger {ended_by} may fill gaps in better."
-            )
+        for name, fit, before in self._candidates():
+            ended_by = None
+            if self.trials and time.process_time() > self.deadline:
+                ended_by = "max_seconds"
+            if len(self.trials) >= self.max_models:
+                ended_by = "max_models"
+            if ended_by:
+                self._warn_of_limit(ended_by)
+                break
+            trial = self._tried(name, fit, before)
+            seconds, self.clock = time.process_time() - self.clock, time.process_time()
+            self.trials.append(trial._replace(seconds=seconds))
         fitted = [i for i, t in enumerate(self.trials) if t.log_prob is not None]
         hidden = self._hidden(self._fitted)
         kept = hidden.kept()
@@ -140,170 +151,129 @@ class Search:
     def _fitted(self):
         return [trial for trial in self.trials if trial.log_prob is not None]
 
-    def _try_all(self):
+    def _candidates(self):
+        """Yield names, functions that fit members to masks, and smaller ones of a kind.
+
+        A kind ends where its last member did not gain.
+        """
+        for kind in self._kinds():
+            before = None
+            for name, fit in kind:
+                yield name, fit, before
+                before = self.trials[-1]
+                if before.outcome != GAINED:
+                    break
+
+    def _kinds(self):
+        """Yield lists of names, and of functions of the members before, by size."""
         coding, n = self.coding, len(self.numbers)
-        self._try("columns alone", lambda m: ColumnsAlone(coding, *self._table(m)))
+
+        def fitted(fit, *args):
+            return lambda before: [fit(coding, *table, *args) for table in self.tables]
+
+        yield [("columns alone", fitted(ColumnsAlone))]
         if len(coding.counts) == 1:
             return
         if coding.width <= MAX_DENSE:
-            self._gaussians()
+            yield [
+                (f"Gaussian, shrinkage {s:g}", partial(self._shrunk, shrinkage=s))
+                for s in SHRINKAGES
+            ]
         if coding.width > min(MAX_DENSE, n / 4):
-            self._factors()
-        sizes = MIXTURE_SIZES if self.has_limit else MIXTURE_SIZES[:1]
+            most = min(coding.width // 2, n // 2, MAX_FACTORS)
+            yield [
+                (
+                    f"Gaussian, {k} factor{'s' if k > 1 else ''}",
+                    fitted(Factors.fitted, k),
+                )
+                for k in 2 ** np.arange(most.bit_length())
+            ]
         if coding.width <= MAX_MIXTURE and n >= 4 * coding.width:
-            self._mixtures([k for k in sizes if 4 * k <= n])
-        self._trees()
+            sizes = MIXTURE_SIZES if self.has_limit else MIXTURE_SIZES[:1]
+            yield [
+                (f"mixture of {k}", fitted(Gaussians.of_clusters, k))
+                for k in sizes
+                if 4 * k <= n
+            ]
+        yield [("trees", self._trees)]
 
-    def _table(self, m):
-        return self.tables[m], self.weight
+    def _shrunk(self, before, shrinkage):
+        if before is None:
+            start = Gaussians(self.coding, shrinkage)
+            return [start.fit(*table) for table in self.tables]
+        pairs = zip(before, self.tables, strict=True)
+        return [member.shrunk(*table, shrinkage) for member, table in pairs]
 
-    def _gaussians(self):
-        """Try Gaussians of falling shrinkage, while they gain."""
-        before = None
-        for shrinkage in SHRINKAGES:
+    def _tried(self, name, fit, before):
+        """Fit and score one member; `before` is the smaller one of its kind."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                members = fit(None if before is None else before.members)
+                if not members:
+                    return Trial(name, outcome=NO_GAIN)
+                trial = self._scored(name, members)
+        except NUMERICAL_ERRORS:
+            if not self.trials:  # of columns alone, with which others are compared
+                raise
+            return Trial(name, outcome=FAILED)
+        if before is not None and not self._hidden([before, trial]).is_second_better():
+            trial = trial._replace(outcome=NO_GAIN)
+        value, _ = self._hidden([*self._fitted, trial]).values()
+        gain, self.value = value - self.value, value
+        return trial._replace(gain=gain)
 
-            def fit(m, before=before, shrinkage=shrinkage):
-                if before is None:
-                    start, n_steps = Gaussians(self.coding, shrinkage), FIRST_STEPS
-                else:
-                    start, n_steps = before.members[m], NEXT_STEPS
-                return start.fit(*self._table(m), n_steps, shrinkage)
-
-            before = self._try(f"Gaussian, shrinkage {shrinkage:g}", fit, before)
-            self.is_larger = False  # as large as the one before
-            if before.outcome != GAINED:
-                break
-
-    def _factors(self):
-        """Try Gaussians of 1, 2, 4, ... factors, while they gain."""
-        before, k = None, 1
-        while k <= min(self.coding.width // 2, len(self.numbers) // 2, MAX_FACTORS):
-            model = MPTLinearVAE(
-                k,
-                noise="per_feature",
-                objective="lml",
-                max_iter=FIRST_STEPS,
-                random_state=0,
+    def _warn_of_limit(self, name):
+        last = self.trials[-1]
+        # less shrinkage is no larger model
+        kind = [t for t in self.trials if t.name.split()[0] == last.name.split()[0]]
+        if len(kind) > 1 and "shrinkage" not in last.name and last.gain > LARGE_GAIN:
+            warn_caller(
+                f"MPTImputer ended the choice of models by {name}, though the "
+                f"last one, {last.name}, gained {last.gain:.2g} nats per hidden entry. "
+                f"A larger {name} may fill gaps in better."
             )
-            start = Factors(self.coding, model)
-            name = f"Gaussian, {k} factor{'s' if k > 1 else ''}"
-            before = self._try(
-                name, lambda m, start=start: start.fit(*self._table(m)), before
-            )
-            if before.outcome != GAINED:
-                break
-            k *= 2
 
-    def _mixtures(self, sizes):
-        before = None
-        for k in sizes:
-            shrinkage = SHRINKAGES[0] * k * self.coding.width / len(self.numbers)
-
-            def fit(m, k=k, shrinkage=shrinkage):
-                rng = np.random.default_rng(0)
-                table = self._table(m)
-                start = Gaussians.of_clusters(self.coding, *table, k, shrinkage, rng)
-                return start.fit(*table, FIRST_STEPS)
-
-            before = self._try(f"mixture of {k}", fit, before)
-            if before.outcome != GAINED:
-                break
-
-    def _trees(self):
-        """Try trees on a few columns of each kind, and on all where they gain."""
-        is_number, seed = self.coding.is_number, seed_from(self.rng)
-        start, gaining = time.process_time(), {}
-        self._end_at_limit()
+    def _trees(self, before):
+        """Fit trees of all columns of the kinds on some of whose columns they gain."""
+        is_number, columns = self.coding.is_number, []
         for group in np.flatnonzero(is_number), np.flatnonzero(~is_number):
             tried = group[:: max(1, -(-len(group) // N_TRIED))]
             entries = np.isin(self.columns, tried)
             if entries.any():
-                few = self._fit_trees(tried, seed)
-                if self._gain_of_trees(self._scored("trees", few), entries):
-                    gaining |= dict.fromkeys(group.tolist())
-        if gaining:
-            self._try(
-                "trees", self._fit_trees(list(gaining), seed).__getitem__, start=start
-            )
-        else:
-            seconds = time.process_time() - start
-            self.trials.append(Trial("trees", seconds=seconds, outcome=NO_GAIN))
+                trial = self._scored("trees", self._fitted_trees(tried))
+                values = [
+                    self._hidden(trials, entries).values()
+                    for trials in (self._fitted, [*self._fitted, trial])
+                ]
+                if (np.diff(values, axis=0) > MIN_GAIN).any():
+                    columns += group.tolist()
+        return self._fitted_trees(columns) if columns else []
 
-    def _gain_of_trees(self, trial, entries):
-        """Return whether trees of some columns gain beside all members so far."""
-        values = []
-        for trials in self._fitted, [*self._fitted, trial]:
-            hidden = self._hidden(trials, entries)
-            weights = hidden.weights()
-            square = np.mean(hidden.mean_error(weights) ** 2)
-            log_prob = hidden.mean_log_prob(weights.log_prob)
-            values.append((log_prob / 2, -0.5 * np.log(square + 1e-300)))
-        return (np.diff(values, axis=0) > GAIN_OF_TREES).any()
-
-    def _fit_trees(self, columns, seed):
+    def _fitted_trees(self, columns):
         """Return trees for each mask; their errors are those of all hidden entries."""
         d, coding = self.numbers.shape[1], self.coding
         inputs = {j: np.delete(np.arange(d), j) for j in columns}
         if d - 1 > MAX_INPUTS:  # the columns that tell most, by correlations
-            Z = np.nan_to_num(coding.code(self.tables[0]))
+            Z = np.nan_to_num(coding.code(self.tables[0][0]))
             for j in columns:
                 related = np.abs(Z[:, coding.blocks[j]].T @ Z).max(axis=0)
                 related = np.maximum.reduceat(related, coding.first)
                 related[j] = -1
                 inputs[j] = np.sort(related.argsort()[::-1][:MAX_INPUTS])
-        members = [
-            Trees.fitted(coding, *self._table(m), inputs, seed)
-            for m in range(len(self.tables))
-        ]
-        mean = [
-            of.predict(t, columns).mean
-            for of, t in zip(members, self.tables, strict=True)
+        members = [Trees.fitted(coding, *t, inputs, self.seed) for t in self.tables]
+        means = [
+            member.predict(rows, columns).mean[:, 0]
+            for member, (rows, _) in zip(members, self.tables, strict=True)
         ]
         coded = coding.scales.of(self.columns).code(self.truth)
-        error = np.stack(mean)[self.of_mask, self.rows, 0, self.columns] - coded
-        has = ~np.isnan(error)
-        square, count = (
-            np.bincount(self.columns[has], values, d)
-            for values in (error[has] ** 2, has[has])
-        )
-        spreads = np.sqrt(np.where(count > 0, square, 0.25) / np.maximum(count, 1))
-        for member in members:
-            member.spreads = np.maximum(spreads, 1e-3)
+        error = np.stack(means)[self.of_mask, self.rows, self.columns] - coded
+        for j in columns:
+            of_column = error[self.columns == j]
+            if len(of_column) and coding.is_number[j]:
+                for member in members:
+                    member.spreads[j] = max(np.sqrt(np.mean(of_column**2)), 1e-3)
         return members
-
-    def _end_at_limit(self):
-        if self.trials and time.process_time() > self.deadline:
-            raise Ended("max_seconds")
-        if len(self.trials) >= self.max_models:
-            raise Ended("max_models")
-
-    def _try(self, name, fit, before=None, start=None):
-        """Fit and score one member; `before` is the smaller one of its kind."""
-        self._end_at_limit()
-        self.is_larger = before is not None
-        start = time.process_time() if start is None else start
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                trial = self._scored(name, [fit(m) for m in range(len(self.tables))])
-        except NUMERICAL_ERRORS:
-            if not self.trials:  # of columns alone, with which others are compared
-                raise
-            seconds = time.process_time() - start
-            self.trials.append(Trial(name, seconds=seconds, outcome=FAILED))
-            return self.trials[-1]
-        outcome = GAINED
-        if before is not None:
-            gains, noises = self._hidden([before, trial]).gains()
-            if not (gains > np.maximum(noises, MIN_GAIN)).any():
-                outcome = NO_GAIN
-        hidden = self._hidden([*self._fitted, trial])
-        value = hidden.mean_log_prob(hidden.weights().log_prob)
-        seconds = time.process_time() - start
-        gain, self.value = value - self.value, value
-        trial = trial._replace(gain=gain, seconds=seconds, outcome=outcome)
-        self.trials.append(trial)
-        return trial
 
     def _scored(self, name, members):
         """Return a trial of members, one for each mask."""
@@ -311,11 +281,12 @@ class Search:
         is_number = coding.is_number[columns]
         error, steps = np.zeros((2, len(columns)))
         log_prob = np.full(len(columns), np.nan)
-        for m, (member, table) in enumerate(zip(members, self.tables, strict=True)):
+        for m, (member, (table, _)) in enumerate(
+            zip(members, self.tables, strict=True)
+        ):
             prediction = member.predict(table, np.unique(columns[self.of_mask == m]))
             laws = Laws(coding, [prediction], np.ones((1, table.shape[1])))
-            is_told = ~np.isnan(prediction.mean[0, 0])
-            is_told[~coding.is_number] = False
+            is_told = coding.is_number & ~np.isnan(prediction.mean[0, 0])
             is_told[list(prediction.probs)] = True
             told = np.flatnonzero((self.of_mask == m) & is_told[columns])
             log_prob[told] = laws.log_prob(
@@ -324,19 +295,15 @@ class Search:
             numbers = told[is_number[told]]
             j = columns[numbers]
             law = laws.numbers(self.rows[numbers], j)
-            error[numbers] = law.expected(self.low[j], self.high[j])
-            for j, probs in prediction.probs.items():
+            expected = law.expected(self.low[j], self.high[j])
+            error[numbers] = (expected - self.truth[numbers]) / coding.spreads[j]
+            for j in prediction.probs:
                 here = told[columns[told] == j]
-                codes = codes_of(probs[self.rows[here]], coding.is_ordered[j])
-                steps[here] = np.abs(codes - self.truth[here])
+                steps[here] = np.abs(laws.codes(self.rows[here], j) - self.truth[here])
         log_prob[is_number] += np.log(coding.spreads[columns[is_number]])
-        told = ~np.isnan(log_prob)
-        numbers = told & is_number
-        error[numbers] -= self.truth[numbers]
-        error[numbers] /= coding.spreads[columns[numbers]]
 
         def mean(values, which):
-            which = which & told
+            which = which & ~np.isnan(log_prob)
             if not which.any():
                 return np.nan
             return np.average(values[which], weights=self.entry_weight[which])
@@ -361,6 +328,132 @@ class Search:
         )
 
 
-def codes_of(probs, is_ordered):
-    """Return the median of ordered categories, else the most probable one; (n,)."""
-    return median_codes(probs) if is_ordered else probs.argmax(axis=1)
+class ModelWeights(NamedTuple):
+    """Weights of members for each column; each (n_models, d), columns add up to 1."""
+
+    # log_prob : of conditionals. mean : of expectations, for columns of numbers.
+
+    log_prob: np.ndarray
+    mean: np.ndarray
+
+
+class HiddenEntries(NamedTuple):
+    """The hidden entries, and what members predict of them."""
+
+    # columns : (n_entries,). is_number : (d,). log_prob : (n_models, n_entries), NaN
+    # where a member predicts none. error : in deviations of the column, 0 for no
+    # numbers.
+
+    columns: np.ndarray
+    is_number: np.ndarray
+    log_prob: np.ndarray
+    error: np.ndarray
+    weight: np.ndarray
+
+    def take(self, models):
+        return self._replace(log_prob=self.log_prob[models], error=self.error[models])
+
+    def weights(self):
+        """Return the best weights of both kinds."""
+        log_prob = np.zeros((len(self.log_prob), len(self.is_number)))
+        mean = np.zeros(log_prob.shape)
+        log_prob[0] = mean[0] = 1.0
+        for is_number in np.unique(self.is_number):
+            entries = self.is_number[self.columns] == is_number
+            predicts = ~np.isnan(self.log_prob[:, entries]).any(axis=1)
+            if not entries.any():
+                continue
+            of = np.ix_(predicts, self.is_number == is_number)
+            part = self._replace(
+                columns=self.columns[entries],
+                log_prob=self.log_prob[np.ix_(predicts, entries)],
+                error=self.error[np.ix_(predicts, entries)],
+                weight=self.weight[entries],
+            )
+            log_prob[of] = log_prob_weights(part)[:, of[1][0]]
+            if is_number:
+                mean[of] = mean_weights(part)[:, of[1][0]]
+        return ModelWeights(log_prob, mean)
+
+    def kept(self):
+        """Return the indices of members with some weight, and of the first one."""
+        weights = np.maximum(*self.weights())
+        is_kept = weights.mean(axis=1) > MIN_WEIGHT
+        is_kept |= weights.max(axis=1) > 10 * MIN_WEIGHT
+        is_kept[0] = True
+        return np.flatnonzero(is_kept)
+
+    def mean_error(self, weights):
+        """Return the errors of the expectations of the mixture, (n_entries,)."""
+        return (weights.mean[:, self.columns] * self.error).sum(axis=0)
+
+    def values(self):
+        """Return the log-probability of the best mixture, and half that of squares.
+
+        Both are means, in nats per entry; the second is of errors as of a normal law.
+        """
+        weights = self.weights()
+        weight = np.maximum(weights.log_prob[:, self.columns], TINY)
+        log_prob = np.nan_to_num(self.log_prob, nan=-WORST)
+        mixture = logsumexp(log_prob, b=weight, axis=0)
+        square = np.average(self.mean_error(weights) ** 2, weights=self.weight)
+        return np.average(mixture, weights=self.weight), -0.5 * np.log(square + TINY)
+
+    def is_second_better(self):
+        """Return whether the second of two members gains more than noise."""
+        # In log-probability, or in squared errors in nats, per entry.
+        first, second = self.error
+        count = np.bincount(self.columns, self.weight)
+        squares = np.bincount(self.columns, self.weight * (first**2 + second**2))
+        scale = np.maximum(squares / np.maximum(count, 1e-12), 1e-30)[self.columns]
+        by_entry = [self.log_prob[1] - self.log_prob[0], (first**2 - second**2) / scale]
+        fraction = self.weight / self.weight.sum()
+        gains = by_entry @ fraction
+        noise = np.sqrt((by_entry - gains[:, None]) ** 2 @ fraction**2)
+        return (gains > np.maximum(noise, MIN_GAIN)).any()
+
+
+def log_prob_weights(hidden):
+    """Return weights of log-probabilities for each column; (n_models, d)."""
+    common = stacking_weights(hidden.log_prob, hidden.weight, tol=1e-3)[:, None]
+    likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
+    n = len(hidden.is_number)
+
+    def expected_counts(weights):
+        shares = weights[:, hidden.columns] * likelihood
+        shares = hidden.weight * shares / shares.sum(axis=0)
+        return np.stack([np.bincount(hidden.columns, row, n) for row in shares])
+
+    start = np.repeat(common, n, axis=1)
+    prior = PSEUDO_ENTRIES * common
+    return weights_by_em(start, expected_counts, prior, axis=0, tol=1e-3)
+
+
+def mean_weights(hidden):
+    """Return weights of expectations for each column of numbers; (n_models, d)."""
+    # A member worse in a column than the first one, independent columns, has no weight.
+    # Entries like those of other columns have the size of the least error in the
+    # column, so that a column that one member fills exactly has its weights.
+    d = len(hidden.is_number)
+    count = np.bincount(hidden.columns, hidden.weight, d)
+    sums = [
+        [np.bincount(hidden.columns, hidden.weight * a * b, d) for a in hidden.error]
+        for b in hidden.error
+    ]
+    sums = np.moveaxis(sums, 2, 0)  # shape: (d, n_models, n_models)
+    least = sums.diagonal(axis1=1, axis2=2).min(axis=1) / np.maximum(count, 1e-12)
+    sums = sums / np.maximum(least, 1e-30)[:, None, None]
+    matrices = sums + PSEUDO_ERRORS * sums[count > 0].sum(axis=0) / count.sum()
+    weights = np.zeros((len(hidden.error), d))
+    for j, matrix in enumerate(matrices):
+        better = np.flatnonzero(matrix.diagonal() <= matrix[0, 0])
+        values, vectors = np.linalg.eigh(
+            matrix[np.ix_(better, better)] / matrix.diagonal().min()
+        )
+        # If w' A w is smallest among those with sum 1, then so is w' A w + (1' w - 1)^2
+        # up to a factor of w.
+        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        target = np.append(np.zeros(len(root)), 1.0)
+        solution, _ = nnls(np.vstack([root, np.ones(len(root))]), target)
+        weights[better, j] = solution / solution.sum()
+    return weights

@@ -13,12 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._base.state import VersionedPickleMixin
 from sklearn_mpt._checks import RandomState, check_choice, spawn_seeds
 from sklearn_mpt._imputation.coding import Coding
-from sklearn_mpt._imputation.draws import drawn_in_turn
-from sklearn_mpt._imputation.frequent_values import FrequentValue
 from sklearn_mpt._imputation.laws import Laws
-from sklearn_mpt._imputation.limits import Limits
-from sklearn_mpt._imputation.relations import LinearRelations
-from sklearn_mpt._imputation.search import Search, codes_of
+from sklearn_mpt._imputation.limits import FrequentValue, Limits
+from sklearn_mpt._imputation.members import LinearRelations
+from sklearn_mpt._imputation.search import Search
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import chunk_slices
 from sklearn_mpt._optim.weights import relative_weights
@@ -39,7 +37,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     # p(x_j | x_R) = sum_k w_kj p_k(x_j | x_R) with weights for each column that
     # maximise the log-probability of hidden entries (Yao et al., Bayesian Analysis 13,
-    # 2018). Expectations of numbers have weights of their own; see `weights`.
+    # 2018). Expectations of numbers have weights of their own; see `search`.
     # weights_, mean_weights_ : (n_models, n_columns). selection_ : results of all
     # models that were tried.
 
@@ -105,23 +103,20 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _learn_columns(self, numbers, weight):
         """Learn units and levels of numbers, limits and categories."""
-        reader, columns = self.reader, self._columns
-        kinds = [reader.kinds[j] for j in columns]
+        kinds, categories = self.reader.kinds, self.reader.categories
         counts = [
-            0 if kind == "gaussian" else 2 if known is None else len(known)
-            for kind, known in zip(
-                kinds, [reader.categories[j] for j in columns], strict=True
-            )
+            0 if kinds[j] == "gaussian" else 2 if known is None else len(known)
+            for j in self._columns
+            for known in [categories[j]]
         ]
-        self._coding = Coding(kinds, counts, numbers, weight)
-        is_date = [DATES in reader.storage[j]["days"] for j in columns]
-        is_number, has_margin = self._coding.is_number, np.logical_not(is_date)
-        self._limits = Limits.from_rows(numbers, weight, is_number, has_margin)
-        self.n_features_in_ = len(reader.kinds)
-        self.likelihoods_ = list(reader.kinds)
+        of_columns = [kinds[j] for j in self._columns]
+        self._coding = Coding(of_columns, counts, numbers, weight)
+        is_date = [DATES in self.reader.storage[j]["days"] for j in self._columns]
+        self._limits = Limits.seen(self._coding, numbers, is_date)
+        self.n_features_in_, self.likelihoods_ = len(kinds), list(kinds)
         self.categories_ = [
             None if kind is None else known
-            for kind, known in zip(reader.kinds, reader.categories, strict=True)
+            for kind, known in zip(kinds, categories, strict=True)
         ]
 
     def _choose(self, numbers, weight, rng):
@@ -129,7 +124,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         coding = self._coding
         search = Search(coding, numbers, weight, self.max_seconds, self.max_models, rng)
         self._relations = LinearRelations(numbers, coding.is_number)
-        self._relations.check(search.numbers, search.tables[0])
+        self._relations.check(search.numbers, search.tables[0][0])
         trials, kept, weights, error = search.run()
         columns = "name", "rmse", "wrong", "steps", "gain", "seconds", "outcome"
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
@@ -152,13 +147,6 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             if value is not None:
                 self._frequent_values[j] = value
 
-    @property
-    def limits(self):
-        """Limits of all columns of the table; NaN for columns that are not modelled."""
-        limits = np.full((len(Limits._fields), len(self.reader.kinds)), np.nan)
-        limits[:, self._columns] = self._limits
-        return Limits(*limits)
-
     def _encoded(self, X):
         check_columns(X, self._names, "X", "columns of fit")
         codes = self.reader.encode(X)
@@ -168,9 +156,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def _chunks(self, n_rows):
         return chunk_slices(n_rows, len(self._columns), CHUNK_ENTRIES)
 
-    def _laws(self, numbers, columns, weights):
+    def _laws(self, numbers, columns):
+        """Return laws of conditionals, and the same with the weights of means."""
         predictions = [of.predict(numbers, columns) for of in self.estimators_]
-        return Laws(self._coding, predictions, weights)
+        laws = Laws(self._coding, predictions, self.weights_)
+        return laws, Laws(self._coding, predictions, self.mean_weights_)
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         """Compute log-probabilities of hidden entries given the others of a row."""
@@ -184,7 +174,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         for chunk in self._chunks(len(has_target)):
             chunk = has_target[chunk]
             rows, columns = np.nonzero(is_target[chunk])
-            laws = self._laws(visible[chunk], np.unique(columns), self.weights_)
+            laws, _ = self._laws(visible[chunk], np.unique(columns))
             found = laws.log_prob(rows, columns, numbers[chunk[rows], columns])
             log_prob[chunk[rows], self._columns[columns]] = found
         return log_prob
@@ -194,28 +184,27 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         X: ArrayLike,
         method: str = "mean",
         random_state: RandomState = None,
-        bounds: tuple[np.ndarray, np.ndarray] | None = None,
+        bounds: np.ndarray | None = None,
     ) -> Any:
-        """Fill in gaps by "mean" or "sample"; `bounds` of columns may be NaN."""
+        """Fill in gaps by "mean" or "sample"; `bounds`, (2, d), may be NaN."""
         check_choice(method, "method", ["mean", "sample"])
         check_is_fitted(self)
         codes, columns = self._encoded(X), self._columns
         numbers = codes[:, columns]
-        gaps = np.isnan(numbers)
-        has_gaps = gaps.any(axis=1)
+        has_gaps = np.isnan(numbers).any(axis=1)
         if has_gaps.any():
             if bounds is None:
                 bounds = np.full((2, codes.shape[1]), np.nan)
-            low, high = (bound[columns] for bound in bounds)
-            limits = self._limits.with_bounds(low, high)
-            is_bound = np.isfinite(low) | np.isfinite(high)
+            bounds = bounds[:, columns]
+            limits = self._limits.with_bounds(*bounds)
+            is_bound = np.isfinite(bounds).any(axis=0)
             if method == "mean":
                 filled = self._expected(numbers[has_gaps], limits, is_bound)
             else:
                 state = self.random_state if random_state is None else random_state
                 rng = np.random.default_rng(spawn_seeds(state, 1)[0])
-                filled = self._drawn_rows(numbers[has_gaps], limits, is_bound, rng)
-            numbers[has_gaps] = np.where(gaps[has_gaps], filled, numbers[has_gaps])
+                filled = self._drawn(numbers[has_gaps], limits, is_bound, rng)
+            numbers[has_gaps] = filled
         complete = codes.copy()
         complete[:, columns] = numbers
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
@@ -223,88 +212,62 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def _expected(self, numbers, limits, is_bound):
         """Fill rows in by expectations within limits."""
         # is_bound : columns whose limits a user set, bool, (m,).
-        filled, coding = numbers.copy(), self._coding
+        determined = limits.clip(self._relations.determined(numbers))
+        filled, is_number = numbers.copy(), self._coding.is_number
         for chunk in self._chunks(len(numbers)):
             visible, of_chunk = numbers[chunk], filled[chunk]
             rows, columns = np.nonzero(np.isnan(visible))
-            laws = self._laws(visible, np.unique(columns), self.weights_)
-            means = Laws(coding, laws.predictions, self.mean_weights_)
-            is_free = (coding.is_number & ~is_bound)[columns]
+            laws, means = self._laws(visible, np.unique(columns))
+            is_free = (is_number & ~is_bound)[columns]
             places = rows[is_free], columns[is_free]
-            low, high = limits.low[places[1]], limits.high[places[1]]
-            of_chunk[places] = means.numbers(*places).expected(low, high)
+            ends = limits.low[places[1]], limits.high[places[1]]
+            of_chunk[places] = means.numbers(*places).expected(*ends)
             for j in np.unique(columns[~is_free]).tolist():
                 gaps = rows[columns == j]
-                if coding.is_number[j]:
-                    found = self._mean_within(laws, gaps, j, limits)
+                if is_number[j]:
+                    law = self._without_first(laws).numbers(gaps, np.full(len(gaps), j))
+                    ends = limits.low[j], limits.high[j]
+                    of_chunk[gaps, j] = law.truncated_mean(*ends)
                 else:
-                    found = codes_of(laws.probs(gaps, j), coding.is_ordered[j])
-                of_chunk[gaps, j] = found
-        determined = self._relations.determined(numbers)
-        return np.where(np.isnan(determined), filled, limits.clip(determined))
+                    of_chunk[gaps, j] = laws.codes(gaps, j)
+        is_determined = np.isnan(numbers) & ~np.isnan(determined)
+        return np.where(is_determined, determined, filled)
 
-    def _mean_within(self, laws, rows, j, limits):
-        """Return means of the truncated laws of column j."""
-        laws.weights = self._draw_weights()
-        law = laws.numbers(rows, np.full(len(rows), j))
-        if j in self._coding.levels:
-            return self._level_probs(laws, law, j, limits) @ self._coding.levels[j]
-        return law.truncated_mean(
-            *np.repeat([limits.low[[j]], limits.high[[j]]], len(rows), 1)
-        )
-
-    def _level_probs(self, laws, law, j, limits):
-        """Return probabilities of the levels of column j within limits, (n, L)."""
-        levels, probs = self._coding.levels[j], laws.level_probs(law, j)
-        is_within = (levels >= limits.low[j]) & (levels <= limits.high[j])
-        if is_within.any():
-            probs = np.where(is_within, probs, 0.0)
-        return probs / probs.sum(axis=1, keepdims=True)
-
-    def _drawn_rows(self, numbers, limits, is_bound, rng):
+    def _drawn(self, numbers, limits, is_bound, rng):
         """Draw the missing entries of rows within limits, those with bounds first."""
-        order = rng.permutation(numbers.shape[1])
-        order = order[np.argsort(~is_bound[order], kind="stable")].tolist()
-        draws = limits.of_draws()
+        order, drawn = rng.permutation(numbers.shape[1]), numbers.copy()
+        for j in order[np.argsort(~is_bound[order], kind="stable")].tolist():
+            index = np.flatnonzero(np.isnan(numbers[:, j]))
+            for chunk in self._chunks(len(index)):
+                rows = index[chunk]
+                drawn[rows, j] = self._drawn_column(drawn[rows], j, limits, rng)
+        return drawn
 
-        def draw(rows, index, j):
-            return np.concatenate(
-                [
-                    self._drawn(rows[chunk], j, limits, draws, rng)
-                    for chunk in self._chunks(len(rows))
-                ]
-            )
-
-        return limits.nearest_existing(drawn_in_turn(numbers, order, draw))
-
-    def _drawn(self, rows, j, limits, draws, rng):
+    def _drawn_column(self, rows, j, limits, rng):
         """Draw column j, which is missing in rows, given their other entries."""
-        laws, every = self._laws(rows, [j], self._draw_weights()), np.arange(len(rows))
+        laws, means = self._laws(rows, [j])
+        laws, every = self._without_first(laws), np.arange(len(rows))
         if not self._coding.is_number[j]:
             return drawn_codes(laws.probs(every, j), rng.random((len(rows), 1)))
         columns, drawn = np.full(len(rows), j), np.full(len(rows), np.nan)
-        law, low, high = laws.numbers(every, columns), draws.low[j], draws.high[j]
+        low, high = limits.of_draws(j)
         if j in self._frequent_values:
-            means = Laws(self._coding, laws.predictions, self.mean_weights_)
             ends = limits.low[columns], limits.high[columns]
             expected = means.numbers(every, columns).expected(*ends)
             drawn = self._frequent_values[j].draw(expected, rng)
         again = np.flatnonzero(~((drawn >= low) & (drawn <= high)))
-        if len(again) and j in self._coding.levels:
-            probs = self._level_probs(laws, law.of(again), j, limits)
-            codes = drawn_codes(probs, rng.random((len(again), 1)))
-            drawn[again] = self._coding.levels[j][codes]
-        elif len(again):
-            ends = np.repeat([[low], [high]], len(again), axis=1)
-            drawn[again] = law.of(again).draw(*ends, rng)
+        if len(again):
+            drawn[again] = laws.numbers(again, columns[again]).draw(low, high, rng)
         determined = self._relations.determined(rows)[:, j]
         drawn = np.where(np.isnan(determined), drawn, determined)
-        return limits.nearest_existing_of(j, drawn)
+        return limits.nearest(j, drawn)
 
-    def _draw_weights(self):
-        """Return weights of the models in draws, (n_models, m)."""
-        # Independent columns, the first, are left out: rows drawn from them would
-        # weaken the dependence of columns, and bias slopes of regressions towards zero.
+    def _without_first(self, laws):
+        """Return laws of draws, to which independent columns, the first, are no part.
+
+        Rows drawn from them would weaken the dependence of columns, and bias slopes of
+        regressions towards zero.
+        """
         weights = self.weights_.copy()
         weights[0, weights[1:].sum(axis=0) > 0] = 0.0
-        return weights
+        return Laws(self._coding, laws.predictions, weights)

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
-from sklearn_mpt._imputation.limits import Limits
 
 NONE = np.nan
 CORRELATION = 0.8
@@ -79,28 +78,31 @@ def test_numbers_of_few_values_are_drawn_from_those_within_the_bounds():
 
 
 def test_limits_of_numbers_above_zero_dates_and_bounds_beyond_what_was_seen():
-    rows = np.array([[2.0, 0.0, -4.0, 5.0], [6.0, 3.0, 4.0, 9.0]])
-    is_number = np.ones(4, dtype=bool)
-    has_margin = np.array([True, True, True, False])
-    limits = Limits.from_rows(rows, np.ones(2), is_number, has_margin)
-    assert_allclose(limits.low, [1, 0, -8, 5])
-    assert_allclose(limits.high, [8, 4.5, 8, 9])
-    high = np.array([1.0, NONE, -5.0, NONE])
-    below = limits.with_bounds(np.full(4, NONE), high)
-    assert_allclose(below.low, [0.5, 0, -9, 5])
-    assert_allclose(below.high, [1, 4.5, -5, 9])
-    above = limits.with_bounds(np.array([NONE, 10.0, NONE, NONE]), np.full(4, NONE))
-    assert_allclose(above.high, [8, 11.5, 8, 9])
+    """A standard deviation outside of what is seen, and of positive ones half of it."""
+    rows = np.array([[2.0, 0.0, -4.0], [6.0, 3.0, 4.0]])
+    table = pd.DataFrame(rows, columns=list("abc")).assign(
+        day=pd.to_datetime(["2020-01-05", "2020-01-09"])
+    )
+    limits = MPTImputer(max_models=1).fit(table).estimator_._limits
+    assert_allclose(limits.low[:3], [1, 0, -8])
+    assert_allclose(limits.high[:3], [8, 4.5, 8])
+    assert limits.high[3] - limits.low[3] == 4
+    none = np.full(4, NONE)
+    below = limits.with_bounds(none, np.array([1.0, NONE, -5.0, NONE]))
+    assert_allclose(below.low[:3], [0.5, 0, -9])
+    assert_allclose(below.high[:3], [1, 4.5, -5])
+    above = limits.with_bounds(np.array([NONE, 10.0, NONE, NONE]), none)
+    assert_allclose(above.high[:3], [8, 11.5, 8])
 
 
 def test_whole_numbers_at_a_bound_are_as_frequent_as_others():
     rows = np.array([[3.0], [4.0], [9.0]])
-    limits = Limits.from_rows(rows, np.ones(3), np.array([True]))
+    limits = MPTImputer(max_models=1).fit(rows).estimator_._limits
     limits = limits.with_bounds(np.array([2.2]), np.array([6.0]))
-    draws = limits.of_draws()
-    assert_allclose([draws.low[0], draws.high[0]], [2.5, 6.5])
-    numbers = np.linspace(draws.low[0] + 1e-9, draws.high[0] - 1e-9, 4001)[:, None]
-    values, counts = np.unique(limits.nearest_existing(numbers), return_counts=True)
+    low, high = limits.of_draws(0)
+    assert_allclose([low, high], [2.5, 6.5])
+    numbers = np.linspace(low + 1e-9, high - 1e-9, 4001)
+    values, counts = np.unique(limits.nearest(0, numbers), return_counts=True)
     assert_array_equal(values, [3, 4, 5, 6])
     assert np.ptp(counts) <= 2
 

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from sklearn.base import clone
 
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation.limits import Limits, decimal_step
+from sklearn_mpt._imputation.coding import decimal_step
 
 
 def left_skewed_months():
@@ -42,11 +42,11 @@ def test_densities_of_levels_add_up_to_one_over_the_step():
 
 def test_limits_are_a_standard_deviation_outside_of_what_is_seen():
     rows = np.column_stack([[1.0, 2, 6], [-1.0, 0, 3], [0.5, 1.25, np.nan]])
-    limits = Limits.from_rows(rows, np.ones(3), np.array([True, True, True]))
+    limits = MPTImputer(max_models=1).fit(rows).estimator_._limits
     assert_allclose(limits.low, [0.5, -1 - rows[:, 1].std(), 0.25])
     assert_allclose(limits.high, [6 + rows[:, 0].std(), 3 + rows[:, 1].std(), 1.625])
-    found = limits.nearest_existing(np.array([[-5.0, 0.4, 0.13], [100.0, 0.6, 0.9]]))
-    assert_allclose(found, [[1, 0, 0.5], [8, 1, 1.25]])
+    found = [limits.nearest(j, [-5.0, 0.4, 0.13, 100]) for j in range(3)]
+    assert_allclose(found, [[1, 1, 1, 8], [-2, 0, 0, 4], [0.5, 0.5, 0.5, 1.25]])
 
 
 def test_steps_of_numbers_with_few_decimals():

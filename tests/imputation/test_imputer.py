@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_wine
@@ -14,15 +15,12 @@ from sklearn.preprocessing import StandardScaler
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
-from sklearn_mpt._imputation.weights import (
+from sklearn_mpt._imputation.search import (
     HiddenEntries,
     log_prob_weights,
     mean_weights,
-    mixed,
 )
-from sklearn_mpt._optim.weights import (
-    stacking_weights,
-)
+from sklearn_mpt._optim.weights import stacking_weights
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +108,7 @@ def test_weights_of_models_maximise_the_log_probability_of_hidden_entries():
     """With one additional entry that only this model explains."""
     log_probs = np.random.default_rng(0).normal(size=(2, 40))
     share = np.linspace(0.001, 0.999, 999)
-    value = [mixed(log_probs, np.array([w, 1 - w])).sum() for w in share]
+    value = [logsumexp(log_probs.T, b=[w, 1 - w], axis=1).sum() for w in share]
     best = share[np.argmax(value + np.log(share) + np.log(1 - share))]
     assert_allclose(stacking_weights(log_probs)[0], best, atol=0.003)
 
@@ -125,7 +123,7 @@ def test_weights_that_differ_between_ends_are_fitted_as_they_are_mixed():
     first, last = (end[..., None] for end in np.meshgrid(share, share))
     of_entries = first * ends[0] + last * ends[1]
     each = np.stack([of_entries, 1 - of_entries])
-    value = mixed(log_probs[:, None, None], each).sum(axis=-1)
+    value = logsumexp(log_probs[:, None, None], b=each, axis=0).sum(axis=-1)
     value += sum(np.log(w * (1 - w))[..., 0] for w in (first, last))
     i, j = np.unravel_index(value.argmax(), value.shape)
     weights = stacking_weights(log_probs, 1.0, ends)
