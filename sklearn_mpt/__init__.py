@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._measure.checking import check_masked_model
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
-    from sklearn_mpt._measure.contributions import (
-        ConditionalMasker,
-        feature_contributions,
-    )
     from sklearn_mpt._measure.cumulative import CumulativeCV, cumulative_cv_score
     from sklearn_mpt._measure.curve import MPTCurve
     from sklearn_mpt._measure.display import MPTCurveDisplay
+    from sklearn_mpt._measure.masker import ConditionalMasker
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
-    from sklearn_mpt._measure.orders import lml_samples, order_log_prob
+    from sklearn_mpt._measure.orders import (
+        feature_contributions,
+        lml_samples,
+        order_log_prob,
+    )
     from sklearn_mpt._mixture.estimator import MPTMixture
     from sklearn_mpt._text.masked_lm import MaskedDiffusionLM
     from sklearn_mpt._text.scorer import MPTScorer
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
-    "ConditionalMasker": "_measure.contributions",
+    "ConditionalMasker": "_measure.masker",
     "CumulativeCV": "_measure.cumulative",
     "DataCollatorForMPT": "_text.training",
     "ImputationDisplay": "_imputation.display",
@@ -64,7 +65,7 @@ _MODULES = {
     "check_masked_model": "_measure.checking",
     "compare_lml": "_measure.comparison",
     "cumulative_cv_score": "_measure.cumulative",
-    "feature_contributions": "_measure.contributions",
+    "feature_contributions": "_measure.orders",
     "lml_samples": "_measure.orders",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",

@@ -22,7 +22,7 @@ from sklearn_mpt._measure.contract import (
 )
 from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, as_objects, with_entries, with_moved_columns
+from sklearn_mpt._measure.rows import Rows, as_objects, with_entries
 from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 
@@ -109,7 +109,8 @@ def check_reading(ask, rows, mask, log_prob, rng, limit=None):
     for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
         kept = np.setdiff1d(hidden, changed)
         if len(changed) and len(kept):
-            moved = Rows.from_table(with_moved_columns(rows.values, changed))
+            sources = dict.fromkeys(changed.tolist(), np.roll(np.arange(len(rows)), 1))
+            moved = Rows.from_table(with_entries(rows.values, sources))
             moved = replace(moved, index=rows.index)
             after = ask(moved, mask)
             if after is None:
@@ -230,11 +231,9 @@ def check_sums(ask, rows, mask, discrete):
     rows_of = {j: list(discrete[j].values()) for j in discrete if mask[j]}
     totals = np.zeros(rows.shape)
     for k in range(max(map(len, rows_of.values()), default=0)):
-        row_of = {j: of_values[k] for j, of_values in rows_of.items() if of_values[k:]}
-        features, indices = list(row_of), np.full(rows.shape, -1)
-        indices[:, features] = list(row_of.values())
-        moved = Rows.from_table(with_entries(rows.values, rows.values, indices))
-        log_prob = ask(moved, mask)
+        features = [j for j, of_values in rows_of.items() if of_values[k:]]
+        sources = {j: np.full(len(rows), rows_of[j][k]) for j in features}
+        log_prob = ask(Rows.from_table(with_entries(rows.values, sources)), mask)
         if log_prob is None:
             return
         with np.errstate(over="ignore"):  # those that are not normalised may be large

@@ -145,11 +145,11 @@ class LMLComparison:
     def _interval(self, mean, std_error, degrees, rows, confidence):
         degrees = rows.shape[1] - 1 if degrees is None else degrees
         quantile = student_quantile(confidence, degrees)
-        skewness = _skewness_of_mean(rows, std_error)
-        return (
-            mean - std_error * _unskewed(quantile, skewness),
-            mean - std_error * _unskewed(-quantile, skewness),
-        )
+        centred = rows - rows.mean(axis=1, keepdims=True)
+        third, scale = np.mean(centred**3, axis=1) / rows.shape[1] ** 2, std_error**3
+        skewness = np.divide(third, scale, out=np.zeros(len(rows)), where=scale > 0)
+        low, high = (_unskewed(q, skewness) for q in (quantile, -quantile))
+        return mean - std_error * low, mean - std_error * high
 
     def __repr__(self):
         columns = [
@@ -327,17 +327,18 @@ def compare_lml(
     X = list(X) if isinstance(X, Iterator) else X
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
-    check_kinds({name: kind_of_scores(model) for name, model in named.items()})
+    kinds = {name: kind_of_scores(model) for name, model in named.items()}
+    if len(set(kinds.values())) > 1:
+        found = ", ".join(f"a {kind} of {name!r}" for name, kind in kinds.items())
+        raise ValueError(
+            f"Scores of different kinds cannot be compared, got {found}. A pseudo-log-"
+            "likelihood is no log-probability, as the dependence between two tokens "
+            "counts twice: give all models of texts the same method."
+        )
     seed = draw_seed(random_state)
     options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
-    scores = {
-        name: _check_scores(name, _score(name, model, X, options), X)
-        for name, model in named.items()
-    }
-    check_measures(
-        {name: measures_of_columns(model, None) for name, model in named.items()},
-        {name for name, model in named.items() if _is_density_estimator(model)},
-    )
+    scores = {name: _score(name, model, X, options) for name, model in named.items()}
+    _check_measures(named)
     names = sorted(scores, key=lambda name: -scores[name].mean())
     ordered = [scores[name] for name in names]
     differences = [values - ordered[0] for values in ordered]
@@ -389,33 +390,45 @@ def _score(name, model, X, options):
             f"the shape {np.shape(X)}."
         )
     if ask := getattr(model, "_score_samples_on_masks", None):
-        return ask(X, options["random_state"], options["n_jobs"])[None]
-    if _is_density_estimator(model):
-        return np.array(model.score_samples(copy_of(X)))[None]
-    if not callable(getattr(model, "conditional_log_prob", model)):
+        scores = ask(X, options["random_state"], options["n_jobs"])[None]
+    elif _is_density_estimator(model):
+        scores = np.array(model.score_samples(copy_of(X)))[None]
+    elif not callable(getattr(model, "conditional_log_prob", model)):
         raise TypeError(
             f"{name!r} must be a density estimator with score_samples, or have "
             f"conditional_log_prob(X, mask) or be such a function, got {model!r}."
         )
-    rows = check_rows(model, X)
-    return sums_along_orders(model, rows, **options, is_compared=True)[0]
-
-
-def check_kinds(kinds):
-    """Raise an error if scores are of different kinds; `kinds` has one by name."""
-    if len(set(kinds.values())) > 1:
-        found = ", ".join(f"a {kind} of {name!r}" for name, kind in kinds.items())
+    else:
+        rows = check_rows(model, X)
+        scores = sums_along_orders(model, rows, **options, is_compared=True)[0]
+    n_rows = len(X) if hasattr(X, "__len__") else np.shape(X)[0]
+    if scores.ndim != 2 or scores.shape[1] != n_rows:
         raise ValueError(
-            f"Scores of different kinds cannot be compared, got {found}. A pseudo-log-"
-            "likelihood is no log-probability, as the dependence between two tokens "
-            "counts twice: give all models of texts the same method."
+            f"The models must score the same rows: {name!r} returned scores of shape "
+            f"{scores.shape[1:]} for {n_rows} rows."
         )
+    if n_rows < 2:
+        raise ValueError("X must have at least two rows, for standard errors; got 1.")
+    if not np.isfinite(scores).all():
+        row = np.flatnonzero(~np.isfinite(scores).all(axis=0))[0]
+        raise ValueError(
+            f"The log marginal likelihood of {name!r} is {scores[:, row].mean()} at "
+            f"row {row}: all values must be finite."
+        )
+    return scores
 
 
-def check_measures(measures_of, density_estimators):
+def _check_measures(named):
     """Raise an error if one model has a density of a column, another a probability."""
+    measures_of = {
+        name: measures_of_columns(model, None) for name, model in named.items()
+    }
     known = [(name, measures) for name, measures in measures_of.items() if measures]
-    unknown = sorted(name for name in density_estimators if not measures_of[name])
+    unknown = sorted(
+        name
+        for name, model in named.items()
+        if not measures_of[name] and _is_density_estimator(model)
+    )
     for name, measures in known if unknown else ():
         columns = [j for j, measure in enumerate(measures) if measure == "probability"]
         if columns:
@@ -447,24 +460,6 @@ def _is_density_estimator(model):
     return get_tags(model).estimator_type != "outlier_detector"
 
 
-def _check_scores(name, scores, X):
-    n_rows = len(X) if hasattr(X, "__len__") else np.shape(X)[0]
-    if scores.ndim != 2 or scores.shape[1] != n_rows:
-        raise ValueError(
-            f"The models must score the same rows: {name!r} returned scores of shape "
-            f"{scores.shape[1:]} for {n_rows} rows."
-        )
-    if n_rows < 2:
-        raise ValueError("X must have at least two rows, for standard errors; got 1.")
-    if not np.isfinite(scores).all():
-        row = np.flatnonzero(~np.isfinite(scores).all(axis=0))[0]
-        raise ValueError(
-            f"The log marginal likelihood of {name!r} is {scores[:, row].mean()} at "
-            f"row {row}: all values must be finite."
-        )
-    return scores
-
-
 def _std_error(scores):
     """Return the standard error of the mean over orders and rows, and its degrees."""
     n_orders, n_rows = scores.shape
@@ -479,14 +474,6 @@ def _std_error(scores):
         degrees.append(n_orders - 1)
     variances = np.array(variances)
     return np.sqrt(variances.sum()), degrees_of_sum(variances, np.array(degrees))
-
-
-def _skewness_of_mean(rows, std_error):
-    """Return the skewness of the mean of rows, given its standard error; (n_lines,)."""
-    centred = rows - rows.mean(axis=1, keepdims=True)
-    third = np.mean(centred**3, axis=1) / rows.shape[1] ** 2
-    scale = std_error**3
-    return np.divide(third, scale, out=np.zeros(len(rows)), where=scale > 0)
 
 
 def _unskewed(quantile, skewness):

@@ -40,7 +40,8 @@ It has these methods instead, with the arguments of the public functions:
 ``_lml_along_orders(X, n_orders, random_state, n_jobs)``
     Returns the result of `lml_samples` with ``return_std=True``.
 ``_token_contributions(X, n_orders, random_state, n_jobs)``
-    Returns `Contributions`, from which `feature_contributions` makes its result.
+    Returns contributions, their standard errors, the tokens of each text, and names of
+    tokens or None, from which `feature_contributions` makes its result.
 ``_score_samples_on_masks(X, random_state, n_jobs)``
     Returns the score of each row for `compare_lml`, with masks that depend on the seed.
 """
@@ -52,7 +53,7 @@ from itertools import chain
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers
+from sklearn_mpt._measure.rows import Rows, as_numbers, copy_of, holds_numbers
 from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 from sklearn_mpt._tables.frames import column_names, fill_masked
@@ -75,7 +76,16 @@ class ModuleConditional:
     """
 
     def __init__(self, module):
-        self.module = _in_evaluation_mode(module)
+        self.module = module
+        if any(part.training for part in module.modules()):
+            shared = {id(t): t for t in chain(module.parameters(), module.buffers())}
+            try:
+                self.module = copy.deepcopy(module, shared).eval()
+            except Exception as error:  # the module's parts are the user's
+                raise TypeError(
+                    f"{type(module).__name__} is in training mode and cannot be copied "
+                    "for evaluation: call its method eval() first."
+                ) from error
 
     def __call__(self, X, mask):
         import torch
@@ -88,19 +98,6 @@ class ModuleConditional:
         function = getattr(self.module, "conditional_log_prob", self.module)
         with torch.no_grad():
             return function(rows, torch.as_tensor(mask, device=like.device))
-
-
-def _in_evaluation_mode(module):
-    if not any(part.training for part in module.modules()):
-        return module
-    shared = {id(t): t for t in chain(module.parameters(), module.buffers())}
-    try:
-        return copy.deepcopy(module, shared).eval()
-    except Exception as error:  # the module's parts are the user's
-        raise TypeError(
-            f"{type(module).__name__} is in training mode and cannot be copied for "
-            "evaluation: call its method eval() first."
-        ) from error
 
 
 LOG_PROBABILITY = "log-probability"
@@ -169,7 +166,7 @@ class CheckedConditional:
 
     def _ask(self, rows, mask):
         try:
-            returned = self.function(rows.writable_copy(), mask.copy())
+            returned = self.function(copy_of(rows.values), mask.copy())
             if isinstance(returned, tuple):  # of nets, logits and a loss for instance
                 kinds = listed([type(part).__name__ for part in returned])
                 raise TypeError(
@@ -382,16 +379,13 @@ def takes_row_masks(conditional, rows):
                 return False
     except Exception:  # the user's function; a real error appears in the next call
         return False
-    return all(
-        any(_differ(rows, separate[[k, m]], masks[[k, m]]) for m in range(len(masks)))
-        for k in range(len(masks))
-    )
-
-
-def _differ(rows, log_prob, masks):
-    """Return whether results for two masks differ clearly at entries hidden by both."""
-    change = change_of(*log_prob[:, rows.targets(masks.all(axis=0))])
-    return (change > MIN_CHANGE).any()
+    for k in range(len(masks)):  # do results differ clearly at entries hidden by both?
+        shared = [rows.targets(masks[k] & mask) for mask in masks]
+        pairs = zip(separate, shared, strict=True)
+        changes = [change_of(separate[k][at], other[at]) for other, at in pairs]
+        if not any((change > MIN_CHANGE).any() for change in changes):
+            return False
+    return True
 
 
 def change_of(log_prob, other):
@@ -407,13 +401,10 @@ def wants_row_orders(conditional, rows):
     With its own orders the errors of the rows average out. This needs a function that
     takes a mask for each row. It is useful only for conditionals that do not belong to
     one joint density: those of a joint give the same sum along any order, and masks
-    that rows share can cost less.
+    that rows share can cost less. So pairs of features are scored in both orders.
     """
-    return takes_row_masks(conditional, rows) and not _commute(conditional, rows)
-
-
-def _commute(conditional, rows):
-    """Return whether pairs of features have the same log-probability in both orders."""
+    if not takes_row_masks(conditional, rows):
+        return False
     rows = few_rows(Rows.from_table(rows))
     n_features = rows.shape[1]
     order = np.random.default_rng(1).permutation(n_features)
@@ -426,8 +417,8 @@ def _commute(conditional, rows):
         ]
         forward, backward = joint[:, 0] + second[:, 1], joint[:, 1] + first[:, 0]
         if (change_of(forward, backward) > MAX_ORDER_CHANGE).any():
-            return False
-    return True
+            return True
+    return False
 
 
 def few_rows(rows):

@@ -38,9 +38,8 @@ def predictive_score(estimator, y):
     kind = get_tags(estimator).estimator_type if has_tags else None
     last = last_step(estimator)
     if y is None or kind == "density_estimator":
-        has_scores = hasattr(last, "joint_log_prob") or hasattr(
-            estimator, "score_samples"
-        )
+        has_joint = hasattr(last, "joint_log_prob")
+        has_scores = has_joint or hasattr(estimator, "score_samples")
         if has_scores and kind != "outlier_detector":
             check_pipeline(estimator)
             return _log_density
@@ -441,8 +440,31 @@ def cumulative_cv_score(
             f"{np.shape(y)}."
         )
     is_classes = y is not None and is_classifier(estimator)
-    start = _check_start(n_start, X, y if is_classes else None)
-    n_seen = _block_starts(start, n_samples, steps)
+    if isinstance(n_start, str):
+        if n_start != "auto":
+            raise ValueError(f"n_start must be 'auto' or an int, got {n_start!r}.")
+        n_classes = len(np.unique(np.asarray(y))) if is_classes else 0
+        n_features = X.shape[1] if len(X.shape) > 1 else 1
+        least = max(n_samples // 10, n_features + 1, 2 * n_classes)
+        start = min(least, n_samples // 2)
+    else:
+        check_int(n_start, "n_start", min_val=0)
+        start = int(n_start)
+    if start >= n_samples:
+        raise ValueError(
+            f"n_start must be less than the {n_samples} rows of X, got {n_start}."
+        )
+    n_blocks = n_scored = n_samples - start
+    if steps is not None:
+        check_int(steps, "steps")
+        n_blocks = int(steps)
+    if n_blocks > n_scored:
+        raise ValueError(
+            f"steps must be at most the {n_scored} rows after the first {start}, "
+            f"got {steps}."
+        )
+    limits = np.linspace(start, n_samples, n_blocks + 1)[:-1]
+    n_seen = np.floor(limits + 0.5).astype(int).tolist()
     rng = np.random.default_rng(draw_seed(random_state))
     orders = [rng.permutation(n_samples) for _ in range(n_orders)]
     if is_classes:
@@ -455,37 +477,6 @@ def cumulative_cv_score(
     )
     block_scores = np.array(results).reshape(n_orders, len(n_seen))
     return CumulativeCV(np.array(n_seen), block_scores, n_samples)
-
-
-def _check_start(n_start, X, y):
-    n_samples = np.shape(X)[0]
-    if isinstance(n_start, str):
-        if n_start != "auto":
-            raise ValueError(f"n_start must be 'auto' or an int, got {n_start!r}.")
-        n_classes = 0 if y is None else len(np.unique(np.asarray(y)))
-        n_features = X.shape[1] if len(X.shape) > 1 else 1
-        least = max(n_samples // 10, n_features + 1, 2 * n_classes)
-        return min(least, n_samples // 2)
-    check_int(n_start, "n_start", min_val=0)
-    if n_start >= n_samples:
-        raise ValueError(
-            f"n_start must be less than the {n_samples} rows of X, got {n_start}."
-        )
-    return int(n_start)
-
-
-def _block_starts(start, n_samples, steps):
-    n_scored = n_samples - start
-    if steps is not None:
-        check_int(steps, "steps")
-        if steps > n_scored:
-            raise ValueError(
-                f"steps must be at most the {n_scored} rows after the first {start}, "
-                f"got {steps}."
-            )
-    n_blocks = n_scored if steps is None else int(steps)
-    limits = np.linspace(start, n_samples, n_blocks + 1)[:-1]
-    return np.floor(limits + 0.5).astype(int).tolist()
 
 
 def _with_all_classes(order, y, n_start):

@@ -194,38 +194,28 @@ class MPTCurveDisplay(Display):
         """
         from matplotlib.ticker import MaxNLocator
 
-        ax = self._axes(ax)
-        curve = self.curve
-        label = self._label(self.name if name is None else name)
+        ax, curve = self._axes(ax), self.curve
+        sizes, unit, area = curve._labels
+        label, error = f"{area} = {curve.total:.2f}", curve._error_of_total()[0]
+        if error >= 0.005:  # not nan, and not rounding
+            label += f" ± {error:.2f}"
+        name = self.name if name is None else name
+        label = f"{label} nats" if name is None else f"{name}\n{label} nats"
         (self.line_,) = ax.plot(
             curve.mask_sizes, curve.scores, **{"label": label, **(line_kw or {})}
         )
         band = curve.mask_sizes, curve.scores, curve.std_errors, self.line_
         self.error_band_ = draw_band(ax, *band, alpha=0.35)
-        self.fill_ = self._fill(ax) if fill else None
+        self.fill_ = None
+        if fill:  # one bar for each size, one feature wide
+            edges = np.arange(curve.n_features + 1) + 0.5
+            heights, color = curve.score_at(edges[1:] - 0.5), self.line_.get_color()
+            style: dict[str, Any] = {"color": color, "alpha": 0.15, "linewidth": 0}
+            self.fill_ = ax.stairs(heights, edges, fill=True, **style)
         ax.axhline(0, color="0.5", linewidth=0.8)
-        sizes, unit, _ = curve._labels
-        ax.set(
-            xlabel=sizes,
-            ylabel=f"Masked score $S(m)$ (nats per {unit})",
-        )
+        ax.set(xlabel=sizes, ylabel=f"Masked score $S(m)$ (nats per {unit})")
         locator = ax.xaxis.get_major_locator()
         if isinstance(locator, MaxNLocator):  # not where the user chose another
             locator.set_params(integer=True)
         ax.legend()
         return self
-
-    def _fill(self, ax):
-        """Fill one bar for each size 1..n_features, one feature wide."""
-        edges = np.arange(self.curve.n_features + 1) + 0.5
-        heights = self.curve.score_at(edges[1:] - 0.5)
-        style: dict[str, Any] = {"color": self.line_.get_color(), "linewidth": 0}
-        return ax.stairs(heights, edges, fill=True, alpha=0.15, **style)
-
-    def _label(self, name):
-        curve = self.curve
-        area = f"{curve._labels[2]} = {curve.total:.2f}"
-        error = curve._error_of_total()[0]
-        if error >= 0.005:  # not nan, and not rounding
-            area += f" ± {error:.2f}"
-        return f"{area} nats" if name is None else f"{name}\n{area} nats"

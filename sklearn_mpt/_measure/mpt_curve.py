@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -36,7 +36,6 @@ from sklearn_mpt._measure.curve import (
 )
 from sklearn_mpt._measure.masks import (
     MAX_ENUMERATED,
-    MaskBlocks,
     block_keys,
     child_generator,
     draw_distinct,
@@ -52,33 +51,15 @@ from sklearn_mpt._measure.rows import map_tasks
 from sklearn_mpt._numbers import CHUNK_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 
 
-@dataclass(frozen=True, eq=False)
-class Measurement:
-    """The model, sizes and seeds of one measurement."""
-
-    model: object
-    shape: tuple  # of the rows
-    sizes: np.ndarray
-    n_masks: int
-    seed: np.random.SeedSequence
-    blocks: MaskBlocks | None  # features that are hidden together
-
-    @cached_property
-    def n_existing(self):
-        """Number of distinct masks of each size; 2^53 if masks may be repeated."""
-        n_features = self.shape[1]
-        if self.blocks is not None:
-            return np.where(self.sizes == n_features, 1, MAX_EXACT_INTEGER)
-        counts = (math.comb(n_features, int(size)) for size in self.sizes)
-        return np.array([min(count, MAX_EXACT_INTEGER) for count in counts])
-
-    @property
-    def n_drawn(self):
-        """Number of masks of each size to draw."""
-        return np.minimum(self.n_existing, self.n_masks)
+def count_existing(sizes, n_features, blocks):
+    """Return the number of distinct masks of each size; 2^53 if they may be repeated"""
+    if blocks is not None:
+        return np.where(sizes == n_features, 1, MAX_EXACT_INTEGER)
+    counts = (math.comb(n_features, int(size)) for size in sizes)
+    return np.array([min(count, MAX_EXACT_INTEGER) for count in counts])
 
 
-def shared_masks(measurement, rows, n_jobs, is_neyman):
+def shared_masks(model, rows, sizes, n_masks, blocks, seed, n_jobs, is_neyman):
     """Draw distinct masks of each size, the same for all rows; return scores and noise.
 
     With Neyman's allocation more masks are drawn at sizes where the scores vary more. A
@@ -87,97 +68,91 @@ def shared_masks(measurement, rows, n_jobs, is_neyman):
     variation at odd sizes, and odd sizes that at even sizes. The total numbers of masks
     of even and of odd sizes are fixed in advance.
     """
+    score = partial(_score_shared, model, sizes, n_masks, blocks, seed)
 
-    def score(first, last):
+    def score_drawn(first, last):
         """Score the masks first[i]..last[i] - 1 of the i-th size."""
         tasks = list(enumerate(zip(first, last, strict=True)))
-        return map_tasks(partial(_score_shared, measurement), rows, tasks, n_jobs)
+        return map_tasks(score, rows, tasks, n_jobs)
 
-    first, n_existing = measurement.n_drawn, measurement.n_existing
+    n_existing = count_existing(sizes, rows.shape[1], blocks)
+    first = n_drawn = np.minimum(n_existing, n_masks)
     if is_neyman and len(first) > 1:
-        first = np.minimum(max(2, measurement.n_masks // 3), first)
-    samples = score(0 * first, first)
-    total = (measurement.n_drawn - first).sum()
+        first = np.minimum(max(2, n_masks // 3), n_drawn)
+    samples = score_drawn(0 * first, first)
+    total = (n_drawn - first).sum()
     if total > 0:
-        weights = size_weights(measurement.sizes, measurement.shape[1])
-        weights *= n_existing > first
+        weights = size_weights(sizes, rows.shape[1]) * (n_existing > first)
         wanted = weights * neighbouring_std(samples)
         last, parity = first.copy(), np.arange(len(first)) % 2
         totals = split_total(total, np.bincount(parity, weights))
         for half, of_half in zip((parity == 0, parity == 1), totals, strict=True):
             last[half] += split_total(of_half, wanted[half])
-        others = score(first, np.minimum(last, n_existing))
+        others = score_drawn(first, np.minimum(last, n_existing))
         samples = list(map(np.append, samples, others))
     parts = []
     for sample, n_all in zip(samples, n_existing, strict=True):
         ones = np.ones(len(sample))
         mean, contrasts = contrasts_of_mean(sample[:, None], ones, n_all)
-        parts.append((mean[0], contrasts[:, 0], len(sample) - 1))
+        parts.append((mean[0], contrasts, len(sample) - 1))
     return _collect_sizes(parts)
 
 
-def _score_shared(measurement, rows, tasks):
+def _score_shared(model, sizes, n_masks, blocks, seed, rows, tasks):
     """Return an array of scores for each task; masks of several are in one call."""
+    n_features = rows.shape[1]
 
     def draw(task):
         index, (first, last) = task
-        rng, size = child_generator(measurement.seed, index), measurement.sizes[index]
-        if measurement.blocks is not None:
-            keys = block_keys(
-                lambda *shape: rng.random(shape), last, measurement.blocks
-            )
+        rng, size = child_generator(seed, index), sizes[index]
+        if blocks is not None:
+            keys = block_keys(lambda *shape: rng.random(shape), last, blocks)
             return hide_smallest(keys, size)[first:]
-        return draw_distinct(size, last, measurement.shape[1], rng)[first:]
+        return draw_distinct(size, last, n_features, rng)[first:]
 
-    scores, task_entries = [], measurement.n_masks * measurement.shape[1]
-    for part in chunk_slices(len(tasks), task_entries, CHUNK_ENTRIES):
+    scores = []
+    for part in chunk_slices(len(tasks), n_masks * n_features, CHUNK_ENTRIES):
         masks = [draw(task) for task in tasks[part]]
-        values = mean_masked_scores(measurement.model, rows, np.concatenate(masks))
+        values = mean_masked_scores(model, rows, np.concatenate(masks))
         scores += np.split(values, np.cumsum([len(drawn) for drawn in masks])[:-1])
     return scores
 
 
-def masks_of_rows(measurement, rows, n_jobs):
+def masks_of_rows(model, rows, sizes, n_masks, seed, n_jobs):
     """Draw masks for each row that hide every feature about equally often.
 
     The masks of a size are drawn as several independent sets, from which the standard
     errors are estimated. The errors of rows are independent and average out. If rows
     share masks, these are independent: balanced ones vary as much.
     """
-    tasks = range(len(measurement.sizes))
-    score = partial(_score_masks_of_rows, measurement)
-    return _collect_sizes(
-        map_tasks(score, rows, tasks, n_jobs), len(_strata(measurement.shape[0]))
-    )
+    score = partial(_score_masks_of_rows, model, sizes, n_masks, seed)
+    return _collect_sizes(map_tasks(score, rows, range(len(sizes)), n_jobs))
 
 
-def _strata(n_rows):
-    """Return the first row of each group of rows whose errors are added up."""
-    # with two sets of masks each, the variance of 8 groups has 8 degrees of freedom
-    return np.arange(0, n_rows, -(-n_rows // 8))
-
-
-def _score_masks_of_rows(measurement, rows, indices):
+def _score_masks_of_rows(model, sizes, n_masks, seed, rows, indices):
     """Average scores over masks and rows; with contrasts and degrees of freedom."""
-    (n_rows, n_features), strata = measurement.shape, _strata(measurement.shape[0])
-    averages, conditional = [], CheckedConditional(measurement.model)
+    n_rows, n_features = rows.shape
+    # The first row of each group of rows whose errors are added up: with two sets of
+    # masks each, the variance of 8 groups has 8 degrees of freedom.
+    strata = np.arange(0, n_rows, -(-n_rows // 8))
+    n_existing = count_existing(sizes, n_features, None)
+    averages, conditional = [], CheckedConditional(model)
     for index in indices:
-        size, n_all = measurement.sizes[index], measurement.n_existing[index]
-        n_sets = n_masks = measurement.n_drawn[index]
-        few = min(MAX_ENUMERATED, max(4 * measurement.n_masks, n_features))
-        is_listed = n_all <= few
+        size, n_all = sizes[index], n_existing[index]
+        n_sets = n_drawn = min(n_all, n_masks)
+        is_listed = n_all <= min(MAX_ENUMERATED, max(4 * n_masks, n_features))
         if not is_listed:
             # Student's t with four degrees of freedom is 1.4 times as wide as normal
-            n_all, n_sets = np.inf, min(n_masks, 2 if n_rows > 5 else 5)
-        counts = np.array([len(s) for s in np.array_split(np.arange(n_masks), n_sets)])
-        scores = []  # of parts of the rows, (n_masks, n_rows) each
+            n_all, n_sets = np.inf, min(n_drawn, 2 if n_rows > 5 else 5)
+        counts = np.array([len(s) for s in np.array_split(np.arange(n_drawn), n_sets)])
+        draw = draw_distinct_per_row if is_listed else draw_partitions
+        scores = []  # of parts of the rows, (n_drawn, n_rows) each
         for part in chunk_slices(n_rows, n_features, CHUNK_ENTRIES):
             some = rows.slice(part.start, part.stop)
-            rng = child_generator(measurement.seed, index, part.start)
-            draw = draw_distinct_per_row if is_listed else draw_partitions
-            of_sets = [n_masks] if is_listed else counts
+            rng = child_generator(seed, index, part.start)
             masks = chain.from_iterable(
-                draw(size, n, *some.shape, rng) for n in of_sets
+                draw(size, n, *some.shape, rng)
+                for n in ([n_drawn] if is_listed else counts)
             )
             scores.append(
                 [masked_score(hidden_log_prob(conditional, some, m), m) for m in masks]
@@ -185,19 +160,19 @@ def _score_masks_of_rows(measurement, rows, indices):
         sums = np.concatenate(scores, axis=1)
         sums = np.add.reduceat(sums, np.cumsum(counts) - counts, axis=0)
         means, contrasts = contrasts_of_mean(sums / counts[:, None], counts, n_all)
-        by_stratum = np.add.reduceat(contrasts, strata, axis=1).ravel() / n_rows
+        by_stratum = np.add.reduceat(contrasts, strata, axis=1) / n_rows
         averages.append((means.mean(), by_stratum, len(strata) * (n_sets - 1)))
     return averages
 
 
-def _collect_sizes(parts, n_strata=1):
+def _collect_sizes(parts):
     """Collect (mean, contrasts, degrees) of sizes with independent masks."""
     means, of_sizes, degrees = zip(*parts, strict=True)
-    contrasts = np.zeros((len(parts), max(map(len, of_sizes))))
+    contrasts = np.zeros((len(parts), max(of_size.size for of_size in of_sizes)))
     for row, of_size in zip(contrasts, of_sizes, strict=True):
-        row[: len(of_size)] = of_size
-    noise = MaskNoise(contrasts, np.array(degrees), n_strata=n_strata)
-    return np.array(means), noise
+        row[: of_size.size] = of_size.ravel()
+    n_strata = of_sizes[0].shape[1]
+    return np.array(means), MaskNoise(contrasts, np.array(degrees), n_strata=n_strata)
 
 
 def mpt_curve(
@@ -336,7 +311,16 @@ def mpt_curve(
     rows = check_rows(estimator, X)
     n_features = rows.shape[1]
     check_hidden_values(estimator, rows)
-    sizes = _check_mask_sizes(mask_sizes, n_features)
+    sizes = np.arange(1, n_features + 1)
+    if mask_sizes is not None:
+        sizes = np.unique(mask_sizes)
+        if sizes.dtype.kind not in "iu" or not len(sizes) or np.ndim(mask_sizes) > 1:
+            raise ValueError(f"mask_sizes must be integers, got {mask_sizes!r}.")
+        if sizes[0] < 1 or sizes[-1] > n_features:
+            raise ValueError(
+                f"mask_sizes must lie in 1..n_features={n_features}, "
+                f"got {sizes[0]}..{sizes[-1]}."
+            )
     names = feature_names(estimator, X)
     blocks = read_blocks(mask_blocks, names or range(n_features))
     check_choice(design, "design", ["auto", "all", "balanced", "independent"])
@@ -372,15 +356,17 @@ def mpt_curve(
     check_n_jobs(n_jobs)
     seed = given_or_parameter(estimator, "random_state", random_state)
     (seed,) = spawn_seeds(seed, 1)
-    measurement = Measurement(estimator, rows.shape, sizes, int(n_masks), seed, blocks)
+    n_masks = int(n_masks)
     # complete rows of models with a hook share masks, and computations with them
     has_shared = rows.missing is None and hasattr(estimator, "mean_masked_scores")
     per_row = design == "balanced" and not has_shared
     per_row = per_row and takes_row_masks(CheckedConditional(estimator), rows)
     if per_row:
-        scores, noise = masks_of_rows(measurement, rows, n_jobs)
+        scores, noise = masks_of_rows(estimator, rows, sizes, n_masks, seed, n_jobs)
     else:
-        scores, noise = shared_masks(measurement, rows, n_jobs, is_neyman)
+        scores, noise = shared_masks(
+            estimator, rows, sizes, n_masks, blocks, seed, n_jobs, is_neyman
+        )
     labels = None
     if blocks is not None:
         labels = "span" if blocks.is_span else tuple(blocks.numbers.tolist())
@@ -389,7 +375,7 @@ def mpt_curve(
     draw = {
         "design": design,
         "random_state": tuple(np.atleast_1d(seed.entropy).tolist()),
-        "n_masks": measurement.n_masks,
+        "n_masks": n_masks,
         "mask_sizes": tuple(sizes.tolist()),
         "mask_blocks": labels,
         "masks for each row": per_row,
@@ -404,17 +390,3 @@ def mpt_curve(
         noise=replace(noise, draw=tuple(draw.items())),
         has_blocks=blocks is not None,
     )
-
-
-def _check_mask_sizes(mask_sizes, n_features):
-    if mask_sizes is None:
-        return np.arange(1, n_features + 1)
-    sizes = np.unique(mask_sizes)
-    if sizes.dtype.kind not in "iu" or not len(sizes) or np.ndim(mask_sizes) > 1:
-        raise ValueError(f"mask_sizes must be integers, got {mask_sizes!r}.")
-    if sizes[0] < 1 or sizes[-1] > n_features:
-        raise ValueError(
-            f"mask_sizes must lie in 1..n_features={n_features}, "
-            f"got {sizes[0]}..{sizes[-1]}."
-        )
-    return sizes

@@ -1,10 +1,11 @@
-"""Log-probabilities of rows along orders of the features."""
+"""Log-probabilities of rows along orders of the features, and their Shapley values."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Literal, overload
+from functools import partial, reduce
+from types import SimpleNamespace
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,9 +30,9 @@ from sklearn_mpt._measure.contract import (
     wants_row_orders,
 )
 from sklearn_mpt._measure.curve import std_error_of_mean
-from sklearn_mpt._measure.masks import count_orders, draw_order
+from sklearn_mpt._measure.masks import all_orders, count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import map_tasks
+from sklearn_mpt._measure.rows import as_objects, map_tasks, map_workers
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._tables.labels import column_index
 
@@ -264,15 +265,14 @@ def order_log_prob(
         draws, n_all = order_draws(
             model, rows.shape[1], np.asarray(order), random_state, per_row=False
         )
-        sums = sums_along(model, rows, draws, n_jobs)
-        error = _error_of_mixture(sums, n_all)
     else:
         orders = _read_orders(order, model, X, rows.shape[1])
-        sums = sums_along(
-            model, rows, [partial(given_order, o) for o in orders], n_jobs
-        )
-        error = np.zeros(len(rows))
-    value = _mixture(sums)
+        draws, n_all = [partial(given_order, o) for o in orders], None
+    sums = sums_along(model, rows, draws, n_jobs)
+    value, error = logsumexp(sums, axis=0) - np.log(len(sums)), np.zeros(len(rows))
+    if n_all is not None:  # by the delta method
+        relative = np.exp(sums - np.where(np.isfinite(value), value, np.nan))
+        error = std_error_of_mean(relative, n_all)
     return (value, error) if return_std else value
 
 
@@ -305,17 +305,6 @@ def _read_orders(order, model, X, n_features):
             f"{given[wrong][0].tolist()}."
         )
     return orders
-
-
-def _mixture(sums):
-    return logsumexp(sums, axis=0) - np.log(len(sums))
-
-
-def _error_of_mixture(sums, n_all):
-    """Return the standard error of the log of the mean over orders (delta method)."""
-    value = _mixture(sums)
-    relative = np.exp(sums - np.where(np.isfinite(value), value, np.nan))
-    return std_error_of_mean(relative, n_all)
 
 
 def sums_along_orders(
@@ -371,3 +360,192 @@ def _sums_along(conditional, rows, draws):
     for block, _, batch, terms in terms_along(conditional, rows, draws):
         sums[block, batch] = terms.sum(axis=2)
     return sums
+
+
+@overload
+def feature_contributions(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 50,
+    return_std: Literal[False] = False,
+    as_explanation: bool = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> Any: ...
+@overload
+def feature_contributions(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 50,
+    return_std: Literal[True],
+    as_explanation: Literal[False] = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> tuple[Any, Any]: ...
+def feature_contributions(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 50,
+    return_std: bool = False,
+    as_explanation: bool = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> Any:
+    r"""Split the log marginal likelihood of each row into contributions of features.
+
+    The contribution of feature :math:`j` is its Shapley value in the game
+    :math:`v(R) = \log p(x_R)`: the average, over random orders of the features, of
+
+    .. math:: \log p(x_j \mid x_{\text{before } j}).
+
+    A feature with a low contribution makes the row unlikely. Orders are drawn in pairs
+    of an order and its reverse, which lowers the variance.
+
+    Parameters
+    ----------
+    estimator : object or callable
+        A fitted estimator with ``conditional_log_prob(X, mask)``, a function or torch
+        module with these arguments, or a fitted `MPTScorer`, whose features are tokens.
+    X : array-like or DataFrame of shape (n_samples, n_features), or list of str
+        Rows to explain. Missing entries (NaN, or the missing value of a DataFrame)
+        contribute 0. For `MPTScorer`, or a Pipeline that ends in one, texts.
+    n_orders : int, default=50
+        Number of random orders of the features; all of them, if there are no more.
+    return_std : bool, default=False
+        Whether to return the standard errors over orders too.
+    as_explanation : bool, default=False
+        Whether to return an object for the plots of the package shap, see below.
+    random_state : int, RandomState instance or None, default=None
+        Determines the orders. None takes the `random_state` of the estimator.
+    n_jobs : int, default=None
+        Number of joblib workers. None takes the `n_jobs` of the estimator.
+
+    Returns
+    -------
+    contributions : ndarray of shape (n_samples, n_features)
+        Contributions in nats; -inf if a conditional log-probability is. If the
+        conditionals are exact, the sum of each row is its log marginal likelihood for
+        any `n_orders`. For texts, a list of arrays of shape (n_tokens,).
+    std_errors : ndarray of shape (n_samples, n_features)
+        Standard errors over pairs of orders (for texts, over orders). 0 with all
+        orders, NaN with fewer than two pairs, and if the contribution is -inf. Only if
+        `return_std` is True.
+    explanation : shap.Explanation
+        Returned instead of both if `as_explanation` is True, with `values`,
+        `error_std`, `base_values` of 0, `data` (the rows, or the pieces of the texts)
+        and `feature_names`. If shap is not installed, an object with these attributes.
+
+    Raises
+    ------
+    TypeError
+        If the estimator is not callable and has no ``conditional_log_prob``.
+    ValueError
+        If an argument is not allowed, or if the conditionals have the wrong shape or
+        contain NaN or infinity; the message names the row, the feature and the mask.
+
+    See Also
+    --------
+    lml_samples : The sums of the contributions.
+    mpt_curve : The log marginal likelihood split over mask sizes.
+
+    Notes
+    -----
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``; an
+    estimator with a method ``chain_log_prob`` computes them together. For texts
+    the contributions are those of ``token_scores`` by method "chain".
+
+    References
+    ----------
+    .. [1] L. S. Shapley, "A value for n-person games", Contributions to the Theory of
+       Games 2, 1953.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTProbabilisticPCA, feature_contributions
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> contributions = feature_contributions(model, X, n_orders=4, random_state=0)
+    >>> contributions.shape
+    (150, 4)
+    >>> bool(np.allclose(contributions.sum(axis=1), model.score_samples(X)))
+    True
+    """
+    check_bool(as_explanation, "as_explanation")
+    check_bool(return_std, "return_std")
+    check_int(n_orders, "n_orders")
+    estimator = resolve_model(estimator)
+    n_orders = int(n_orders)
+    if ask := getattr(estimator, "_token_contributions", None):
+        values, errors, data, names = ask(X, n_orders, random_state, n_jobs)
+    else:
+        rows, names = check_rows(estimator, X), feature_names(estimator, X)
+        check_hidden_values(estimator, rows)
+        random_state = given_or_parameter(estimator, "random_state", random_state)
+        n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
+        check_n_jobs(n_jobs)
+        conditional = CheckedConditional(estimator)
+        per_row = wants_row_orders(conditional, rows)
+        if n_orders >= count_orders(rows.shape[1]):
+            draws = [partial(given_order, order) for order in all_orders(rows.shape[1])]
+            n_orders, degrees = len(draws), np.inf  # the mean has no error
+        else:
+            n_pairs = (n_orders + 1) // 2
+            seeds, counts = spawn_seeds(random_state, n_pairs), [2] * n_pairs
+            counts[-1] -= n_orders % 2
+            pairs = zip(seeds, counts, strict=True)
+            draws = [partial(_order_pair, seed, per_row, n) for seed, n in pairs]
+            degrees = n_pairs - 1 if n_pairs > 1 else np.nan
+        add_up = partial(_moments_of_pairs, conditional)
+        # so far, sums
+        values, variance = reduce(np.add, map_workers(add_up, rows, draws, n_jobs))
+        values /= n_orders
+        variance /= n_orders
+        variance[np.isinf(values)] = np.nan
+        np.subtract(variance, values**2, out=variance, where=np.isfinite(values))
+        variance /= degrees
+        errors = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
+        data = as_objects(rows.values) if as_explanation else None
+    if not as_explanation:
+        return (values, errors) if return_std else values
+    try:
+        from shap import Explanation
+    except ImportError:
+        Explanation = SimpleNamespace
+    return Explanation(
+        values=_rectangular(values),
+        base_values=np.zeros(len(values)),
+        data=_rectangular(data),
+        error_std=_rectangular(errors),
+        feature_names=None if names is None else list(names),
+    )
+
+
+def _rectangular(rows):
+    """Return an array; for rows of several lengths, an array of objects."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    array = np.empty(len(rows), dtype=object)
+    array[:] = rows
+    return array
+
+
+def _order_pair(seed, per_row, n_orders, n_rows, n_features):
+    """Draw an order and its reverse, the same for all rows or for each row."""
+    orders = np.tile(np.arange(n_features), (n_rows if per_row else 1, 1))
+    orders = np.random.default_rng(seed).permuted(orders, axis=1)
+    return np.stack([orders, orders[:, ::-1]])[:n_orders]
+
+
+def _moments_of_pairs(conditional, rows, draws):
+    """Sum the terms over draws of orders, and the squares of the sums of draws."""
+    moments = np.zeros((2, *rows.shape))
+    for _, counts, batch, terms in terms_along(conditional, rows, draws):
+        totals = np.add.reduceat(terms, np.cumsum(counts) - counts, axis=0)
+        squares = totals**2 / counts[:, None, None]
+        moments[:, batch] += totals.sum(axis=0), squares.sum(axis=0)
+    return moments

@@ -1,7 +1,7 @@
 """Rows of an array or a DataFrame, with the operations that generic code needs.
 
 A model written by a user may keep or change the rows that it is given. It therefore
-gets copies, never the caller's own rows: see `writable_copy` and `readonly_view`.
+gets copies, never the caller's own rows: see `copy_of` and `readonly_view`.
 """
 
 import hashlib
@@ -93,10 +93,6 @@ class Rows:
             return np.broadcast_to(mask, self.shape)
         return mask & ~self.missing
 
-    def writable_copy(self):
-        """Return a copy of the rows, which a user's function may change."""
-        return copy_of(self.values)
-
     def readonly_view(self):
         """Return a read-only view of an array, or a copy of a DataFrame."""
         if not isinstance(self.values, np.ndarray):
@@ -181,38 +177,21 @@ def digest_of(values):
     return hashlib.sha256(repr(shape).encode() + content).hexdigest()[:16]
 
 
-def with_entries(X, others, indices):
-    """Return a copy of X with some entries from other rows of the same columns."""
+def with_entries(X, sources):
+    """Return a copy of X in which column j has its entries of the rows sources[j]."""
     if not is_into_dataframe(X):
-        entries = np.take_along_axis(np.asarray(others), np.maximum(indices, 0), axis=0)
-        return np.where(indices < 0, X, entries)
-    frame, n_rows = _numbered(X), len(indices)
-    joined = nw.concat([frame, _numbered(others)], how="vertical")
-    sources = np.where(indices < 0, np.arange(n_rows)[:, None], n_rows + indices)
-    columns = [
-        joined[frame.columns[j]][sources[:, j].tolist()]
-        for j in np.flatnonzero((indices >= 0).any(axis=0))
-    ]
+        X = np.array(X)
+        for j, rows in sources.items():
+            X[:, j] = X[rows, j]
+        return X
+    frame = X
+    if hasattr(X, "iloc"):  # narwhals takes no repeated names, nor True as one
+        frame = X.copy(deep=False)
+        frame.columns = [str(j) for j in range(X.shape[1])]
+    frame = nw.from_native(frame, eager_only=True)
+    columns = [frame[frame.columns[j]][rows.tolist()] for j, rows in sources.items()]
     filled = frame.with_columns(*columns).to_native()
     if hasattr(X, "iloc"):
         filled = filled.set_axis(X.index, axis=0)
         filled.columns = X.columns
     return filled
-
-
-def with_moved_columns(X, columns):
-    """Return a copy of X in which the columns of these indices are moved by one row."""
-    indices = np.full(np.shape(X), -1)
-    indices[:, columns] = np.roll(np.arange(len(indices)), 1)[:, None]
-    return with_entries(X, X, indices)
-
-
-def _numbered(X):
-    """Return a narwhals DataFrame; columns of a pandas DataFrame are numbered.
-
-    pandas allows repeated column names and True as one, which narwhals does not take.
-    """
-    if hasattr(X, "iloc"):
-        X = X.copy(deep=False)
-        X.columns = [str(j) for j in range(X.shape[1])]
-    return nw.from_native(X, eager_only=True)

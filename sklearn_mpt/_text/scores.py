@@ -18,7 +18,6 @@ from sklearn_mpt._checks import (
     check_n_jobs,
     draw_seed,
 )
-from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masks import METHODS, MaskDraw
@@ -305,11 +304,10 @@ class TextScoresMixin(OpenedModelMixin):
         texts = check_texts(X)
         scores = self._score_along_orders(texts, n_orders, random_state, n_jobs)
         parts = scores.tokens(texts, self._open_again()[1])
-        return Contributions(
-            [part.log_prob for part in parts],
-            [part.std_error for part in parts],
-            [np.array(part.pieces, dtype=object) for part in parts],
-        )
+        values = [part.log_prob for part in parts]
+        errors = [part.std_error for part in parts]
+        pieces = [np.array(part.pieces, dtype=object) for part in parts]
+        return values, errors, pieces, None
 
     def _lml_along_orders(self, X, n_orders, random_state, n_jobs):
         """Compute what `lml_samples` returns for texts."""
