@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -44,9 +44,6 @@ from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._optim.masks import RowMasks
 from sklearn_mpt._optim.weights import UNSEEN_COUNT, relative_weights
 from sklearn_mpt._tables.weights import warn_constant
-
-# Fraction of the entries of a column with the least width that causes a warning.
-MIN_FLOOR_FRACTION = 0.1
 
 
 class MPTMaskedAutoencoder(TableMPT, NetMPT):
@@ -287,17 +284,13 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         columns = self._likelihood()
         # inputs of the net, without the indicators of visible columns
         n_inputs = columns.net_inputs(torch.zeros(1, X.shape[1], device="cpu")).shape[1]
-        recipe = recipe_for(len(X), n_inputs)
-        widths, dropout = self.hidden_layer_sizes, self.dropout
-        widths = recipe.widths if isinstance(widths, str) else tuple(widths)
-        dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
+        width, dropout, batch_size = net_settings(len(X), n_inputs)
         weight = relative_weights(weight, len(X))
         fitted = unit_attributes(columns, X, weight) | {
             "lml_method_": "exact",
             "n_mixtures_": count_mixtures(self.n_mixtures, len(X)),
             "orders_": draw_orders(self.n_orders, X.shape[1], rng),
-            "_batch_size": recipe.batch_size,
-            "_learning_rate": recipe.learning_rate,
+            "_batch_size": batch_size,
             "_at_floor": np.zeros(X.shape[1]),
         }
         numbers = np.flatnonzero([kind == NUMBERS for kind in columns.kinds])
@@ -307,32 +300,25 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         n_factors = count_factors(len(X), len(numbers))
         linear = fit_linear(rows[:, numbers], weight, n_factors, rng)
         fitted["_linear"] = list(linear)
-        units = self._empty_module(fitted).units_of_inputs(rows, weight)
-        fitted["_input_units"] = units
-        if self.net is None:
-            fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
-            fitted["dropout_"] = dropout
-        return fitted | {"_net": arrays_of(self._net_start(fitted, rows, weight, rng))}
-
-    def _net_start(self, fitted, X, weight, rng):
-        """Return the net from which training starts."""
         module = self._empty_module(fitted)
-        intercept = module.start(X, weight, rng)
+        fitted["_input_units"] = module.units_of_inputs(rows, weight)
+        intercept = module.start(rows, weight, rng)
         if self.net is None:
-            return self._empty_net(module, fitted).initialise(rng, intercept)
-        seed = seed_from(rng, N_TORCH_SEEDS)
-        return UserNet(self.net, module.n_inputs, intercept, "net", seed)
+            is_auto = isinstance(self.hidden_layer_sizes, str)
+            widths = [width, width] if is_auto else map(int, self.hidden_layer_sizes)
+            is_auto = isinstance(self.dropout, str)
+            fitted["hidden_layer_sizes_"] = list(widths)
+            fitted["dropout_"] = dropout if is_auto else float(self.dropout)
+            net = self._empty_net(module, fitted).initialise(rng, intercept)
+        else:
+            seed = seed_from(rng, N_TORCH_SEEDS)
+            net = UserNet(self.net, module.n_inputs, intercept, "net", seed)
+        return fitted | {"_net": arrays_of(net)}
 
     def _empty_module(self, fitted):
         columns = self._likelihood()
-        kinds, counts = columns.kinds, columns.n_categories
-        return MaskedModule(
-            kinds,
-            counts,
-            fitted["n_mixtures_"],
-            fitted["_linear"],
-            fitted.get("_input_units"),
-        )
+        args = columns.kinds, columns.n_categories, fitted["n_mixtures_"]
+        return MaskedModule(*args, fitted["_linear"], fitted.get("_input_units"))
 
     def _empty_net(self, module, fitted):
         if self.net is not None:
@@ -378,7 +364,7 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
         validation = None
         if len(held_out.X):
             validation = ValidationLosses(module, held_out, sizes, generator)
-        rate = fitted["_learning_rate"] if rate == "auto" else float(rate)
+        rate = 0.01 if rate == "auto" else float(rate)
         return self._net_epochs(data, training, module, loss, validation, rate)
 
     def _trained_attributes(self, module, fitted):
@@ -390,55 +376,31 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
             return
         constant, at_floor = fitted["_constant"], fitted["_at_floor"]
         warn_constant(constant, fitted)
-        often = np.flatnonzero(at_floor > MIN_FLOOR_FRACTION)
+        often = np.flatnonzero(at_floor > 0.1)
         often = np.setdiff1d(often, constant)
         if len(often):
             names = fitted.get("feature_names_in_", np.arange(len(at_floor)))
             warn_caller(
                 f"Column(s) {listed(names[often])} of X have conditionals of the "
                 f"least width, {MIN_WIDTH} standard deviations, for more than "
-                f"{MIN_FLOOR_FRACTION:.0%} of their entries: they hold few distinct "
-                "values, or are functions of other columns, and their densities have "
-                "no upper bound. Values that are few may be 'categorical'."
+                "10% of their entries: they hold few distinct values, or are functions "
+                "of other columns, and their densities have no upper bound. "
+                "Values that are few may be 'categorical'."
             )
 
 
-class NetRecipe(NamedTuple):
-    """Sizes of a net, its dropout, and the steps of its training."""
+def net_settings(n_samples, n_features):
+    """Return the width of a net, its dropout, and the size of batches, if "auto".
 
-    widths: tuple[int, ...]
-    dropout: float
-    batch_size: int
-    learning_rate: float
-
-
-def recipe_for(
-    n_samples,
-    n_features,
-    *,
-    width_limits=(64, 512),
-    width_step=16,
-    dropout_limits=(0.02, 0.5),
-    batch_limits=(64, 256),
-    learning_rate=0.01,
-):
-    """Return the recipe for given numbers of rows and columns.
-
-    The width grows with the fourth root of rows times columns, in steps of `width_step`
-    units between `width_limits`; more units do not improve the net. Dropout grows with
-    the root of the ratio of columns to rows, because a net overfits few long rows: it
-    is 0.5 with as many rows as columns, and 0.1 with 25 times as many. A batch has two
-    thirds of the rows, between `batch_limits`: how far a net comes depends on the
-    number of rows that it has seen, and large batches take less time for each. What
-    other batches and step sizes do is in benchmarks/RESULTS.rst, "Masked autoencoder:
-    batches".
+    The width grows with the fourth root of rows times columns, in steps of 16 units;
+    more units do not improve the net. Dropout grows with the root of the ratio of
+    columns to rows, because a net overfits few long rows: it is 0.5 with as many rows
+    as columns, and 0.1 with 25 times as many. A batch has two thirds of the rows: how
+    far a net comes depends on the number of rows that it has seen, and large batches
+    take less time for each. What other batches and step sizes do is in
+    benchmarks/RESULTS.rst, "Masked autoencoder: batches".
     """
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
-    width = int(np.clip(width_step * round(size), *width_limits))
-    dropout = 0.5 * np.sqrt(n_features / n_samples)
-    return NetRecipe(
-        widths=(width, width),
-        dropout=float(np.clip(dropout, *dropout_limits)),
-        batch_size=int(np.clip(2 * n_samples // 3, *batch_limits)),
-        learning_rate=learning_rate,
-    )
+    width = int(np.clip(16 * round(size), 64, 512))
+    dropout = np.clip(0.5 * np.sqrt(n_features / n_samples), 0.02, 0.5)
+    return width, float(dropout), int(np.clip(2 * n_samples // 3, 64, 256))

@@ -5,20 +5,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._autoregressive.conditionals import FAMILIES, WideComponent
+from sklearn_mpt._autoregressive.conditionals import FAMILIES, NumberConditional
 from sklearn_mpt._autoregressive.forests import (
-    MAX_COPIES,
     SCALES,
     LeafValues,
     Leaves,
     draws_of_trees,
-    fitted_weights,
     normal_log_prob,
-    out_of_bag,
 )
 from sklearn_mpt._autoregressive.predictors import (
-    PredictorCoding,
     PredictorInputs,
+    columns_read,
     default_forest,
     fit_weighted,
     has_leaves,
@@ -34,33 +31,7 @@ from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import MIN_WIDTH, ROUNDING
 from sklearn_mpt._optim.masks import RowMasks
-
-# Least mean of counts and amounts, as a fraction of the mean of the column: other
-# counts would be impossible given a leaf that holds zeros only.
-MIN_MEAN = 1e-3
-# Weight of the numbers in leaves below which they are not kept. Such a weight says that
-# they explain less than 1% of held-out rows, and they take memory for all training rows
-# in each tree.
-MIN_VALUES_WEIGHT = 0.01
-
-
-class NetworkSettings(NamedTuple):
-    """Settings of all columns."""
-
-    classifier: Any
-    regressor: Any
-    n_masks: int
-    max_rows: int | None
-    mask_rate: str | float
-    marginal_weight: float
-    calibrate: bool
-    names: list
-
-    def predictor(self, is_classifier, n_rows, rng):
-        """Return an unfitted predictor with seeds."""
-        given = self.classifier if is_classifier else self.regressor
-        predictor = default_forest(is_classifier) if given is None else given
-        return prepared(predictor, n_rows, rng)
+from sklearn_mpt._optim.weights import stacking_weights
 
 
 def visible_sets(present, n_features, n_masks, mask_rate, rng):
@@ -88,24 +59,23 @@ def visible_sets(present, n_features, n_masks, mask_rate, rng):
     return (present & ~hidden).reshape(n_masks * n, k)
 
 
-def fit_column(rows, weight, column, read, columns, settings, seed):
-    """Fit the predictors of a column."""
+def fit_column(rows, weight, column, name, read, columns, params, seed):
+    """Fit the predictors of a column; `params` are those of the estimator."""
     kind, rng = columns.kinds[column], np.random.default_rng(seed)
     has_target = ~np.isnan(rows[:, column])
     x = rows[has_target, column]
     weight = None if weight is None else weight[has_target]
     kept = np.arange(len(x))
-    if settings.max_rows is not None and len(x) > settings.max_rows:
-        kept = np.sort(rng.choice(len(x), settings.max_rows, replace=False))
+    max_rows, n_masks = params["max_rows"], params["n_masks"]
+    if max_rows is not None and len(x) > max_rows:
+        kept = np.sort(rng.choice(len(x), max_rows, replace=False))
     inputs = rows[np.ix_(np.flatnonzero(has_target)[kept], read)]
-    n_masks = settings.n_masks
     visible = visible_sets(
-        ~np.isnan(inputs), rows.shape[1], n_masks, settings.mask_rate, rng
+        ~np.isnan(inputs), rows.shape[1], n_masks, params["mask_rate"], rng
     )
-    coding = PredictorCoding(columns, read)
-    of_copies = PredictorInputs(coding, np.tile(inputs, (n_masks, 1)), visible)
-    name = settings.names[column]
-    fit = _ColumnFit(np.tile(kept, n_masks), of_copies, weight, settings, name, rng)
+    copies = np.tile(inputs, (n_masks, 1))
+    of_copies = PredictorInputs(columns_read(columns, read), copies, visible)
+    fit = _ColumnFit(np.tile(kept, n_masks), of_copies, weight, params, name, rng)
     if kind in FAMILIES:
         return fit.numbers(x, kind)
     return fit.categories(x, kind, columns.n_categories[column])
@@ -117,7 +87,7 @@ class _ColumnFit(NamedTuple):
     rows: np.ndarray  # of which row each copy is
     inputs: PredictorInputs  # of the copies
     weight: np.ndarray | None
-    settings: NetworkSettings
+    params: dict
     name: Any
     rng: np.random.Generator
 
@@ -128,7 +98,7 @@ class _ColumnFit(NamedTuple):
         if len(np.unique(x[self.rows])) < 2:
             return [], learned
         predictor = self._fitted(x, True)
-        if is_classifying_forest(predictor) and self.settings.calibrate:
+        if is_classifying_forest(predictor) and self.params["calibrate"]:
             weight = self._marginal_weight(predictor, x, marginal)
             learned["marginal_weight"] = weight
         return [predictor], learned
@@ -136,7 +106,7 @@ class _ColumnFit(NamedTuple):
     def _marginal_weight(self, forest, x, marginal):
         """Return the weight of the frequencies of all rows beside a forest; (2,)."""
         log_probs, index = [], []
-        least = self.settings.marginal_weight
+        least = self.params["marginal_weight"]
         for other, _, chosen, counts in self._held_out(forest, x, True):
             Z = self.inputs.given_to(other)[chosen]
             code = x[self.rows[chosen]].astype(int)
@@ -150,8 +120,9 @@ class _ColumnFit(NamedTuple):
         """Return the weights of shapes at held-out copies; (2, n_shapes)."""
         index = np.concatenate(index)
         visible = self.inputs.fraction_visible[index]
-        weight = None if self.weight is None else self.weight[self.rows[index]]
-        return fitted_weights(np.hstack(log_probs), visible, weight)
+        weight = 1.0 if self.weight is None else self.weight[self.rows[index]]
+        ends = np.stack([1 - visible, visible])
+        return stacking_weights(np.hstack(log_probs), weight, ends)
 
     def _held_out(self, forest, y, is_classifier):
         """Yield forests, what copies count in their trees, copies that some of the
@@ -159,10 +130,13 @@ class _ColumnFit(NamedTuple):
         """
         rows = self.rows
         weight = np.ones(len(rows)) if self.weight is None else self.weight[rows]
-        chosen = self.rng.permutation(len(rows))[:MAX_COPIES]
+        # mean log-densities of as many have a standard error of some 0.03
+        chosen = self.rng.permutation(len(rows))[:1000]
         if forest.bootstrap:
             counts = list(draws_of_trees(forest, weight))
-            is_unseen = out_of_bag(counts, rows)
+            n_rows = rows.max() + 1  # trees have not seen the row of a copy at all
+            is_seen = [np.bincount(rows, count > 0, n_rows) > 0 for count in counts]
+            is_unseen = ~np.column_stack(is_seen)[rows]
             yield forest, counts, chosen[is_unseen[chosen].any(axis=1)], is_unseen
             return
         for out, other in self._folds(y, is_classifier):
@@ -193,12 +167,13 @@ class _ColumnFit(NamedTuple):
         }
         has_values = not FAMILIES[kind].is_count and len(values) < len(y)
         if FAMILIES[kind].is_count:
-            learned["min_mean"] = float(max(MIN_MEAN * mean, MIN_WIDTH**2))
+            # others would be impossible given a leaf that holds zeros only
+            learned["min_mean"] = float(max(1e-3 * mean, MIN_WIDTH**2))
             learned["mean"] = float(max(mean, MIN_WIDTH**2))
         if is_constant:
             return [], learned
         predictor = self._fitted(y, False)
-        if has_leaves(predictor) and not self.settings.calibrate:
+        if has_leaves(predictor) and not self.params["calibrate"]:
             only_leaves = np.eye(1 + len(SCALES))[[0, 0]]
             learned |= {"shape_weights": only_leaves, "values": None}
         elif has_leaves(predictor):
@@ -212,7 +187,7 @@ class _ColumnFit(NamedTuple):
         """Return the weights of shapes given a forest, and the numbers in its leaves"""
         rows, family = self.rows, FAMILIES[learned["kind"]]
         y, limits = family.target(x), (learned["min_mean"], learned["min_variance"])
-        wide = WideComponent.from_column(learned, self.settings.marginal_weight)
+        column = NumberConditional([], learned, self.params["marginal_weight"])
         log_probs, index = [], []
         for other, counts, chosen, is_unseen in self._held_out(forest, y, False):
             leaves, unseen = Leaves(other), is_unseen[chosen]
@@ -224,12 +199,13 @@ class _ColumnFit(NamedTuple):
                 args = of_copies[chosen], learned["min_variance"], unseen
                 of_values = values.log_prob(family, x[rows[chosen]], *args)
                 shapes = np.vstack([shapes, of_values])
-            log_probs.append(wide.add_to_log_prob(shapes, x[rows[chosen]]))
+            log_probs.append(column.add_wide(shapes, x[rows[chosen]]))
             index.append(chosen)
         weights = self._weights(log_probs, index)
         if not has_values:
             return {"shape_weights": weights, "values": None}
-        if weights[:, -1].max() < MIN_VALUES_WEIGHT:
+        # they take memory for all training rows in each tree
+        if weights[:, -1].max() < 0.01:
             normal = weights[:, :-1] / (1 - weights[:, -1:])
             return {"shape_weights": normal, "values": None}
         if not forest.bootstrap:
@@ -242,7 +218,9 @@ class _ColumnFit(NamedTuple):
     def _fitted(self, y, is_classifier, subset=slice(None)):
         """Return a predictor fitted to (some) copies."""
         n_rows = len(np.unique(self.rows))
-        predictor = self.settings.predictor(is_classifier, n_rows, self.rng)
+        given = self.params["classifier" if is_classifier else "regressor"]
+        predictor = default_forest(is_classifier) if given is None else given
+        predictor = prepared(predictor, n_rows, self.rng)
         rows = self.rows[subset]
         Z = self.inputs.given_to(predictor)[subset]
         weight = None if self.weight is None else self.weight[rows]

@@ -21,9 +21,8 @@ from sklearn_mpt._autoregressive.forests import (
 )
 from sklearn_mpt._autoregressive.order_mixture import OrderMixture
 from sklearn_mpt._autoregressive.predictors import (
-    N_TREES,
-    PredictorCoding,
     PredictorInputs,
+    columns_read,
     has_std,
     means,
     named,
@@ -117,7 +116,10 @@ class NumberConditional(ColumnConditional):
     def __init__(self, predictors, learned, marginal_weight):
         super().__init__(predictors, learned, marginal_weight)
         self.family = FAMILIES[learned["kind"]]
-        self.wide = WideComponent.from_column(learned, marginal_weight)
+        self.wide_family = WIDE_FAMILIES[learned["kind"]]
+        # moments of a component that does not depend on other columns
+        wide_variance = self.wide_family.wide_scale**2 * learned["variance"]
+        self.wide = learned["mean"], wide_variance
         self.min_mean, self.min_variance = learned["min_mean"], learned["min_variance"]
 
     def _predicted(self, inputs):
@@ -138,13 +140,19 @@ class NumberConditional(ColumnConditional):
         return np.maximum(mean, self.min_mean), np.maximum(variance, self.min_variance)
 
     def log_prob(self, inputs, x):
-        return self.wide.add_to_log_prob(self._narrow_log_prob(inputs, x), x)
+        return self.add_wide(self._narrow_log_prob(inputs, x), x)
+
+    def add_wide(self, log_prob, x):
+        """Return log-densities of the mixture with the wide component, (..., n)."""
+        weight, wide = self.marginal_weight, self.wide_family.log_prob(x, *self.wide)
+        return np.logaddexp(np.log1p(-weight) + log_prob, np.log(weight) + wide)
 
     def _narrow_log_prob(self, inputs, x):
         return self.family.log_prob(x, *self._within(*self._predicted(inputs)))
 
     def mean(self, inputs):
-        return self.wide.add_to_mean(self._narrow_mean(inputs))
+        weight, wide = self.marginal_weight, self.wide_family.expect(*self.wide)
+        return (1 - weight) * self._narrow_mean(inputs) + weight * wide
 
     def _narrow_mean(self, inputs):
         return self.family.expect(*self._within(*self._predicted(inputs)))
@@ -153,7 +161,7 @@ class NumberConditional(ColumnConditional):
         choice, uniform = uniform.T
         rest = (choice - self.marginal_weight) / (1 - self.marginal_weight)
         drawn = self._draw_narrow(inputs, np.maximum(rest, 0), uniform)
-        wide = self.wide.draw(uniform)
+        wide = self.wide_family.draw(uniform, *self.wide)
         return np.where(choice < self.marginal_weight, wide, drawn)
 
     def _draw_narrow(self, inputs, choice, uniform):
@@ -213,15 +221,6 @@ class ForestConditional(NumberConditional):
         value = value + (uniform - 0.5) * resolution(self.min_variance)
         is_value = shape == len(weights) - 1
         return np.where(is_value, self.family.inverse_target(value), drawn)
-
-
-def conditional_of(predictors, learned, marginal_weight):
-    """Return the conditional of a column from what was learned of it."""
-    conditional = CategoryConditional
-    if learned["kind"] in FAMILIES:
-        is_forest = "shape_weights" in learned
-        conditional = ForestConditional if is_forest else NumberConditional
-    return conditional(predictors, learned, marginal_weight)
 
 
 class ResidualFamily(NamedTuple):
@@ -293,37 +292,6 @@ WIDE_FAMILIES: dict[str, ResidualFamily] = FAMILIES | {
 """Families of the wide component of each kind, whose variance is free."""
 
 
-class WideComponent(NamedTuple):
-    """A component of a distribution that does not depend on other columns."""
-
-    family: ResidualFamily
-    weight: float
-    mean: float
-    variance: float
-
-    @classmethod
-    def from_column(cls, learned, weight):
-        """Return that of a column, as wide as its family says."""
-        family = WIDE_FAMILIES[learned["kind"]]
-        variance = family.wide_scale**2 * learned["variance"]
-        return cls(family, weight, learned["mean"], variance)
-
-    def add_to_log_prob(self, log_prob, x):
-        """Return log-densities of the mixture with others, (..., n)."""
-        wide = self.family.log_prob(x, self.mean, self.variance)
-        return np.logaddexp(
-            np.log1p(-self.weight) + log_prob, np.log(self.weight) + wide
-        )
-
-    def add_to_mean(self, mean):
-        """Return expectations of the mixture with others, (n,)."""
-        wide = self.family.expect(self.mean, self.variance)
-        return (1 - self.weight) * mean + self.weight * wide
-
-    def draw(self, uniform):
-        return self.family.draw(uniform, self.mean, self.variance)
-
-
 class NetworkDensity(OrderMixture):
     """The mixture of a few orders of columns, and the conditionals of predictors."""
 
@@ -331,13 +299,17 @@ class NetworkDensity(OrderMixture):
         self, columns, predictors, learned, read, marginal_weight, units, orders, names
     ):
         super().__init__(units, orders)
-        self.names, self.predictors = names, predictors
-        self.codings = [PredictorCoding(columns, of_column) for of_column in read]
-        self.conditionals = [
-            conditional_of(*fitted, marginal_weight)
-            for fitted in zip(predictors, learned, strict=True)
-        ]
-        n_values = 10 * max(N_TREES, max(columns.n_categories))
+        self.names, self.predictors, self.read = names, predictors, read
+        self.columns = [columns_read(columns, of_column) for of_column in read]
+        self.conditionals: list[ColumnConditional] = []
+        for of_column, fitted in zip(predictors, learned, strict=True):
+            kind = CategoryConditional
+            if fitted["kind"] in FAMILIES:
+                has_shapes = "shape_weights" in fitted
+                kind = ForestConditional if has_shapes else NumberConditional
+            self.conditionals.append(kind(of_column, fitted, marginal_weight))
+        # results of the trees of a forest, or of categories, and what is made of them
+        n_values = 10 * max(60, max(columns.n_categories))
         self.n_values = len(columns.feature_of) + n_values
 
     @property
@@ -347,10 +319,9 @@ class NetworkDensity(OrderMixture):
 
     def _call(self, method, rows, visible, row, column, *args):
         """Return what a method of the conditional of a column returns, as a tensor."""
-        coding = self.codings[column]
-        at = np.ix_(row.numpy(), coding.columns)
+        at = np.ix_(row.numpy(), self.read[column])
         of_read = (array.numpy()[at] for array in (rows, visible))
-        inputs = PredictorInputs(coding, *of_read)
+        inputs = PredictorInputs(self.columns[column], *of_read)
         args = (arg.numpy() for arg in args)
         with named(self.predictors[column], self.names[column], "predict"):
             result = getattr(self.conditionals[column], method)(inputs, *args)

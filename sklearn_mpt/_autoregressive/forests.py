@@ -22,14 +22,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 from sklearn_mpt._numbers import ROUNDING
-from sklearn_mpt._optim.weights import stacking_weights
 
-# Factors of standard deviations. What one factor would lose is in
-# benchmarks/RESULTS.rst, "Dependency networks: calibration of forests".
+# Factors of standard deviations.
 SCALES = np.array([0.5, 1.0, 1.5])
-# Copies of rows that are used: mean log-densities of as many have a standard error of
-# some 0.03.
-MAX_COPIES = 1000
 
 
 def resolution(min_variance):
@@ -40,15 +35,6 @@ def resolution(min_variance):
 def interpolated(ends, visible):
     """Return what is linear in the fraction of visible columns; (..., n)."""
     return ends[0][..., None] * (1 - visible) + ends[1][..., None] * visible
-
-
-def fitted_weights(log_probs, visible, weight):
-    """Return weights of shapes, with nothing and with all visible; (2, n_shapes).
-
-    log_probs : of held-out entries in each shape, (n_shapes, n).
-    """
-    ends = np.stack([1 - visible, visible])
-    return stacking_weights(log_probs, 1.0 if weight is None else weight, ends)
 
 
 class Leaves:
@@ -127,11 +113,7 @@ class LeafValues:
 
     def arrays(self):
         """Return the parameters by name."""
-        return {
-            "values": self.values,
-            "key": self.key,
-            "count": self.count,
-        }
+        return {"values": self.values, "key": self.key, "count": self.count}
 
     def _first_pairs(self, leaves, code):
         """Return the first pair of a leaf whose number has at least this code."""
@@ -177,10 +159,3 @@ def draws_of_trees(forest, weight):
             tree.tree_.weighted_n_node_samples[0], count.sum(), rtol=ROUNDING
         )
         yield count if is_drawn_by_weight else count * weight
-
-
-def out_of_bag(counts, rows):
-    """Return which trees have no copy of the row of each copy; bool (n, n_trees)."""
-    n_rows = rows.max() + 1
-    is_seen = [np.bincount(rows, count > 0, n_rows) > 0 for count in counts]
-    return ~np.column_stack(is_seen)[rows]

@@ -67,7 +67,7 @@ class ColumnHead(torch.nn.Module, ABC):
         return torch.zeros_like(X, dtype=torch.bool)
 
     @abstractmethod
-    def draw(self, parameters, moments, uniform):
+    def draw(self, uniform, parameters, moments):
         """Draw entries from uniform noise of shape (n, d, 2); (n, d)."""
 
 
@@ -132,7 +132,7 @@ class LikelihoodHead(ColumnHead):
         likelihood, location = self._parts(parameters)
         return likelihood.fill(likelihood.mean(location))
 
-    def draw(self, parameters, moments, uniform):
+    def draw(self, uniform, parameters, moments):
         likelihood, location = self._parts(parameters)
         return likelihood.draw(location, uniform[..., 0])
 
@@ -203,7 +203,7 @@ class MixtureHead(ColumnHead):
         logits, centres, _ = self._components(parameters, moments)
         return (logits.softmax(0) * centres).sum(0)
 
-    def draw(self, parameters, moments, uniform):
+    def draw(self, uniform, parameters, moments):
         logits, *components = self._components(parameters, moments)
         prob = logits.softmax(0).movedim(0, -1)
         chosen = drawn_codes(prob, uniform[..., :1])[None]

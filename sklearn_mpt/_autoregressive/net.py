@@ -161,21 +161,7 @@ class MaskedModule(torch.nn.Module):
             else:
                 self.heads.append(LikelihoodHead(kind, count, len(columns)))
         self.linear = NumberMoments(*linear) if NUMBERS in kinds else None
-        self._register_columns(columns_of)
-        self.n_outputs = self._ends[-1]
-        n_read = sum(
-            head.n_inputs * len(columns)
-            for head, columns in zip(self.heads, columns_of, strict=True)
-        )
-        self.n_inputs = n_read + self.n_features
-        self._register_units(input_units or (np.zeros(n_read), np.ones(n_read)))
-        self.net: torch.nn.Module = torch.nn.Identity()
-        # fraction of the hidden entries of each column, in the last check in training,
-        # that have conditionals of the least width
-        self.at_floor = np.zeros(self.n_features)
-
-    def _register_columns(self, columns_of):
-        """Store where the outputs of heads end, and those of each column begin."""
+        # where the outputs of heads end, and those of each column begin
         head_of, index_of, start_of = np.empty((3, self.n_features), dtype=np.int64)
         self._ends = [0]
         for i, (head, columns) in enumerate(zip(self.heads, columns_of, strict=True)):
@@ -183,18 +169,25 @@ class MaskedModule(torch.nn.Module):
             head_of[columns], index_of[columns] = i, np.arange(len(columns))
             start_of[columns] = self._ends[-1] + head.width * index_of[columns]
             self._ends.append(self._ends[-1] + head.width * len(columns))
-        for name, array in (
-            ("back", np.concatenate(columns_of).argsort()),
-            ("head_of", head_of),
-            ("index_of", index_of),
-            ("start_of", start_of),
-        ):
-            self.register_buffer(name, torch.from_numpy(array))
-
-    def _register_units(self, input_units):
-        for name, array in zip(("shift", "scale"), input_units, strict=True):
-            tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
-            self.register_buffer(f"input_{name}", tensor)
+        n_read = sum(
+            head.n_inputs * len(columns)
+            for head, columns in zip(self.heads, columns_of, strict=True)
+        )
+        self.n_outputs, self.n_inputs = self._ends[-1], n_read + self.n_features
+        shift, scale = input_units or (np.zeros(n_read), np.ones(n_read))
+        for name, array in {
+            "back": np.concatenate(columns_of).argsort(),
+            "head_of": head_of,
+            "index_of": index_of,
+            "start_of": start_of,
+            "input_shift": np.asarray(shift, dtype=np.float64),
+            "input_scale": np.asarray(scale, dtype=np.float64),
+        }.items():
+            self.register_buffer(name, torch.tensor(array, device="cpu"))
+        self.net: torch.nn.Module = torch.nn.Identity()
+        # fraction of the hidden entries of each column, in the last check in training,
+        # that have conditionals of the least width
+        self.at_floor = np.zeros(self.n_features)
 
     def groups(self):
         """Yield each head, its columns, and the slice of its outputs."""
@@ -225,12 +218,10 @@ class MaskedModule(torch.nn.Module):
         """Return moments of the numbers by the linear model; None without numbers."""
         if self.linear is None:
             return None
-        for head, columns, _ in self.groups():
-            if head.uses_moments:
-                return self.linear(
-                    self._select(X, columns), self._select(visible, columns)
-                )
-        return None
+        (columns,) = (
+            columns for head, columns, _ in self.groups() if head.uses_moments
+        )
+        return self.linear(self._select(X, columns), self._select(visible, columns))
 
     def inputs(self, X, visible, moments):
         """Return the inputs of the net; (n, n_inputs).
@@ -256,103 +247,40 @@ class MaskedModule(torch.nn.Module):
         return self.inputs(X, visible, moments), moments
 
     def forward(self, X, visible):
-        """Return the conditionals of all columns given the visible entries."""
-        return self.conditionals(*self.read(X, visible))
+        """Return outputs of the net, and moments of the numbers, given visible ones."""
+        inputs, moments = self.read(X, visible)
+        return self.net(inputs), moments
 
-    def conditionals(self, inputs, moments, generator=None):
-        """Return the conditionals given what `read` returns."""
-        return ConditionalDistributions(self, self.net(inputs, generator), moments)
+    def of_columns(self, method, outputs, moments, *values):
+        """Return what a method of heads returns for the entries of rows; (n, d).
 
-    def entries(self, X, visible, column):
-        """Return the conditionals of one column of each row, given visible entries."""
-        return EntryConditionals(self, *self.read(X, visible), column)
+        values : of the entries, if the method takes them.
+        """
+        parts = []
+        for head, columns, part in self.groups():
+            of_head = (self._select(value, columns) for value in values)
+            parts.append(getattr(head, method)(*of_head, outputs[:, part], moments))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)[:, self.back]
 
-    def last_hidden(self, X, visible):
-        """Return the values of the last hidden layer; (n, width)."""
-        inputs, _ = self.read(X, visible)
-        return self.net.last_hidden(inputs)
-
-
-class ConditionalDistributions:
-    """The conditional distributions of all columns, for a batch of rows."""
-
-    def __init__(self, module, outputs, moments):
-        self.module, self.outputs, self.moments = module, outputs, moments
-
-    def _map_heads(self, ask):
-        parts = [
-            ask(head, columns, self.outputs[:, part])
-            for head, columns, part in self.module.groups()
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat(parts, 1)[:, self.module.back]
-
-    def log_prob(self, X):
-        """Return the log-probability of each entry of finite rows; (n, d)."""
-        select = self.module._select
-        return self._map_heads(
-            lambda head, columns, parameters: head.log_prob(
-                select(X, columns), parameters, self.moments
-            )
-        )
-
-    def expect(self):
-        """Return the expected value or most probable category of each; (n, d)."""
-        return self._map_heads(
-            lambda head, columns, parameters: head.expect(parameters, self.moments)
-        )
-
-    def is_at_floor(self, X):
-        """Return whether conditionals of numbers have the least width; (n, d)."""
-        select = self.module._select
-        return self._map_heads(
-            lambda head, columns, parameters: head.is_at_floor(
-                select(X, columns), parameters, self.moments
-            )
-        )
-
-
-class EntryConditionals:
-    """The conditional distributions of one column of each row of a batch."""
-
-    def __init__(self, module, inputs, moments, column):
-        self.module, self.inputs, self.column = module, inputs, column
-        self.moments = moments
-
-    def _map_heads(self, ask):
-        """Return what `ask` returns for the rows of each head; (n,)."""
-        module, result = self.module, self.inputs.new_empty(len(self.inputs))
-        order = self.column.argsort(stable=True)
-        head_of = module.head_of[self.column[order]]
-        for i, head in enumerate(module.heads):
-            index = order[head_of == i]
-            if not len(index):
+    def of_entries(self, method, X, visible, column, values):
+        """Return what a method of heads returns for one entry of each row; (n,)."""
+        inputs, moments = self.read(X, visible)
+        result = inputs.new_empty(len(inputs))
+        order = column.argsort(stable=True)
+        head_of = self.head_of[column[order]]
+        for i, head in enumerate(self.heads):
+            row = order[head_of == i]
+            if not len(row):
                 continue
-            start = module.start_of[self.column[index]]
-            parameters = module.net.outputs_from(self.inputs[index], start, head.width)
-            moments = None
+            at = column[row]
+            outputs = self.net.outputs_from(inputs[row], self.start_of[at], head.width)
+            of_head = None
             if head.uses_moments:
-                at = module.index_of[self.column[index], None]
-                moments = [part[index].gather(1, at) for part in self.moments]
-            result[index] = ask(index, head.single, parameters, moments)[:, 0]
+                index = self.index_of[at, None]
+                of_head = [part[row].gather(1, index) for part in moments]
+            ask = getattr(head.single, method)
+            result[row] = ask(values[row, at, None], outputs, of_head)[:, 0]
         return result
-
-    def log_prob(self, X):
-        """Return the log-probability of the entries of finite rows; (n,)."""
-        return self._map_heads(
-            lambda index, head, *args: head.log_prob(
-                X[index, self.column[index], None], *args
-            )
-        )
-
-    def draw(self, uniform):
-        """Draw the entries from uniform noise of shape (n, d, 2); (n,)."""
-        return self._map_heads(
-            lambda index, head, *args: head.draw(
-                *args, uniform[index, self.column[index], None]
-            )
-        )
 
 
 class MaskedDensity(OrderMixture):
@@ -370,18 +298,19 @@ class MaskedDensity(OrderMixture):
         return FLOAT_BYTES * width * len(self.orders)
 
     def log_prob(self, rows, visible, hidden):
-        return self.module(rows, visible).log_prob(rows)
+        return self.module.of_columns("log_prob", *self.module(rows, visible), rows)
 
     def log_prob_of_entries(self, rows, visible, column):
-        return self.module.entries(rows, visible, column).log_prob(rows)
+        return self.module.of_entries("log_prob", rows, visible, column, rows)
 
     def mean(self, rows, visible):
-        return self.module(rows, visible).expect()
+        return self.module.of_columns("expect", *self.module(rows, visible))
 
     def draw_entries(self, rows, visible, column, uniform):
-        return self.module.entries(rows, visible, column).draw(uniform)
+        return self.module.of_entries("draw", rows, visible, column, uniform)
 
     def last_hidden(self, X):
         """Return the last hidden layer given the present entries; (n, width)."""
         rows, present = self._read(X)
-        return self.module.last_hidden(rows, present)
+        inputs, _ = self.module.read(rows, present)
+        return self.module.net.last_hidden(inputs)

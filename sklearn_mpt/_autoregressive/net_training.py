@@ -25,11 +25,13 @@ def batches_of(module, rows, masks, size):
 def masked_losses(module, batch, generator=None, unseen=(), unseen_weight=0.0):
     """Return minus the weighted sum of the hidden log-probabilities of rows; (n,)."""
     X, target, weight, inputs, *moments = batch
-    conditionals = module.conditionals(inputs, moments or None, generator)
-    log_prob = torch.where(target, conditionals.log_prob(X), 0.0)
+    conditionals = module.net(inputs, generator), moments or None
+    log_prob = module.of_columns("log_prob", *conditionals, X)
+    log_prob = torch.where(target, log_prob, 0.0)
     for levels in unseen:
         is_level = target & ~levels.isnan()
-        more = conditionals.log_prob(levels.nan_to_num(1.0).expand_as(X))
+        levels = levels.nan_to_num(1.0).expand_as(X)
+        more = module.of_columns("log_prob", *conditionals, levels)
         log_prob = log_prob + unseen_weight * torch.where(is_level, more, 0.0)
     return -log_prob.sum(1) * weight
 
@@ -38,9 +40,9 @@ class ValidationLosses:
     """Losses of validation rows, with the same masks in all epochs."""
 
     @torch.no_grad()
-    def __init__(self, module, rows, sizes, generator, n_pairs=1024):
+    def __init__(self, module, rows, sizes, generator):
         self.rows, n_rows = rows, len(rows.X)
-        n_masks = max(1, round(n_pairs / n_rows))
+        n_masks = max(1, round(CHUNK / n_rows))
         index = torch.arange(n_rows, device=rows.X.device).repeat(n_masks)
         pairs = rows._replace(weight=rows.relative_weight).take(index)
         masks = sizes.draw(~pairs.X.isnan(), generator)
@@ -127,6 +129,6 @@ class MaskedLoss(MinibatchLoss):
         hidden, _ = self.sizes.draw(present, self.generator)
         is_target = hidden & present
         conditionals = module(X, present & ~hidden)
-        at_floor = conditionals.is_at_floor(X) & is_target
+        at_floor = module.of_columns("is_at_floor", *conditionals, X) & is_target
         fraction = at_floor.sum(0) / is_target.sum(0).clamp(min=1)
         module.at_floor = fraction.double().cpu().numpy()

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 
-from sklearn_mpt._autoregressive.column_fits import NetworkSettings, fit_column
+from sklearn_mpt._autoregressive.column_fits import fit_column
 from sklearn_mpt._autoregressive.conditionals import NetworkDensity
 from sklearn_mpt._autoregressive.order_mixture import draw_orders
 from sklearn_mpt._autoregressive.predictors import most_related
@@ -220,7 +220,10 @@ class MPTDependencyNetwork(TableMPT):
     def _start(self, X, rng, weight):
         columns = self._likelihood_by_column()
         units = unit_attributes(columns, X, weight)
-        _set_units_of_amounts(units["_scale"], columns.kinds, X, weight)
+        # the scale of amounts is their mean, so that their logarithms are near 0
+        amounts = [j for j, kind in enumerate(columns.kinds) if kind == "lognormal"]
+        moments = column_moments(X[:, amounts].astype(np.float64), weight)
+        units["_scale"][amounts] = moments[0]
         return units | {
             "orders_": draw_orders(self.n_orders, X.shape[1], rng),
             "lml_method_": "exact",
@@ -233,22 +236,14 @@ class MPTDependencyNetwork(TableMPT):
             weight = None  # predictors need not take weights of 1
         columns = self._likelihood_by_column()
         rows = (data.X.astype(np.float64) - fitted["_shift"]) / fitted["_scale"]
-        settings = NetworkSettings(
-            self.classifier,
-            self.regressor,
-            int(self.n_masks),
-            None if self.max_rows is None else int(self.max_rows),
-            self.mask_rate,
-            float(self.marginal_weight),
-            bool(self.calibrate),
-            self._column_names,
-        )
         related = most_related(rows, weight, columns, self.max_inputs, data.rng)
         entropy = data.rng.integers(2**32, size=4).tolist()
         seeds = np.random.SeedSequence(entropy).spawn(rows.shape[1])
+        params, names = self.get_params(deep=False), self._column_names
+        of_columns = enumerate(zip(names, related, seeds, strict=True))
         fits = Parallel(n_jobs=self.n_jobs)(
-            delayed(fit_column)(rows, weight, j, read, columns, settings, seed)
-            for j, (read, seed) in enumerate(zip(related, seeds, strict=True))
+            delayed(fit_column)(rows, weight, j, name, read, columns, params, seed)
+            for j, (name, read, seed) in of_columns
         )
         warn_constant(fitted["_constant"], vars(self))
         predictors, learned = zip(*fits, strict=True)
@@ -298,9 +293,3 @@ class MPTDependencyNetwork(TableMPT):
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "estimators_")
-
-
-def _set_units_of_amounts(scale, kinds, X, weight):
-    """Set the scale of amounts to their mean, in place: their logarithms are near 0."""
-    columns = [j for j, kind in enumerate(kinds) if kind == "lognormal"]
-    scale[columns] = column_moments(X[:, columns].astype(np.float64), weight)[0]

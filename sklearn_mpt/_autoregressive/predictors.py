@@ -24,17 +24,10 @@ from sklearn.utils.validation import has_fit_parameter
 from sklearn_mpt._checks import seed_from
 from sklearn_mpt._likelihoods.columns import Columns
 from sklearn_mpt._messages import plain
-from sklearn_mpt._numbers import TINY, chunk_slices
+from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
-N_TREES, LEAF_ROWS = 60, 3  # of a forest; the documented defaults of the estimator
 # criteria for which the impurity of a leaf is the variance of its rows
 SQUARED_CRITERIA = "squared_error", "friedman_mse"
-MAX_ROWS = 2000  # correlations of as many rows have a standard error of 0.02
-N_GROUPS = 4  # of numbers and levels: trends, and extremes in the middle
-MAX_CATEGORIES = 10  # the most frequent ones; the others are one group
-BLOCK_ENTRIES = 2**22  # of a matrix of correlations, for memory
-# Distance of a sum of probabilities from 1 that is rounding, in half precision too.
-PROBABILITY_TOL = 1e-2
 
 
 def _forests():
@@ -48,9 +41,9 @@ def _forests():
 
 
 def default_forest(is_classifier):
-    """Return an unfitted forest."""
+    """Return an unfitted forest, as the estimator documents it."""
     (classifier, _), (regressor, _) = _forests()
-    params = {"n_estimators": N_TREES, "min_samples_leaf": LEAF_ROWS}
+    params = {"n_estimators": 60, "min_samples_leaf": 3}
     if is_classifier:
         return classifier(max_features="sqrt", **params)
     return regressor(max_features=0.5, **params)
@@ -86,16 +79,11 @@ def fit_weighted(predictor, Z, y, weight):
     if weight is None:
         return predictor.fit(Z, y)
     last, prefix = last_step(predictor)
-    if not _takes_weights(last):
+    params = inspect.signature(last.fit).parameters.values()
+    passes_on = any(param.kind is param.VAR_KEYWORD for param in params)
+    if not passes_on and not has_fit_parameter(last, "sample_weight"):
         raise ValueError("its fit takes no sample_weight, and X has weights")
     return predictor.fit(Z, y, **{f"{prefix}sample_weight": weight})
-
-
-def _takes_weights(predictor):
-    """Return whether ``fit`` takes `sample_weight`, or any parameter to pass it on."""
-    params = inspect.signature(predictor.fit).parameters.values()
-    passes_on = any(param.kind is param.VAR_KEYWORD for param in params)
-    return passes_on or has_fit_parameter(predictor, "sample_weight")
 
 
 def takes_gaps(predictor):
@@ -146,7 +134,7 @@ def probabilities(classifier, Z, n_categories):
     predicted = classifier.predict_proba(Z)
     prob[:, codes] = _checked("predict_proba", predicted, (len(Z), len(codes)))
     total = prob.sum(axis=1, keepdims=True)
-    if (prob < 0).any() or np.abs(total - 1).max(initial=0) > PROBABILITY_TOL:
+    if (prob < 0).any() or np.abs(total - 1).max(initial=0) > 0.01:  # not rounding
         raise ValueError(
             "predict_proba must return probabilities that add up to 1, got "
             f"{prob[np.abs(total - 1).argmax(), codes].tolist()}"
@@ -195,36 +183,23 @@ def named(predictors, column, method):
         ) from error
 
 
-class PredictorCoding:
-    """Code of the columns that a predictor reads as numbers.
+def columns_read(columns, read):
+    """Return the columns that a predictor reads, None without any."""
+    if not len(read):
+        return None
+    kinds, counts = columns.kinds, columns.n_categories
+    return Columns([kinds[j] for j in read], [counts[j] for j in read])
+
+
+class PredictorInputs:
+    """The columns of rows that predictors read, coded as numbers where visible.
 
     A number is itself, levels are -1 to 1, amounts logarithms, and categories
     indicators.
     """
 
-    def __init__(self, columns, read):
-        self.columns = read
-        kinds, counts = (
-            [of_all[j] for j in read]
-            for of_all in (columns.kinds, columns.n_categories)
-        )
-        self._columns = Columns(kinds, counts) if len(read) else None
-
-    def inputs(self, rows):
-        """Return the inputs that code rows of these columns; (n, p)."""
-        return self._columns.inputs(torch.from_numpy(rows)).numpy()
-
-    @property
-    def column_of(self):
-        """The column, among those that are read, of each input; (p,)."""
-        return self._columns.feature_of.numpy()
-
-
-class PredictorInputs:
-    """The columns of rows that predictors read, as far as they are visible."""
-
-    def __init__(self, coding, rows, visible):
-        self.coding, self.rows, self.visible = coding, rows, visible
+    def __init__(self, columns, rows, visible):
+        self.columns, self.rows, self.visible = columns, rows, visible
 
     def __len__(self):
         return len(self.rows)
@@ -252,11 +227,12 @@ class PredictorInputs:
 
     @cached_property
     def _coded(self):
-        return self.coding.inputs(np.where(self.visible, self.rows, 0.0))
+        rows = torch.from_numpy(np.where(self.visible, self.rows, 0.0))
+        return self.columns.inputs(rows).numpy()
 
     @property
     def _is_seen(self):
-        return self.visible[:, self.coding.column_of]
+        return self.visible[:, self.columns.feature_of.numpy()]
 
     @cached_property
     def _with_nan(self):
@@ -268,13 +244,16 @@ class PredictorInputs:
         return np.column_stack([coded, self.visible])
 
 
-def most_related(rows, weight, columns, n_related, rng):
-    """Return the columns that tell most of each column, in the order of the table."""
+def most_related(rows, weight, columns, n_related, rng, max_rows=2000):
+    """Return the columns that tell most of each column, in the order of the table.
+
+    max_rows : correlations of as many have a standard error of 0.02.
+    """
     d = rows.shape[1]
     if n_related is None or n_related >= d - 1:
         return [np.delete(np.arange(d), j) for j in range(d)]
-    if len(rows) > MAX_ROWS:
-        kept = rng.choice(len(rows), MAX_ROWS, replace=False)
+    if len(rows) > max_rows:
+        kept = rng.choice(len(rows), max_rows, replace=False)
         rows, weight = rows[kept], None if weight is None else weight[kept]
     related = []
     for association in associations(rows, weight, columns.kinds):
@@ -298,7 +277,7 @@ def associations(rows, weight, kinds):
     owner = np.repeat(np.arange(len(groups)), n_groups)
     groups = np.hstack(groups)
     weighted = weight[:, None].astype(np.float32) * groups
-    for block in chunk_slices(len(kinds), len(owner) * n_groups.max(), BLOCK_ENTRIES):
+    for block in chunk_slices(len(kinds), len(owner) * n_groups.max(), CHUNK_ENTRIES):
         within = slice(first[block.start], first[block.stop])
         starts = first[block] - within.start
         table = (groups.T @ weighted[:, within]).astype(np.float64)
@@ -316,15 +295,19 @@ def associations(rows, weight, kinds):
         yield from association
 
 
-def _groups(x, weight, kind):
-    """Return indicators of the groups of a column, 0 in gaps; float32, (n, C)."""
+def _groups(x, weight, kind, n_groups=4, max_categories=10):
+    """Return indicators of the groups of a column, 0 in gaps; float32, (n, C).
+
+    Four groups of numbers and levels show trends, and extremes in the middle. Beyond
+    the most frequent categories, the others are one group.
+    """
     present = ~np.isnan(x)
     _, value = np.unique(x[present], return_inverse=True)
     count = np.bincount(value, weight[present])
     if kind == "categorical":
-        group = np.minimum((-count).argsort(kind="stable").argsort(), MAX_CATEGORIES)
+        group = np.minimum((-count).argsort(kind="stable").argsort(), max_categories)
     else:  # by ranks, so that each has as many rows
-        group = (N_GROUPS * (count.cumsum() - count / 2) / count.sum()).astype(int)
+        group = (n_groups * (count.cumsum() - count / 2) / count.sum()).astype(int)
     _, group = np.unique(group, return_inverse=True)
     indicators = np.zeros((len(x), 1 + group.max(initial=0)), dtype=np.float32)
     indicators[present, group[value]] = 1.0

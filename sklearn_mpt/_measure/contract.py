@@ -104,7 +104,6 @@ LOG_PROBABILITY = "log-probability"
 # Differences of log-probabilities, relative or in nats:
 MIN_CHANGE = 1e-4  # larger than rounding errors in single precision
 MAX_ORDER_CHANGE = 1e-5  # largest between integrals of one joint, by quadrature
-FEW_ROWS = 4  # on which models are tried, before all rows are scored
 
 
 def masked_score(log_prob, mask):
@@ -421,11 +420,11 @@ def wants_row_orders(conditional, rows):
     return False
 
 
-def few_rows(rows):
-    """Return the `FEW_ROWS` rows with the fewest missing entries."""
+def few_rows(rows, n_rows=4):
+    """Return rows with the fewest missing entries, on which models are tried."""
     if rows.missing is None:
-        return rows.slice(0, min(FEW_ROWS, len(rows)))
-    first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:FEW_ROWS])
+        return rows.slice(0, min(n_rows, len(rows)))
+    first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:n_rows])
     return rows.take(first)
 
 
