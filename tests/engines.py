@@ -63,7 +63,14 @@ def spark_engine():
         session.stop()
 
 
+@contextmanager
+def pickling_engine():
+    register_parallel_backend("counting", CountingBackend)
+    yield {"backend": "counting", "n_jobs": N_WORKERS}
+
+
 ENGINES = {
+    "threads that pickle": pickling_engine,
     "loky": loky_engine,
     "dask": dask_engine,
     "ray": ray_engine,

@@ -1,17 +1,13 @@
-"""Rows that come in blocks: streams from files, dask's collections, split texts."""
+"""Rows that come in blocks: streams from files, dask's collections."""
 
-import hashlib
-import runpy
-import sys
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from text_models import TEXTS, make_model, make_tokenizer
 
-from sklearn_mpt import MPTProbabilisticPCA, MPTScorer
+from sklearn_mpt import MPTProbabilisticPCA
 
 N_ROWS, N_BLOCKS, N_FEATURES = 20_000, 20, 12
 NAMES = [f"x{j}" for j in range(N_FEATURES)]
@@ -105,55 +101,3 @@ def test_partitions_of_a_dask_table(name, rows):
     assert_array_equal(found.index, X.index)
     expected = method(X)
     assert_allclose(found.to_numpy().reshape(expected.shape), expected, rtol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # dask_ml's own
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_model_behind_dask_ml(rows, whole):
-    array = pytest.importorskip("dask.array")
-    try:
-        from dask_ml.wrappers import ParallelPostFit
-    except ImportError as error:
-        pytest.skip(f"dask_ml does not load here: {error}")
-    X = rows[0][:300]
-    wrapped = ParallelPostFit(whole)
-    found = wrapped.transform(array.from_array(X, chunks=(70, N_FEATURES)))
-    assert_allclose(found.compute(), whole.transform(X), rtol=1e-6)
-
-
-SHARE = """
-import hashlib, sys
-from pathlib import Path
-import numpy as np
-from sklearn_mpt import MPTScorer
-
-folder, texts, rank, n_ranks = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5])
-texts = Path(texts).read_text("utf-8").splitlines()
-own = [
-    i for i, text in enumerate(texts)
-    if int(hashlib.sha256(text.encode()).hexdigest(), 16) % n_ranks == rank
-]
-scorer = MPTScorer(folder, device="cpu", random_state=0).fit()
-scores = scorer.score_samples([texts[i] for i in own])
-np.savez(f"{folder}/part{rank}.npz", index=own, scores=scores)
-"""
-
-
-def test_shares_of_the_texts_by_their_hashes(tmp_path, monkeypatch):
-    """As on several GPUs, a process each; here one after the other."""
-    make_model().save_pretrained(tmp_path)
-    make_tokenizer().save_pretrained(tmp_path)
-    texts = [*TEXTS, "the dogs sat on a mat", "a cat ran fast", TEXTS[0]]
-    (tmp_path / "texts.txt").write_text("\n".join(texts), "utf-8")
-    digests = [int(hashlib.sha256(t.encode()).hexdigest(), 16) for t in texts]
-    assert {digest % 2 for digest in digests} == {0, 1}
-    (tmp_path / "share.py").write_text(SHARE, "utf-8")
-    command = [str(tmp_path / name) for name in ("share.py", "", "texts.txt")]
-    found = np.full(len(texts), np.nan)
-    for rank in range(2):
-        monkeypatch.setattr(sys, "argv", [*command, str(rank), "2"])
-        runpy.run_path(command[0])
-        part = np.load(tmp_path / f"part{rank}.npz")
-        found[part["index"]] = part["scores"]
-    expected = MPTScorer(tmp_path, random_state=0).fit().score_samples(texts)
-    assert_allclose(found, expected, rtol=1e-6)

@@ -8,37 +8,14 @@ development version of scikit-learn; a workflow does so every night.
 
 import inspect
 
+import numpy as np
 import pytest
 
 pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
 
-from sklearn.base import BaseEstimator
-from sklearn.callback import CallbackSupportMixin, FitCallback, with_callbacks
+from sklearn.callback import FitCallback
 
-from sklearn_mpt import LMLMonitor
-
-
-class Counter(CallbackSupportMixin, BaseEstimator):
-    """Fits as `BaseMPT` does: a task for each epoch, its state on request."""
-
-    @with_callbacks
-    def fit(self, X):
-        context = self._init_callback_context(max_subtasks=3)
-        context.call_on_fit_task_begin(estimator=self, X=X)
-        for epoch in range(3):
-            task = context.subcontext(task_name="epoch")
-            task.call_on_fit_task_begin(estimator=self, X=X)
-            stop = task.call_on_fit_task_end(
-                estimator=self,
-                X=X,
-                reconstruction_attributes=lambda epoch=epoch: {"n_": epoch},
-            )
-            if stop:
-                break
-        context.call_on_fit_task_end(
-            estimator=self, X=X, reconstruction_attributes=dict
-        )
-        return self
+from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
 
 
 class Recorder:
@@ -57,28 +34,25 @@ class Recorder:
         self.events.append(("begin", context))
 
     def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
-        n = getattr(fitted_estimator, "n_", None)
+        n = getattr(fitted_estimator, "n_iter_", None)
         self.events.append(("end", context, X, n))
-        return context.parent is not None and n == 1
+        return context.parent is not None and n == 2
 
 
 def test_hooks_are_called_as_fit_and_monitor_rely_on():
-    recorder = Recorder()
-    Counter().set_callbacks(recorder).fit("rows")
+    recorder, X = Recorder(), np.random.default_rng(0).normal(size=(20, 3))
+    model = MPTProbabilisticPCA(1, mask_rate=2, random_state=0)
+    model.set_callbacks(recorder).fit(X)
     names = [event[0] for event in recorder.events]
     assert names == ["setup", "begin", *["begin", "end"] * 2, "end", "teardown"]
     root = recorder.events[0][1]
     assert recorder.events[-1][1] is root
     epochs = [event for event in recorder.events if event[1].parent is root]
     assert [event[1].task_id for event in epochs] == [0, 0, 1, 1]
-    assert [event[2:] for event in epochs[1::2]] == [("rows", 0), ("rows", 1)]
-
-
-def test_a_monitor_is_a_callback_and_contexts_are_keys():
+    assert [event[3] for event in epochs[1::2]] == [1, 2]  # of epochs
+    assert all(event[2] is not None for event in epochs[1::2])
+    assert len({event[1] for event in recorder.events}) == 3  # contexts are keys
     assert isinstance(LMLMonitor(), FitCallback)
-    recorder = Recorder()
-    Counter().set_callbacks(recorder).fit("rows")
-    assert len({event[1] for event in recorder.events}) == 3  # the fit and two epochs
 
 
 @pytest.mark.parametrize("name", ["on_fit_task_begin", "on_fit_task_end"])

@@ -32,13 +32,10 @@ BYTES = 40_000_000
 OVERHEAD = 100_000  # of a task: the model, the masks, and what joblib adds
 
 
-SLOW = "dask", "ray", "spark"  # to start
-
-
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
+    params=[  # those that start long are for the night
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "threads that pickle"))
         for name in ENGINES
     ],
 )
