@@ -35,7 +35,6 @@ from sklearn_mpt import (
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 from sklearn_mpt._linear.estimator import LinearMPT
 from sklearn_mpt._linear.integrated_model import IntegratedModel
-from sklearn_mpt._linear.linear_model import LinearParams
 
 # %%
 # A model of its own
@@ -247,7 +246,7 @@ class CountFactors(LinearMPT):
 
     @property
     def _model(self):
-        return IntegratedModel(LinearParams.of(self), OverdispersedCounts())
+        return IntegratedModel(self, OverdispersedCounts())
 
 
 # %%

@@ -15,7 +15,6 @@ from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_device
 from sklearn_mpt._gaussian import rotation as loadings
 from sklearn_mpt._gaussian.rotation import ROTATIONS
-from sklearn_mpt._linear.linear_model import LinearModel
 from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.weights import warn_of_row_labels
 
@@ -26,6 +25,7 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
     _scale: np.ndarray
     noise_variance_: float | np.ndarray
     rotation: str | None = None
+    slope_prior: float | None = None
 
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "init": [StrOptions({"random", "pca"}), dict],
@@ -34,8 +34,8 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
 
     @property
     @abstractmethod
-    def _model(self) -> LinearModel:
-        """The linear model, a `GaussianModel` or an `IntegratedModel`."""
+    def _model(self):
+        """A `GaussianModel`, or an `IntegratedModel`, of this estimator."""
 
     @property
     def _hooks(self):

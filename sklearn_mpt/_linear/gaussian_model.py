@@ -1,7 +1,5 @@
 """Linear models with Gaussian noise, whose integrals have a closed form."""
 
-import math
-
 import numpy as np
 import torch
 
@@ -17,11 +15,11 @@ from sklearn_mpt._gaussian.moments import (
 )
 from sklearn_mpt._gaussian.rotation import count_free, simple_axes
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
-from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays, natural_ascent
+from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._linear.linear_model import initial_arrays, natural_ascent
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._messages import listed
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import CACHE_ENTRIES, TINY
 from sklearn_mpt._optim.information import Information, information_by_hessian
 from sklearn_mpt._optim.masks import masked_first
 from sklearn_mpt._optim.natural import Point
@@ -36,29 +34,28 @@ DOUBLE_NOISE_FLOOR = 1e-9
 # that starts there, at 1, lets components shrink that are weaker.
 START_NOISE = 0.1
 # Random part of the components where factor analysis starts, in standard deviations of
-# the features, so that none is 0; epochs of a short run from each of the two starts.
-# What they reach is in benchmarks/RESULTS.rst, "Factor analysis: starts".
-START_DEVIATION, SHORT_RUN_EPOCHS = 0.01, 5
+# the features. What short runs from its two starts reach is in benchmarks/RESULTS.rst,
+# "Factor analysis: starts".
+START_DEVIATION = 0.01
 
 
-class GaussianModel(LinearModel):
-    """Linear model with Gaussian noise."""
+class GaussianModel:
+    """Linear model with Gaussian noise, by the parameters of an estimator."""
 
     # All objectives other than "mpt" are the log marginal likelihood.
 
-    def __init__(self, params, noise="shared"):
-        self.params = params
-        self.noise = noise
+    def __init__(self, estimator, noise="shared"):
+        self.estimator, self.noise = estimator, noise
 
     def check(self, n_features):
-        if self.params.n_components > n_features:
+        if self.estimator.n_components > n_features:
             raise ValueError(
-                f"n_components={self.params.n_components} must be at most "
+                f"n_components={self.estimator.n_components} must be at most "
                 f"n_features={n_features}."
             )
 
     def start(self, X, rng, weight):
-        init, n_dims = self.params.init, self.params.n_components
+        init, n_dims = self.estimator.init, self.estimator.n_components
         shape = n_dims, X.shape[1]
         kind = Gaussian()
         if self.noise != "shared":
@@ -68,7 +65,7 @@ class GaussianModel(LinearModel):
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
             shapes["noise_variance"] = np.shape(scale)
-            return fitted | initial_arrays(init, shapes)
+            return fitted | initial_arrays(self.estimator, shapes)
         noise = rng.normal(size=shape)
         if init == "random" and self.noise == "shared":
             components = _components_along(noise, X, weight, units)
@@ -78,28 +75,20 @@ class GaussianModel(LinearModel):
         if self.noise == "shared":
             solution = closed_form(moments, n_dims, DOUBLE_NOISE_FLOOR)
             return fitted | _attributes(*solution, units)
-        return fitted | self._factors_at_start(moments, noise, units)
-
-    def _factors_at_start(self, moments, noise, units):
-        """Return the attributes from which factor analysis starts."""
-        # moments : of standardised rows. noise : random components, (k, d).
-        n_dims = len(noise)
         principal = principal_factors(moments, n_dims, DOUBLE_NOISE_FLOOR)
-        if self.params.init == "pca":
-            return _attributes(*principal, units)
-        starts = [
+        if init == "pca":
+            return fitted | _attributes(*principal, units)
+        starts = [  # random parts, so that no component is 0
             _attributes(components + START_DEVIATION * noise, variance, units)
             for components, variance in (principal, regression_factors(moments, n_dims))
         ]
-        if self.params.max_iter == 0:
-            return starts[0]
-        floor = torch.tensor(
-            math.log(DOUBLE_NOISE_FLOOR), dtype=torch.float64, device="cpu"
-        )
-        rows = GaussianRows.of_moments(moments, n_dims, floor)
+        if self.estimator.max_iter == 0:
+            return fitted | starts[0]
+        floor = torch.tensor(DOUBLE_NOISE_FLOOR, dtype=torch.float64, device="cpu")
+        rows = GaussianRows.of_moments(moments, n_dims, floor.log())
         points = [_point(units | start, "cpu") for start in starts]
-        best = best_of_points(rows, points, SHORT_RUN_EPOCHS)
-        return self.trained_attributes(best, units)
+        best = best_of_points(rows, points, n_epochs=5)
+        return fitted | self.trained_attributes(best, units)
 
     def density(self, fitted, device):
         names = ("components_", "mean_", "noise_variance_")
@@ -122,13 +111,9 @@ class GaussianModel(LinearModel):
 
         def expected_log_prob(moved, log_noise):
             # of one row of each pattern, drawn from the fitted model, up to a constant
-            W, noise = moved[:, :-1], log_noise.exp().expand(len(moved))
+            covariance = covariance_at(moved, log_noise)
             offset = moved[:, -1] - coefs[:, -1]
-            drawn, covariance = (
-                law + torch.outer(offset, offset),
-                W @ W.T + noise.diag(),
-            )
-            total = 0.0
+            drawn, total = law + torch.outer(offset, offset), 0.0
             for seen in patterns:
                 root = torch.linalg.cholesky(covariance[seen][:, seen])
                 distance = torch.cholesky_solve(drawn[seen][:, seen], root).trace()
@@ -136,9 +121,7 @@ class GaussianModel(LinearModel):
             return total
 
         patterns = _patterns_of_all_pairs(~torch.isnan(X))
-        law = (
-            coefs[:, :-1] @ coefs[:, :-1].T + log_noise.exp().expand(len(coefs)).diag()
-        )
+        law = covariance_at(coefs, log_noise)
         matrix, expected = (
             information_by_hessian(function, coefs, log_noise)
             for function in (log_prob, expected_log_prob)
@@ -158,7 +141,8 @@ class GaussianModel(LinearModel):
         return n_features + count_free(n_features, n_dims, n_noises)
 
     def epochs(self, data, training):
-        params, units = self.params, Units.from_attributes(data.fitted, data.device)
+        params = self.estimator
+        units = Units.from_attributes(data.fitted, data.device)
         n_dims, point = params.n_components, _point(data.fitted, data.device)
         floor = point.coefs.new_tensor(DOUBLE_NOISE_FLOOR).log()
         if data.is_all and not np.isnan(data.X.min()):
@@ -186,7 +170,7 @@ class GaussianModel(LinearModel):
 
     def trained_attributes(self, result, fitted):
         coefs, log_noise = (part.cpu().numpy() for part in result)
-        components = simple_axes(coefs[:, :-1].T, self.params.rotation)
+        components = simple_axes(coefs[:, :-1].T, self.estimator.rotation)
         return _attributes(components, np.exp(log_noise), fitted, coefs[:, -1])
 
     def warn_of_limits(self, fitted, n_samples):
@@ -277,15 +261,14 @@ def _attributes(components, noise_variance, units, mean=0.0):
 def _components_along(directions, X, weight, units):
     """Return components that span some directions, (k, d), and z of variance 1."""
     # So the length of the components, which masks of few features hardly determine, is
-    # right from the start.
+    # right from the start, by some rows of long tables.
     axes = np.linalg.qr(directions.T)[0]
-    total, n_rows = 0.0, 0.0
-    for block, block_weight in row_blocks(X, weight):
-        rows = (block - units["_shift"]) / units["_scale"]
-        projected = np.where(np.isnan(rows), 0.0, rows) @ axes
-        total += (block_weight * projected.T) @ projected
-        n_rows += block_weight.sum()
-    values, vectors = np.linalg.eigh(total / n_rows)
+    some = slice(None, None, 1 + X.size // CACHE_ENTRIES)
+    weight = np.ones(len(X)) if weight is None else weight
+    rows, weight = (X[some] - units["_shift"]) / units["_scale"], weight[some]
+    projected = np.where(np.isnan(rows), 0.0, rows) @ axes
+    second = (weight * projected.T) @ projected / weight.sum()
+    values, vectors = np.linalg.eigh(second)
     lengths = np.sqrt(np.maximum(values, START_DEVIATION**2))
     return (axes @ (vectors * lengths) @ vectors.T).T
 

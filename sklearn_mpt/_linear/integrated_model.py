@@ -1,6 +1,5 @@
 """Linear models with any likelihood, integrated over z numerically."""
 
-from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
@@ -46,7 +45,7 @@ from sklearn_mpt._latent.sums import (
     varies,
 )
 from sklearn_mpt._likelihoods.base import fitted_attributes
-from sklearn_mpt._linear.linear_model import LinearModel, initial_arrays, natural_ascent
+from sklearn_mpt._linear.linear_model import initial_arrays, natural_ascent
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES
@@ -56,6 +55,8 @@ from sklearn_mpt._optim.steps import best_of_points
 from sklearn_mpt._optim.weights import LONG_SLOPE
 from sklearn_mpt._tables.weights import warn_constant
 
+# Random part of the components from which training starts.
+START_NOISE = 0.1
 # Spacings of shared grids over the prior, in standard deviations of the narrowest
 # posterior, of which there is a bound. With 1.25, pairs that agree have errors of at
 # most 3e-5 nats; with more, some pairs agree by chance.
@@ -72,38 +73,21 @@ CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 CONDITIONAL_RULES = 4
 
 
-@dataclass(frozen=True)
-class RandomStarts:
-    """Short runs of which the best is a random start."""
+class IntegratedModel:
+    """Linear model whose integrals over z have no closed form, of an estimator."""
 
-    # max_entries : of a run with more than n_components + 1 rows. component_rows : from
-    # which the first components are estimated, to which `noise` is added.
+    def __init__(self, estimator, likelihood):
+        self.estimator, self.likelihood = estimator, likelihood
 
-    n_runs: int = 3
-    n_steps: int = 7
-    max_rows: int = 500
-    max_entries: int = 50_000
-    component_rows: int = 5000
-    noise: float = 0.1
+    def check(self, n_features):
+        """Any number of components is allowed."""
 
-
-STARTS = RandomStarts()
-
-
-class IntegratedModel(LinearModel):
-    """Linear model whose integrals over z have no closed form."""
-
-    def __init__(self, params, likelihood):
-        self.params = params
-        self.likelihood = likelihood
-
-    @property
-    def _objective_params(self):
-        params = self.params
-        return ObjectiveParams(params.objective, params.batch_size, params.slope_prior)
+    def _objective_params(self, batch_size):
+        params = self.estimator
+        return ObjectiveParams(params.objective, batch_size, params.slope_prior)
 
     def start(self, X, rng, weight):
-        params, likelihood = self.params, self.likelihood
+        params, likelihood = self.estimator, self.likelihood
         init, K = params.init, params.n_components
         is_quadrature = K <= MAX_GRID_DIMS
         fitted = unit_attributes(likelihood, X, weight) | {
@@ -116,65 +100,46 @@ class IntegratedModel(LinearModel):
         likelihood = likelihood.from_attributes(shape_attributes, scale)
         intercept = likelihood.start_location(X, weight)
         if isinstance(init, dict):
-            return (
-                fitted
-                | shape_attributes
-                | self._attributes_from_init(
-                    shape_attributes, likelihood, len(intercept)
-                )
-            )
+            used = {
+                name.rstrip("_"): ~np.isnan(array)
+                for name, array in shape_attributes.items()
+            }
+            shapes = {"components": (K, len(intercept)), "intercept": intercept.shape}
+            shapes |= {key: where.shape for key, where in used.items()}
+            arrays = initial_arrays(params, shapes, **used)
+            for key, where in used.items():
+                arrays[f"{key}_"] = np.where(where, arrays[f"{key}_"], np.nan)
+            likelihood.check_attributes(arrays)
+            return fitted | shape_attributes | arrays
         if init == "pca":
             components = start_components(X, intercept, K, likelihood, weight)
         elif params.max_iter == 0:
-            shape = K, len(intercept)
-            components = STARTS.noise * rng.normal(size=shape)
+            components = START_NOISE * rng.normal(size=(K, len(intercept)))
             components *= varies(X, likelihood)
         else:
             components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
-        return (
-            fitted
-            | shape_attributes
-            | _attributes_in_units(components, intercept, fitted, likelihood)
-        )
-
-    def _attributes_from_init(self, shape_attributes, likelihood, n_locations):
-        """Return the initial arrays of the user as fitted attributes."""
-        shapes = {
-            "components": (self.params.n_components, n_locations),
-            "intercept": (n_locations,),
-        }
-        used = {
-            name.rstrip("_"): ~np.isnan(array)
-            for name, array in shape_attributes.items()
-        }
-        shapes |= {key: where.shape for key, where in used.items()}
-        arrays = initial_arrays(self.params.init, shapes, **used)
-        for key, where in used.items():
-            arrays[f"{key}_"] = np.where(where, arrays[f"{key}_"], np.nan)
-        likelihood.check_attributes(arrays)
-        return arrays
+        of_locations = _attributes_in_units(components, intercept, fitted, likelihood)
+        return fitted | shape_attributes | of_locations
 
     def _best_of_short_runs(self, X, intercept, likelihood, rng, weight):
-        """Return the components after the best of several short runs."""
-        K = self.params.n_components
-        n_rows = min(STARTS.max_rows, max(K + 1, STARTS.max_entries // X.shape[1]))
-        sample = rng.permutation(len(X))[:n_rows]
-        given = RowContext(weight=_taken(weight, sample))
-        rows = torch.from_numpy(np.array(X[sample], float))
+        """Return the components after the best of three short runs."""
+        K = self.estimator.n_components
+        weight = np.ones(len(X)) if weight is None else weight
+        sample = rng.permutation(len(X))
+        sample = sample[: min(500, max(K + 1, 50_000 // X.shape[1]))]
         points = []
-        for k in range(STARTS.n_runs):
-            drawn = rng.choice(
-                len(X), min(len(X), STARTS.component_rows), replace=k > 0
-            )
-            start_args = intercept, K, likelihood, _taken(weight, drawn)
-            start = start_components(X[drawn], *start_args)
-            noise = k * STARTS.noise * rng.normal(size=start.shape)
+        for k in range(3):
+            drawn = rng.choice(len(X), min(len(X), 5000), replace=k > 0)
+            start = start_components(X[drawn], intercept, K, likelihood, weight[drawn])
+            noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
             points.append(point_of(*arrays, likelihood.shape_params))
-        whole = self._objective_params._replace(batch_size=len(rows))
-        objective = LikelihoodRows(rows, likelihood, whole, K, given)
-        best = best_of_points(objective, points, STARTS.n_steps)
+        given = RowContext(weight=weight[sample])
+        rows = torch.from_numpy(np.array(X[sample], float))
+        params = self._objective_params(len(rows))
+        objective = LikelihoodRows(rows, likelihood, params, K, given)
+        best = best_of_points(objective, points, n_epochs=7)
         return best.coefs.numpy()[:, :-1].T.copy()
 
     def n_parameters(self, fitted):
@@ -247,41 +212,53 @@ class IntegratedModel(LinearModel):
             is_all=data.is_all,
         )
         likelihood = LikelihoodRows(
-            rows, joint.likelihood, self._objective_params, joint.n_dims, given
+            rows,
+            joint.likelihood,
+            self._objective_params(self.estimator.batch_size),
+            joint.n_dims,
+            given,
         )
         objective = likelihood
         if self._draws_masks(likelihood):
-            objective = masked_first(likelihood, likelihood, self.params, data)
+            objective = masked_first(likelihood, likelihood, self.estimator, data)
         point = point_of(
             joint.components, joint.intercept, joint.likelihood.shape_params
         )
-        return natural_ascent(training, self.params, data, objective, point)
+        return natural_ascent(training, self.estimator, data, objective, point)
 
     def _draws_masks(self, objective):
         """Return whether a step may draw masks."""
         # Nodes for the posterior given some entries are too coarse for a number that
         # determines z more closely. So masks of numbers are drawn in a few epochs only,
         # on all rows, unless their size is fixed.
-        if self.params.mask_rate != "uniform" or objective.has_codes:
+        if self.estimator.mask_rate != "uniform" or objective.has_codes:
             return True
-        return self.params.n_masks == "auto" and not objective.is_noisy
+        return self.estimator.n_masks == "auto" and not objective.is_noisy
 
     def trained_attributes(self, result, fitted):
         likelihood = self.likelihood
         coefs = likelihood.centre(result.coefs.cpu().T).numpy()
         likelihood_at_result = likelihood.at(result.shape_params.cpu())
         shape_attributes = fitted_attributes(likelihood_at_result, fitted["_scale"])
-        components = simple_axes(coefs[:-1], self.params.rotation)
+        components = simple_axes(coefs[:-1], self.estimator.rotation)
         return shape_attributes | _attributes_in_units(
             components, coefs[-1], fitted, likelihood
         )
 
     def warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)
-        if self.params.slope_prior is None:
-            _, scale = _units_of_locations(fitted, self.likelihood)
-            lengths = np.linalg.norm(fitted["components_"] / scale, axis=0)
-            warn_separated(np.flatnonzero(lengths > LONG_SLOPE))
+        _, scale = _units_of_locations(fitted, self.likelihood)
+        lengths = np.linalg.norm(fitted["components_"] / scale, axis=0)
+        if self.estimator.slope_prior is None and (lengths > LONG_SLOPE).any():
+            warn_caller(
+                "The likelihood has no finite maximum, or one at very steep slopes: "
+                f"those of the columns {listed(np.flatnonzero(lengths > LONG_SLOPE))} "
+                f"of components_ exceed {LONG_SLOPE:g}, since some features separate "
+                "the rows. A normal prior keeps them near this length; slope_prior=4.0 "
+                "would shrink all slopes a little. With fewer components the "
+                "likelihood may have a maximum.",
+                ConvergenceWarning,
+            )
 
 
 def _attributes_in_units(components, intercept, fitted, likelihood):
@@ -296,19 +273,6 @@ def _attributes_in_units(components, intercept, fitted, likelihood):
 def _units_of_locations(fitted, likelihood):
     """Return shift and scale of the locations."""
     return units_of_locations(likelihood, fitted["_shift"], fitted["_scale"])
-
-
-def warn_separated(locations):
-    """Warn of locations, by their indices, whose slopes a prior had to bound."""
-    if len(locations):
-        warn_caller(
-            "The likelihood has no finite maximum, or one at very steep slopes: those "
-            f"of the columns {listed(locations)} of components_ exceed "
-            f"{LONG_SLOPE:g}, since some features separate the rows. A normal prior "
-            "keeps them near this length; slope_prior=4.0 would shrink all slopes a "
-            "little. With fewer components the likelihood may have a maximum.",
-            ConvergenceWarning,
-        )
 
 
 def _expected_information(X, density):
@@ -355,7 +319,3 @@ def _shared_first(joint, accuracy, precision, is_fine):
     # n_nodes: nodes x features
     n_shared = int(count_nodes(all_steps[-1], radii)) // n_features
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
-
-
-def _taken(weight, rows):
-    return None if weight is None else weight[rows]

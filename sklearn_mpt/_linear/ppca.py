@@ -11,7 +11,6 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn_mpt._checks import RandomState
 from sklearn_mpt._linear.estimator import LinearMPT
 from sklearn_mpt._linear.gaussian_model import GaussianModel
-from sklearn_mpt._linear.linear_model import LinearParams
 
 
 class MPTProbabilisticPCA(LinearMPT):
@@ -173,7 +172,7 @@ class MPTProbabilisticPCA(LinearMPT):
 
     @property
     def _model(self):
-        return GaussianModel(LinearParams.of(self))
+        return GaussianModel(self)
 
     def _measures_of_columns(self):
         """Return the measure of each column; see `_measures_of_columns` in contract."""

@@ -15,7 +15,6 @@ from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian
 from sklearn_mpt._linear.estimator import LinearMPT
 from sklearn_mpt._linear.gaussian_model import GaussianModel
 from sklearn_mpt._linear.integrated_model import IntegratedModel
-from sklearn_mpt._linear.linear_model import LinearParams
 
 
 class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
@@ -199,10 +198,10 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
 
     @property
     def _model(self):
-        params, kinds = LinearParams.of(self), self._kinds
+        kinds = self._kinds
         if all(kind == "gaussian" or isinstance(kind, Gaussian) for kind in kinds):
-            return GaussianModel(params, self.noise)
-        return IntegratedModel(params, self._likelihood())
+            return GaussianModel(self, self.noise)
+        return IntegratedModel(self, self._likelihood())
 
     @property
     def _kinds_of_columns(self):
