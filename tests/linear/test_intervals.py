@@ -190,7 +190,7 @@ def test_regression_on_a_number_is_tobit_regression():
 
 
 def test_fit_ends_at_the_maximum_of_the_grid():
-    X, _ = table(60, n_components=1)
+    X, _ = table(40, n_components=1)
     model = MPTLinearVAE(1, likelihood="from_dtype", tol=1e-6, random_state=0).fit(X)
     best = model.score(X)
     init = {

@@ -1,4 +1,4 @@
-"""With n_masks="auto", masks are drawn first, and the sum over sizes finishes."""
+"""Masks are drawn first, and the sum over sizes finishes; steps on batches of rows."""
 
 import numpy as np
 import pytest
@@ -70,6 +70,26 @@ def test_with_an_int_all_epochs_draw_masks(name):
     model = clone(model).set_params(n_masks=8, objective="mpt", random_state=0)
     curve = np.array(model.fit(X).loss_curve_)
     assert np.abs(np.diff(curve[-4:])).min() > 1e-6  # noise until the end
+
+
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        ("ppca", "mpt"),
+        ("factor analysis", "mpt"),
+        ("binary", "mpt"),
+        ("binary", "elbo"),
+        ("counts", "lml"),
+    ],
+)
+def test_batches_of_rows_lead_where_all_rows_lead(name, objective):
+    model, X = MODELS[name]
+    how = {"objective": objective, "max_iter": 8, "random_state": 0}
+    at_once, in_batches = (
+        clone(model).set_params(batch_size=size, **how).fit(X).score(X)
+        for size in ("auto", 50)
+    )
+    assert in_batches == pytest.approx(at_once, rel=0.05)
 
 
 RAW = 1.0, 3.0, 10.0, 30.0, 100.0, 300.0

@@ -113,5 +113,5 @@ def test_other_units_of_tables_change_nothing(kind):
     X, is_number = TABLES[kind], kind == "gaussian"
     likelihood = [kind] * 4 + ["bernoulli"] * (X.shape[1] - 4)
     scale = np.resize([1e-6, 1e6, 1, 1e3], X.shape[1])
-    model = factors(likelihood=likelihood, max_iter=10)
+    model = factors(likelihood=likelihood, max_iter=4)
     assert_same(model, X, scale, 4.0 * is_number, tolerance=1e-9)
