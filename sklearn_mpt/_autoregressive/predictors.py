@@ -232,7 +232,7 @@ class PredictorInputs:
 
     @property
     def _is_seen(self):
-        return self.visible[:, self.columns.feature_of.numpy()]
+        return self.visible[:, self.columns.feature_of]
 
     @cached_property
     def _with_nan(self):

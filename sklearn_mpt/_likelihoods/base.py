@@ -4,8 +4,8 @@ import copy
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -237,11 +237,11 @@ class Likelihood(torch.nn.Module, ABC):
     has_blocks = False
 
     @classmethod
-    def of_columns(cls, n_categories: int, n_features: int) -> Self:
+    def of_columns(cls, n_categories, n_features):
         """Return the likelihood of all columns of this kind in a table."""
         return cls()
 
-    def values_of_each(self, n_features: int) -> list[Sequence[float]] | None:
+    def values_of_each(self, n_features):
         """Return the values that each feature takes; None if some take any number.
 
         A number may determine z more closely than the spacing of nodes in the posterior
@@ -249,7 +249,7 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return None
 
-    def unseen(self, X: np.ndarray) -> np.ndarray:
+    def unseen(self, X):
         """Return the levels of features that occur in none of the rows; (r, d).
 
         Each row of the result has such levels for some features, and NaN for the
@@ -259,10 +259,10 @@ class Likelihood(torch.nn.Module, ABC):
 
     @staticmethod
     @abstractmethod
-    def check_rows(X: np.ndarray) -> None:
+    def check_rows(X):
         """Refuse rows with values that a feature cannot have; NaN is missing."""
 
-    def check_columns(self, X: np.ndarray, names: Sequence) -> None:
+    def check_columns(self, X, names):
         """Call `check_rows` for each column; the error names the column."""
         for j, name in enumerate(names):
             try:
@@ -270,9 +270,7 @@ class Likelihood(torch.nn.Module, ABC):
             except ValueError as error:
                 raise ValueError(f"Column {name!r}: {error}") from None
 
-    def units(
-        self, X: np.ndarray, weight: np.ndarray | None = None, by_column: bool = False
-    ) -> ColumnUnits:
+    def units(self, X, weight=None, by_column=False):
         """Return the units in which columns are standardised.
 
         No column is constant for kinds of features without a density.
@@ -286,39 +284,33 @@ class Likelihood(torch.nn.Module, ABC):
         )
 
     @staticmethod
-    def standardised(
-        X: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor
-    ) -> torch.Tensor:
+    def standardised(X, shift, scale):
         """Return rows in these units; (n, d)."""
         return (X - shift) / scale
 
     @staticmethod
     @abstractmethod
-    def start_location(X: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    def start_location(X, weight=None):
         """Return the locations at which training starts, (l,); they fit X best."""
 
-    def start_attributes(
-        self, X: np.ndarray, scale: Scale, weight: np.ndarray | None = None
-    ) -> dict:
+    def start_attributes(self, X, scale, weight=None):
         """Return the fitted attributes of `shape_params` at which training starts.
 
         X : standardised rows, NaN where missing.
         """
         return {}
 
-    def from_attributes(self, fitted: Mapping, scale: Scale) -> Self:
+    def from_attributes(self, fitted, scale):
         """Return the likelihood of standardised rows, from fitted attributes."""
         return copy.deepcopy(self)
 
-    def check_attributes(
-        self, fitted: Mapping, columns: Sequence = (), names: Sequence = ()
-    ) -> None:
+    def check_attributes(self, fitted, columns=(), names=()):
         """Refuse fitted attributes of `shape_params` that do not define a distribution.
 
         columns : indices of the features of this kind in a table. names : their names.
         """
 
-    def shape_attributes(self, scale: Scale) -> dict[str, torch.Tensor]:
+    def shape_attributes(self, scale):
         """Return the fitted attributes of `shape_params`, in the units of the rows.
 
         They are tensors that are functions of `shape_params`.
@@ -326,12 +318,10 @@ class Likelihood(torch.nn.Module, ABC):
         return {}
 
     @abstractmethod
-    def entry_log_prob(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
+    def entry_log_prob(self, X, location):
         """Return the log-probability of each entry; (..., d)."""
 
-    def pair_log_prob(
-        self, X: torch.Tensor, observed: torch.Tensor, location: torch.Tensor
-    ) -> torch.Tensor:
+    def pair_log_prob(self, X, observed, location):
         """Return the log-probability of each row at each shared location; (n, m).
 
         Kinds for which it is a product of matrices override it.
@@ -342,9 +332,7 @@ class Likelihood(torch.nn.Module, ABC):
         entries = self.entry_log_prob(X[:, None], location)
         return (entries * observed[:, None]).sum(-1)
 
-    def shared_log_prob(
-        self, X: torch.Tensor, observed: torch.Tensor, locations: Locations
-    ) -> torch.Tensor:
+    def shared_log_prob(self, X, observed, locations):
         """Return `pair_log_prob`, without computing all locations if possible.
 
         observed : bool, (n, d), or of shape (1, d) where all entries are.
@@ -370,9 +358,7 @@ class Likelihood(torch.nn.Module, ABC):
             for part, at in blocks
         )
 
-    def derivatives(
-        self, X: torch.Tensor, location: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def derivatives(self, X, location):
         """Return the derivative of `entry_log_prob` in locations, and the information.
 
         Both are (..., l). The information is the Fisher information, or minus the
@@ -402,17 +388,17 @@ class Likelihood(torch.nn.Module, ABC):
             return derivative, information
         return derivative.detach(), information.detach()
 
-    def to_locations(self, entries: torch.Tensor) -> torch.Tensor:
+    def to_locations(self, entries):
         """Repeat the number of each feature for each of its locations; (..., l)."""
         if self.n_locations == 1:
             return entries
         return entries.repeat_interleave(self.n_locations, -1)
 
-    def to_means(self, entries: torch.Tensor) -> torch.Tensor:
+    def to_means(self, entries):
         """Repeat the number of each feature for each of its expectations; (..., p)."""
         return entries.repeat_interleave(self.n_means, -1)
 
-    def inputs(self, X: torch.Tensor) -> torch.Tensor:
+    def inputs(self, X):
         """Return the inputs of an encoder for these entries; (..., l).
 
         `derivatives` are linear functions of them. NaN where an entry has no such
@@ -420,16 +406,14 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return X
 
-    def net_inputs(self, X: torch.Tensor) -> torch.Tensor:
+    def net_inputs(self, X):
         """Return the inputs, for these entries, of a net without latent variables.
 
         They are standardised, if features take any number.
         """
         return self.inputs(X)
 
-    def precision(
-        self, information: torch.Tensor, observed: torch.Tensor, jacobian: torch.Tensor
-    ) -> torch.Tensor:
+    def precision(self, information, observed, jacobian):
         """Return the Fisher information of the observed entries on z; (n, k, k).
 
         information : as `derivatives` returns it, (n, l). observed : 1.0 or 0.0,
@@ -440,7 +424,7 @@ class Likelihood(torch.nn.Module, ABC):
             return (jacobian * weight[:, None]) @ jacobian.mT
         return sums_of_outer_products(weight, jacobian)
 
-    def at(self, shape_params: torch.Tensor) -> Self:
+    def at(self, shape_params):
         """Return the likelihood with these shape parameters, (..., g).
 
         They may differ between entries, if they broadcast with locations.
@@ -448,19 +432,19 @@ class Likelihood(torch.nn.Module, ABC):
         return self
 
     @property
-    def shape_params(self) -> torch.Tensor:
+    def shape_params(self):
         """Parameters beside the location, (g,)."""
         return torch.empty(0, device="cpu", dtype=torch.float64)
 
     @property
-    def shape_floor(self) -> torch.Tensor:
+    def shape_floor(self):
         """Smallest values of shape parameters, (g,).
 
         It is minus infinity for those that are not logarithms of numbers.
         """
         return torch.full_like(self.shape_params.detach(), -torch.inf)
 
-    def shape_scores(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
+    def shape_scores(self, X, location):
         """Return the derivatives of `entry_log_prob` in `shape_params`; (..., g).
 
         Each shape parameter changes the log-probability of one feature only.
@@ -476,14 +460,7 @@ class Likelihood(torch.nn.Module, ABC):
             (scores,) = torch.autograd.grad(total, params, create_graph=keeps_graph)
         return scores
 
-    def shape_sums(
-        self,
-        X: torch.Tensor,
-        location: torch.Tensor,
-        weight: torch.Tensor,
-        information_weight: torch.Tensor,
-        z: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def shape_sums(self, X, location, weight, information_weight, z):
         """Return gradient and information of `shape_params`; sums over rows and nodes.
 
         The information is that of products of derivatives, whose mean it is.
@@ -513,7 +490,7 @@ class Likelihood(torch.nn.Module, ABC):
         information = torch.cat([blocks, cross], -1).flatten(0, 1)
         return torch.einsum("nsd,nsdq->dq", weight, scores).flatten(), information
 
-    def centre(self, location: torch.Tensor) -> torch.Tensor:
+    def centre(self, location):
         """Return the centred locations, or coefficients, of the same distribution.
 
         If several locations give the same distribution, these have mean zero in each
@@ -522,30 +499,25 @@ class Likelihood(torch.nn.Module, ABC):
         return location
 
     @abstractmethod
-    def mean(self, location: torch.Tensor) -> torch.Tensor:
+    def mean(self, location):
         """Return the expectations that `fill` needs; callers average them over z."""
 
-    def fill(self, mean: torch.Tensor) -> torch.Tensor:
+    def fill(self, mean):
         """Return the values to fill in, given averages of `mean`; (..., d)."""
         return mean.clamp(*self.bounds)
 
     @abstractmethod
-    def draw(self, location: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    def draw(self, location, uniform):
         """Draw entries from uniform noise (..., d)."""
 
-    def is_open(self, X: torch.Tensor) -> torch.Tensor:
+    def is_open(self, X):
         """Return which entries have no known value, bool (..., d).
 
         They are missing, or X tells something else of them, such as an interval.
         """
         return X.isnan()
 
-    def within(
-        self,
-        X: torch.Tensor,
-        location: torch.Tensor,
-        uniform: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def within(self, X, location, uniform=None):
         """Return what open entries are expected to be, given what X tells of them.
 
         With uniform noise they are drawn. Entries that are not open are arbitrary.
@@ -574,7 +546,7 @@ class ShapeLikelihood(Likelihood):
         self.register_buffer("given", None)  # shape parameters that `at` has set
 
     @abstractmethod
-    def _empty(self) -> Self:
+    def _empty(self):
         """Return a likelihood of this kind with any shape parameters."""
 
     @property
@@ -649,9 +621,7 @@ class DispersionLikelihood(ShapeLikelihood):
         return torch.full_like(self.shape_params.detach(), math.log(2 * self.floor))
 
     @abstractmethod
-    def shape_derivatives(
-        self, X: torch.Tensor, location: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def shape_derivatives(self, X, location):
         """Return `shape_scores` and Fisher information; (..., d) each."""
 
     def shape_scores(self, X, location):

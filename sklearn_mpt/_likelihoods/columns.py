@@ -1,6 +1,7 @@
 """The likelihood of a table with columns of several kinds."""
 
 import copy
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,27 +41,16 @@ def likelihood_of(kind, n_categories, n_features):
     return LIKELIHOODS[kind].of_columns(n_categories, n_features)
 
 
-def _by_part(name, arguments, result):
-    """Return the method of `Columns` that calls the method `name` of each part.
+class Place(NamedTuple):
+    """Where the numbers of a part are along the last axis.
 
-    arguments, result : what the last axis of each argument, and of what is returned, is
-    made of. "d" is for features, "l" for locations, "p" for expectations and "g" for
-    shape parameters; "-" is an argument that all parts get, and "+" a result that is
-    added up.
+    They are slices, or indices where numbers of other parts are between them.
     """
 
-    def method(self, *given):
-        results = [
-            getattr(part, name)(
-                *(self._taken(a, axis, i) for a, axis in zip(given, arguments))  # noqa: B905
-            )
-            for i, part in enumerate(self.parts)
-        ]
-        if len(result) < 2:
-            return self._joined(results, result)
-        return tuple(map(self._joined, zip(*results, strict=True), result))
-
-    return method
+    features: slice | torch.Tensor
+    locations: slice | torch.Tensor
+    means: slice
+    shape_params: slice
 
 
 class Columns(Likelihood):
@@ -86,18 +76,30 @@ class Columns(Likelihood):
         super().__init__()
         self.kinds, self.n_categories = tuple(kinds), tuple(n_categories)
         self.names = range(len(self.kinds)) if names is None else names
-        feature_kinds = list(zip(self.kinds, self.n_categories, strict=True))
-        groups = sorted(set(feature_kinds), key=lambda pair: (str(pair[0]), pair[1]))
-        self.parts = torch.nn.ModuleList(
-            likelihood_of(kind, count, feature_kinds.count((kind, count)))
-            for kind, count in groups
-        )
-        part_of = [groups.index(kind) for kind in feature_kinds]
-        self.n_locations_each = [self.parts[i].n_locations for i in part_of]
-        self.n_locations = max(self.n_locations_each)
+        of_features = list(zip(self.kinds, self.n_categories, strict=True))
+        groups = sorted(set(of_features), key=lambda group: (str(group[0]), group[1]))
+        parts = [likelihood_of(*group, of_features.count(group)) for group in groups]
         if noise_variance is not None and "gaussian" in self.kinds:
-            self.parts[groups.index(("gaussian", 1))] = Gaussian(noise_variance)
-        self._store_indices(np.array(part_of))
+            parts[groups.index(("gaussian", 1))] = Gaussian(noise_variance)
+        self.parts = torch.nn.ModuleList(parts)
+        part_of = np.array([groups.index(group) for group in of_features])
+        self.n_locations_each = [parts[i].n_locations for i in part_of]
+        self.n_locations = max(self.n_locations_each)
+        self.feature_of = np.repeat(np.arange(len(part_of)), self.n_locations_each)
+        part_of_locations = part_of[self.feature_of]
+        self._places, n_means, n_shapes = [], 0, 0
+        for i, part in enumerate(parts):
+            features = np.flatnonzero(part_of == i)
+            means = slice(n_means, n_means + len(features) * part.n_means)
+            shapes = slice(n_shapes, n_shapes + len(features) * part.n_shape_params)
+            n_means, n_shapes = means.stop, shapes.stop
+            of_part = _index(features), _index(np.flatnonzero(part_of_locations == i))
+            self._places.append(Place(*of_part, means, shapes))
+        # of results that are joined part by part
+        self._feature_order, self._location_order = (
+            _index(owner.argsort(kind="stable").argsort())
+            for owner in (part_of, part_of_locations)
+        )
 
     @property
     def n_shape_params(self):
@@ -107,233 +109,278 @@ class Columns(Likelihood):
     def has_blocks(self):
         return any(part.has_blocks for part in self.parts)
 
-    def _store_indices(self, part_of):
-        """Store the features and locations of each part, and the inverse order."""
-        features = np.repeat(np.arange(len(part_of)), self.n_locations_each)
-        self.register_buffer("feature_of", torch.from_numpy(features))
-        by_part = np.sort(part_of)
-        owners = {
-            "d": part_of,
-            "l": part_of[features],
-            "p": by_part.repeat([self.parts[i].n_means for i in by_part]),
-            "g": by_part.repeat([self.parts[i].n_shape_params for i in by_part]),
-        }
-        self._slices, self._is_sorted = {}, {}
-        for axis, owner in owners.items():
-            indices = [np.flatnonzero(owner == i) for i in range(len(self.parts))]
-            self._slices[axis] = list(map(_slice_of, indices))
-            order = np.concatenate(indices).argsort()
-            self._is_sorted[axis] = bool((np.diff(order) > 0).all())
-            for name, index in (*enumerate(indices), ("", order)):
-                self.register_buffer(f"index_{axis}{name}", torch.from_numpy(index))
+    def _each(self):
+        """Return pairs of a part and its `Place`."""
+        return zip(self.parts, self._places, strict=True)
 
-    def _iter_parts(self):
-        """Yield each part with the indices of its features."""
-        for i, part in enumerate(self.parts):
-            yield part, getattr(self, f"index_d{i}")
+    def _features(self, place):
+        return np.arange(len(self.kinds))[place.features]
 
-    def _taken(self, argument, axis, i):
-        """Return what part i takes of an argument; see `_by_part`."""
-        if argument is None or axis == "-":
-            return argument
-        where = self._slices[axis][i]  # a slice, which copies nothing, if it is one
-        return argument[..., where] if where else self._at(argument, axis, i)
+    def _by_feature(self, results):
+        return _joined(results)[..., self._feature_order]
 
-    def _at(self, array, axis, name):
-        """Return the entries of a stored index along the last axis."""
-        index = getattr(self, f"index_{axis}{name}")
-        return array[
-            ..., index.cpu().numpy() if isinstance(array, np.ndarray) else index
-        ]
+    def _by_location(self, results):
+        return _joined(results)[..., self._location_order]
 
-    def _joined(self, results, axis):
-        """Join results of the parts along the last axis; see `_by_part`."""
-        if not axis:
-            return None
-        if axis == "+":
-            return sum(results)
-        if len(results) == 1:
-            return results[0]
-        if isinstance(results[0], np.ndarray):
-            joined = np.concatenate(results, -1)
-        else:
-            shape = np.broadcast_shapes(*(part.shape[:-1] for part in results))
-            joined = torch.cat([part.expand(*shape, -1) for part in results], -1)
-        return joined if self._is_sorted[axis] else self._at(joined, axis, "")
-
-    check_rows = _by_part("check_rows", "d", "")
-    _units = _by_part("units", "d--", "ddd")
-    standardised = _by_part("standardised", "ddd", "d")
-    start_location = _by_part("start_location", "d-", "l")
-    entry_log_prob = _by_part("entry_log_prob", "dl", "d")
-    pair_log_prob = _by_part("pair_log_prob", "ddl", "+")
-    expected_prob = _by_part("expected_prob", "d-l", "d")
-    derivatives = _by_part("derivatives", "dl", "ll")
-    shape_scores = _by_part("shape_scores", "dl", "g")
-    inputs = _by_part("inputs", "d", "l")
-    net_inputs = _by_part("net_inputs", "d", "p")
-    precision = _by_part("precision", "ldl", "+")
-    centre = _by_part("centre", "l", "l")
-    mean = _by_part("mean", "l", "p")
-    to_means = _by_part("to_means", "d", "p")
-    fill = _by_part("fill", "p", "d")
-    draw = _by_part("draw", "ld", "d")
-    is_open = _by_part("is_open", "d", "d")
-    within = _by_part("within", "dld", "d")
-
-    def units(self, X, weight=None, by_column=True):
-        return ColumnUnits(*self._units(X, weight, True))
+    def check_rows(self, X):
+        for part, at in self._each():
+            part.check_rows(X[:, at.features])
 
     def check_columns(self, X, names):
-        for part, columns in self._iter_parts():
-            j = columns.numpy()
-            part.check_columns(X[:, j], [names[i] for i in j.tolist()])
+        for part, at in self._each():
+            part_names = [names[j] for j in self._features(at)]
+            part.check_columns(X[:, at.features], part_names)
+
+    def units(self, X, weight=None, by_column=True):
+        units = [
+            part.units(X[:, at.features], weight, True) for part, at in self._each()
+        ]
+        return ColumnUnits(*map(self._by_feature, zip(*units, strict=True)))
+
+    def standardised(self, X, shift, scale):
+        return self._by_feature(
+            part.standardised(
+                *(numbers[..., at.features] for numbers in (X, shift, scale))
+            )
+            for part, at in self._each()
+        )
+
+    def start_location(self, X, weight=None):
+        return self._by_location(
+            part.start_location(X[:, at.features], weight) for part, at in self._each()
+        )
+
+    def entry_log_prob(self, X, location):
+        return self._by_feature(
+            part.entry_log_prob(X[..., at.features], location[..., at.locations])
+            for part, at in self._each()
+        )
+
+    def pair_log_prob(self, X, observed, location):
+        return sum(
+            part.pair_log_prob(
+                X[:, at.features], observed[:, at.features], location[:, at.locations]
+            )
+            for part, at in self._each()
+        )
+
+    def expected_prob(self, X, r, location):
+        return self._by_feature(
+            part.expected_prob(X[:, at.features], r, location[:, at.locations])
+            for part, at in self._each()
+        )
+
+    def derivatives(self, X, location):
+        both = [
+            part.derivatives(X[..., at.features], location[..., at.locations])
+            for part, at in self._each()
+        ]
+        return tuple(map(self._by_location, zip(*both, strict=True)))
+
+    def inputs(self, X):
+        return self._by_location(
+            part.inputs(X[..., at.features]) for part, at in self._each()
+        )
+
+    def net_inputs(self, X):
+        return _joined(
+            part.net_inputs(X[..., at.features]) for part, at in self._each()
+        )
+
+    def precision(self, information, observed, jacobian):
+        return sum(
+            part.precision(
+                information[:, at.locations],
+                observed[:, at.features],
+                jacobian[..., at.locations],
+            )
+            for part, at in self._each()
+        )
+
+    def centre(self, location):
+        return self._by_location(
+            part.centre(location[..., at.locations]) for part, at in self._each()
+        )
+
+    def mean(self, location):
+        return _joined(
+            part.mean(location[..., at.locations]) for part, at in self._each()
+        )
+
+    def to_means(self, entries):
+        return _joined(
+            part.to_means(entries[..., at.features]) for part, at in self._each()
+        )
+
+    def to_locations(self, entries):
+        return entries[..., self.feature_of]
+
+    def fill(self, mean):
+        return self._by_feature(
+            part.fill(mean[..., at.means]) for part, at in self._each()
+        )
+
+    def draw(self, location, uniform):
+        return self._by_feature(
+            part.draw(location[..., at.locations], uniform[..., at.features])
+            for part, at in self._each()
+        )
+
+    def is_open(self, X):
+        return self._by_feature(
+            part.is_open(X[..., at.features]) for part, at in self._each()
+        )
+
+    def within(self, X, location, uniform=None):
+        return self._by_feature(
+            part.within(
+                X[..., at.features],
+                location[..., at.locations],
+                None if uniform is None else uniform[..., at.features],
+            )
+            for part, at in self._each()
+        )
 
     def values_of_each(self, n_features):
         values = [None] * n_features
-        for part, columns in self._iter_parts():
-            part_values = part.values_of_each(len(columns))
+        for part, at in self._each():
+            features = self._features(at)
+            part_values = part.values_of_each(len(features))
             if part_values is None:
                 return None
-            for j, feature_values in zip(columns.tolist(), part_values, strict=True):
+            for j, feature_values in zip(features, part_values, strict=True):
                 values[j] = feature_values
         return values
 
     def unseen(self, X):
-        n_levels = max(self.n_categories)
-        rows = np.full((n_levels, X.shape[1]), np.nan)
+        rows = np.full((max(self.n_categories), X.shape[1]), np.nan)
         for j, count in enumerate(self.n_categories):
             if count > 1:
                 unseen_levels = np.setdiff1d(np.arange(count), X[:, j])
                 rows[unseen_levels, j] = unseen_levels
         return rows[~np.isnan(rows).all(axis=1)]
 
-    def to_locations(self, entries):
-        return entries[..., self.feature_of.to(entries.device)]
+    # Attributes and shape parameters
 
     def start_attributes(self, X, scale, weight=None):
-        attributes = []
-        for part, columns in self._iter_parts():
-            j = columns.numpy()
-            arrays = part.start_attributes(X[:, j], scale[j], weight)
-            tensors = {name: torch.from_numpy(a) for name, a in arrays.items()}
-            attributes.append((columns, tensors))
-        return {
-            name: tensor.numpy()
-            for name, tensor in self._join_attributes(attributes).items()
-        }
+        arrays = [
+            part.start_attributes(X[:, at.features], scale[at.features], weight)
+            for part, at in self._each()
+        ]
+        tensors = [{k: torch.from_numpy(v) for k, v in of.items()} for of in arrays]
+        return {k: v.numpy() for k, v in self._join_attributes(tensors).items()}
 
     def shape_attributes(self, scale):
         return self._join_attributes(
-            (columns, part.shape_attributes(scale[columns.cpu().numpy()]))
-            for part, columns in self._iter_parts()
+            [part.shape_attributes(scale[at.features]) for part, at in self._each()]
         )
 
-    def _join_attributes(self, parts):
+    def _join_attributes(self, of_parts):
         """Join attributes of the parts into tensors for all columns; NaN elsewhere."""
-        joined: dict[str, torch.Tensor] = {}
-        for columns, attributes in parts:
-            for name, tensor in attributes.items():
-                tensor = tensor.double()
-                shape = len(self.kinds), *tensor.shape[1:]
-                before = joined.get(name, tensor.new_full(shape, torch.nan))
-                if tensor.ndim == 2:
-                    width = max(before.shape[1], tensor.shape[1])
-                    before, tensor = _widened(before, width), _widened(tensor, width)
-                joined[name] = before.index_copy(0, columns, tensor)
+        joined = {}
+        for name in dict.fromkeys(name for part in of_parts for name in part):
+            found = [part.get(name) for part in of_parts]
+            shapes = [tensor.shape[1:] for tensor in found if tensor is not None]
+            first = next(tensor for tensor in found if tensor is not None)
+            shape = len(self.kinds), *max(shapes)
+            joined[name] = first.new_full(shape, torch.nan, dtype=torch.float64)
+            for tensor, at in zip(found, self._places, strict=True):
+                if tensor is not None:
+                    where = at.features, *map(slice, tensor.shape[1:])
+                    joined[name][where] = tensor.double()
         return joined
 
     def from_attributes(self, fitted, scale):
-        return self._with_parts(
-            part.from_attributes(
-                {
-                    name: fitted[name][columns.cpu().numpy()]
-                    for name in part.shape_attributes(scale[columns.cpu().numpy()])
-                },
-                scale[columns.cpu().numpy()],
-            )
-            for part, columns in self._iter_parts()
-        )
+        parts = []
+        for part, at in self._each():
+            scale_of_part = scale[at.features]
+            names = part.shape_attributes(scale_of_part)
+            own = {name: fitted[name][at.features] for name in names}
+            parts.append(part.from_attributes(own, scale_of_part))
+        return self._with_parts(parts)
 
     def check_attributes(self, fitted, columns=(), names=()):
-        for part, columns in self._iter_parts():
-            names = [self.names[j] for j in columns.tolist()]
-            part.check_attributes(fitted, columns.numpy(), names)
+        for part, at in self._each():
+            features = self._features(at)
+            part.check_attributes(fitted, features, [self.names[j] for j in features])
 
     def at(self, shape_params):
-        parts = (
-            part.at(self._taken(shape_params, "g", i))
-            for i, part in enumerate(self.parts)
-        )
+        parts = [
+            part.at(shape_params[..., at.shape_params]) for part, at in self._each()
+        ]
         return self._with_parts(parts).to(shape_params.device)
 
     def _with_parts(self, parts):
-        other = copy.copy(self)  # which shares the dicts of modules and buffers
+        other = copy.copy(self)  # which shares the dict of modules
         other._modules = {**self._modules, "parts": torch.nn.ModuleList(parts)}
-        other._buffers = {**self._buffers}
         return other
 
     @property
     def shape_params(self):
-        return self._join_shape_params(part.shape_params for part in self.parts)
+        return _joined_params(part.shape_params for part in self.parts)
 
     @property
     def shape_floor(self):
-        return self._join_shape_params(part.shape_floor for part in self.parts)
-
-    def _join_shape_params(self, parts):
-        """Join tensors of the shape parameters of all parts."""
-        tensors = [tensor for tensor in parts if tensor.numel()]
-        if not tensors:
-            return torch.empty(0, dtype=torch.float64, device="cpu")
-        return torch.cat(tensors, -1)
+        return _joined_params(part.shape_floor for part in self.parts)
 
     @property
     def shape_param_features(self):
         return [
-            j
-            for part, columns in self._iter_parts()
-            for j in columns.repeat_interleave(part.n_shape_params).tolist()
+            int(j)
+            for part, at in self._each()
+            for j in np.repeat(self._features(at), part.n_shape_params)
         ]
 
-    def shape_sums(self, X, location, weight, information_weight, z):
-        entries = X, location, weight, information_weight
-        derivatives, informations = [], []
-        for i, part in enumerate(self.parts):
-            if part.n_shape_params:
-                own = (
-                    self._taken(a, axis, i)
-                    for a, axis in zip(entries, "dldd", strict=True)
-                )
-                derivative, information = part.shape_sums(*own, z)
-                derivatives.append(derivative)
-                informations.append(information)
-        if self.has_blocks:
-            width = self.n_shape_params, z.shape[-1]
-            informations = [_as_blocks(part, *width) for part in informations]
-        return torch.cat(derivatives), torch.cat(informations)
-
-
-def _slice_of(indices):
-    """Return increasing indices as a slice, None if there are gaps between them."""
-    if not len(indices):
-        return slice(0)
-    first, last = int(indices[0]), int(indices[-1])
-    return slice(first, last + 1) if last - first + 1 == len(indices) else None
-
-
-def _widened(tensor, width):
-    """Append columns of NaN up to a width."""
-    more = width - tensor.shape[1]
-    return torch.nn.functional.pad(tensor, (0, more), value=torch.nan)
-
-
-def _as_blocks(information, n_shape_params, n_coefs):
-    """Return the information of a part in the columns of `shape_sums` with blocks."""
-    if information.ndim == 1:
-        return torch.nn.functional.pad(
-            information[:, None], (0, n_shape_params - 1 + n_coefs)
+    def shape_scores(self, X, location):
+        return _joined(
+            part.shape_scores(X[..., at.features], location[..., at.locations])
+            for part, at in self._each()
         )
-    blocks, cross = information.tensor_split([information.shape[1] - n_coefs], 1)
-    more = n_shape_params - blocks.shape[1]
-    return torch.cat([torch.nn.functional.pad(blocks, (0, more)), cross], 1)
+
+    def shape_sums(self, X, location, weight, information_weight, z):
+        gradients, informations = [], []
+        for part, at in self._each():
+            if part.n_shape_params:
+                weights = weight[..., at.features], information_weight[..., at.features]
+                entries = X[..., at.features], location[..., at.locations]
+                gradient, information = part.shape_sums(*entries, *weights, z)
+                if self.has_blocks:
+                    information = self._as_blocks(information, z.shape[-1])
+                gradients.append(gradient)
+                informations.append(information)
+        return torch.cat(gradients), torch.cat(informations)
+
+    def _as_blocks(self, information, n_coefs):
+        """Return the information of a part as `shape_sums` does with blocks."""
+        pad = torch.nn.functional.pad
+        if information.ndim == 1:
+            return pad(information[:, None], (0, self.n_shape_params - 1 + n_coefs))
+        blocks, cross = information.tensor_split([information.shape[1] - n_coefs], 1)
+        return torch.cat(
+            [pad(blocks, (0, self.n_shape_params - blocks.shape[1])), cross], 1
+        )
+
+
+def _index(indices):
+    """Return indices as a slice, which copies nothing, if they are neighbours."""
+    first, stop = int(indices[0]), int(indices[0]) + len(indices)
+    if np.array_equal(indices, np.arange(first, stop)):
+        return slice(first, stop)
+    return torch.from_numpy(indices)
+
+
+def _joined(results):
+    """Join what the parts return along the last axis."""
+    results = list(results)
+    if isinstance(results[0], np.ndarray):
+        return np.concatenate(results, -1)
+    shape = np.broadcast_shapes(*(part.shape[:-1] for part in results))
+    return torch.cat([part.expand(*shape, -1) for part in results], -1)
+
+
+def _joined_params(of_parts):
+    """Join shape parameters of the parts that have any."""
+    tensors = [tensor for tensor in of_parts if tensor.numel()]
+    if not tensors:
+        return torch.empty(0, dtype=torch.float64, device="cpu")
+    return torch.cat(tensors, -1)

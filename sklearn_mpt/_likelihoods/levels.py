@@ -245,31 +245,9 @@ class Ordinal(Levels):
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
         return below - over, below * (1 - below) + over * (1 - over)
 
-    def shape_scores(self, X, location):
-        if not self.n_shape_params:
-            return super().shape_scores(X, location)
-        above, beyond = self._around(X, location)
-        below, over = torch.sigmoid(-above)[..., None], torch.sigmoid(beyond)[..., None]
-        gaps, is_past, is_at = self._gaps(X)
-        derivative = gaps * (is_past * (over - below) + is_at * over) + is_at * _at_gap(
-            gaps
-        )
-        return derivative.flatten(-2)
-
-    def _gaps(self, X):
-        """Return the gaps, and whether codes are above and just below each of them."""
-        inner = torch.arange(1, self.n_shape_params + 1, device=X.device)
-        code, gaps = X[..., None], self._shape_params_by_feature().exp()
-        return gaps, (code > inner).to(X.dtype), (code == inner).to(X.dtype)
-
     def mean(self, location):
         """Return the probabilities P(x >= c) for c >= 1."""
         return torch.sigmoid(location[..., None] + self._thresholds()).flatten(-2)
-
-
-def _at_gap(gaps):
-    """Return the derivative of log(1 - exp(-gap)) in the logarithm of the gap."""
-    return gaps / torch.expm1(gaps)
 
 
 class PartialCredit(Levels):
