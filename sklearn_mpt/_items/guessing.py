@@ -52,9 +52,6 @@ class Guessing(ShapeLikelihood):
         start = torch.full((n_features,), float(logit(GUESSING_START)), device="cpu")
         return cls(start.double())
 
-    def _empty(self):
-        return type(self)(None)
-
     @staticmethod
     def start_location(X, weight=None):
         right = smoothed_fractions(X, 2, weight)[:, 1]

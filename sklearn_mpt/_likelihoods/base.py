@@ -545,10 +545,6 @@ class ShapeLikelihood(Likelihood):
         self.register_parameter("raw", None if raw is None else torch.nn.Parameter(raw))
         self.register_buffer("given", None)  # shape parameters that `at` has set
 
-    @abstractmethod
-    def _empty(self):
-        """Return a likelihood of this kind with any shape parameters."""
-
     @property
     def has_blocks(self):
         return self.n_shape_params > 0
@@ -558,8 +554,9 @@ class ShapeLikelihood(Likelihood):
         return self.raw if self.given is None else self.given
 
     def at(self, shape_params):
-        other = self._empty()
-        other.raw, other.given = None, shape_params
+        other = copy.copy(self)  # which shares the dicts of parameters and buffers
+        other._parameters = {"raw": None}
+        other._buffers = {**self._buffers, "given": shape_params}
         return other
 
     @property
@@ -594,9 +591,6 @@ class DispersionLikelihood(ShapeLikelihood):
     @classmethod
     def of_columns(cls, n_categories, n_features):
         return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
-
-    def _empty(self):
-        return self.of_columns(1, 0)
 
     def from_attributes(self, fitted, scale):
         dispersion = np.array(fitted[self.attribute], dtype=float)

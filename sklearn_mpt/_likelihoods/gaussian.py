@@ -92,9 +92,6 @@ class Gaussian(DispersionLikelihood):
             noise_variance = torch.ones((), dtype=torch.float64, device="cpu")
         super().__init__(noise_variance)
 
-    def _empty(self):
-        return type(self)()
-
     @staticmethod
     def check_rows(X):
         """All real numbers are allowed."""

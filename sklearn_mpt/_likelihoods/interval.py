@@ -55,6 +55,11 @@ def has_codes(X):
     return X.abs() >= 2.0**513
 
 
+def is_open(X):
+    """Return which entries are missing or intervals, bool of the shape of X."""
+    return has_codes(X) | X.isnan()
+
+
 def ends_of(X):
     """Return where X has codes, and the ends of their intervals, 0.0 elsewhere."""
     is_code = has_codes(X)
@@ -147,11 +152,6 @@ class Interval(DispersionLikelihood):
             log_scale = torch.zeros_like(noise_variance)
         self.register_buffer("log_scale", log_scale)
 
-    def at(self, shape_params):
-        other = super().at(shape_params)
-        other.log_scale = self.log_scale
-        return other
-
     @staticmethod
     def check_rows(X):
         """All numbers are allowed, and intervals that are not too narrow."""
@@ -214,8 +214,7 @@ class Interval(DispersionLikelihood):
         _, derivative, _ = _derivatives(X, location, self.dispersion)
         return derivative, torch.full_like(derivative, 0.5)
 
-    def is_open(self, X):
-        return is_open(X)
+    is_open = staticmethod(is_open)
 
     def within(self, X, location, uniform=None):
         if uniform is None:
@@ -223,11 +222,6 @@ class Interval(DispersionLikelihood):
             return location + self.dispersion.sqrt() * derivative
         drawn = drawn_within(X, location, self.dispersion, uniform)
         return torch.where(has_codes(X), drawn, self.draw(location, uniform))
-
-
-def is_open(X):
-    """Return which entries are missing or intervals, bool of the shape of X."""
-    return has_codes(X) | X.isnan()
 
 
 def log_prob_of(X, mean, variance):

@@ -90,9 +90,6 @@ class Levels(ShapeLikelihood):
         shape_params = torch.zeros(size, dtype=torch.float64, device="cpu")
         return cls(n_categories, shape_params, n_features)
 
-    def _empty(self):
-        return type(self)(self.n_categories, None, self.n_features)
-
     def values_of_each(self, n_features):
         return [range(self.n_categories)] * n_features
 

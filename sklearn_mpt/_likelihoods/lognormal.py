@@ -67,7 +67,10 @@ class Lognormal(DispersionLikelihood):
 
     def pair_log_prob(self, X, observed, location):
         logs = log_of(X)
-        pairs = centred_pairs(logs, observed, location, self.dispersion)
+        # centred, values of any size do not cancel
+        centre = location.detach().mean(0)
+        near = torch.where(observed > 0, logs - centre, 0.0)
+        pairs = normal_pairs(near, observed, location - centre, self.dispersion)
         return pairs - (observed * logs).sum(1, keepdim=True)
 
     def derivatives(self, X, location):
@@ -88,10 +91,3 @@ class Lognormal(DispersionLikelihood):
     def draw(self, location, uniform):
         noise = self.dispersion.sqrt() * torch.special.ndtri(uniform)
         return amounts_of(location + noise)
-
-
-def centred_pairs(values, observed, location, variance):
-    """Return `normal_pairs` of values of any size: centred, they do not cancel."""
-    centre = location.detach().mean(0)
-    values = torch.where(observed > 0, values - centre, 0.0)
-    return normal_pairs(values, observed, location - centre, variance)
