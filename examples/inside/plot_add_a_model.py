@@ -26,6 +26,7 @@ from sklearn.preprocessing import scale
 from sklearn_mpt import (
     MPTCurveDisplay,
     MPTDependencyNetwork,
+    MPTLinearVAE,
     MPTProbabilisticPCA,
     check_masked_model,
     compare_lml,
@@ -33,8 +34,6 @@ from sklearn_mpt import (
     mpt_curve,
 )
 from sklearn_mpt._likelihoods.base import Likelihood, totals
-from sklearn_mpt._linear.estimator import LinearMPT
-from sklearn_mpt._linear.integrated_model import IntegratedModel
 
 # %%
 # A model of its own
@@ -203,53 +202,6 @@ class OverdispersedCounts(Likelihood):
 
 
 # %%
-# The estimator lists its parameters, as in scikit-learn, and returns its model.
-
-
-class CountFactors(LinearMPT):
-    """Linear model of log means, trained by masking."""
-
-    def __init__(
-        self,
-        n_components=2,
-        *,
-        init="random",
-        mask_rate="uniform",
-        n_masks=32,
-        objective="mpt",
-        max_iter=1000,
-        learning_rate=1.0,
-        batch_size="auto",
-        tol=1e-4,
-        n_iter_no_change=2,
-        warm_start=False,
-        verbose=False,
-        device="cpu",
-        random_state=None,
-        n_jobs=None,
-    ):
-        self.n_components = n_components
-        self.init = init
-        self.mask_rate = mask_rate
-        self.n_masks = n_masks
-        self.objective = objective
-        self.max_iter = max_iter
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.tol = tol
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.device = device
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-
-    @property
-    def _model(self):
-        return IntegratedModel(self, OverdispersedCounts())
-
-
-# %%
 # The rows are counts of 8 kinds at 800 sites, generated from two latent variables; one
 # count in ten is missing. Training starts from random parameters and from the
 # parameters that generated the rows, and ends at the same likelihood.
@@ -264,13 +216,14 @@ size = OverdispersedCounts.size
 counts = rng.negative_binomial(size, size / (size + mean)).astype(float)
 counts[rng.random(counts.shape) < 0.1] = np.nan
 
-generating = CountFactors(init=truth, max_iter=0, random_state=0).fit(counts)
-from_truth = CountFactors(init=truth, random_state=0).fit(counts)
+params = {"likelihood": OverdispersedCounts(), "random_state": 0}
+generating = MPTLinearVAE(init=truth, max_iter=0, **params).fit(counts)
+from_truth = MPTLinearVAE(init=truth, **params).fit(counts)
 small = {
     "components": 0.1 * rng.normal(size=(2, 8)),
     "intercept": OverdispersedCounts.start_location(counts),
 }
-model = CountFactors(init=small, random_state=0).fit(counts)
+model = MPTLinearVAE(init=small, **params).fit(counts)
 print(f"Generating parameters  {generating.score(counts):.3f} nats per site")
 print(f"Trained from these     {from_truth.score(counts):.3f}")
 print(f"Trained from chance    {model.score(counts):.3f}, in {model.n_iter_} epochs")

@@ -171,21 +171,13 @@ class PipelineModel(FittedPipeline):
     last step has.
     """
 
-    @property
-    def n_features_in_(self):
-        return self.pipeline.n_features_in_
-
-    @property
-    def feature_names_in_(self):
-        return self.pipeline.feature_names_in_
-
-    @property
-    def random_state(self):
-        return getattr(self.model, "random_state", None)
-
-    @property
-    def n_jobs(self):
-        return getattr(self.model, "n_jobs", None)
+    def __init__(self, pipeline):
+        super().__init__(pipeline)
+        self.random_state = getattr(self.model, "random_state", None)
+        self.n_jobs = getattr(self.model, "n_jobs", None)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(pipeline, name):
+                setattr(self, name, getattr(pipeline, name))
 
     @_last_has("_measures_of_columns")
     def _measures_of_columns(self):

@@ -11,7 +11,7 @@ from scipy.special import expit
 from scipy.stats import chi2
 from test_common import MODELS, NAMES, quiet_fit
 
-from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
+from sklearn_mpt import MPTDeepVAE, MPTLinearVAE
 
 N_DRAWS, N_ROWS = 9, 1500
 
@@ -90,30 +90,6 @@ def test_values_hidden_in_a_table_rank_uniformly_among_draws(name, hidden):
             for x in (rows, draws)
         )
         assert p_of_uniform_ranks(truth, drawn, rng) > 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("design", ["balanced", "independent"])
-def test_intervals_of_curves_cover(design):
-    """Of the log marginal likelihood, over draws of the masks, for each design.
-
-    A function of no joint distribution.
-    """
-    X = np.random.default_rng(0).normal(size=(6, 5))
-
-    def conditional(X, mask):
-        mean = np.where(mask, 0, X).sum(1, keepdims=True) / 3
-        return np.where(mask, -((X - mean) ** 2) - 0.1 * X**3, 0.0)
-
-    def interval(seed, n_masks=5):
-        curve = mpt_curve(
-            conditional, X, n_masks=n_masks, design=design, random_state=seed
-        )
-        return curve.lml, curve.lml_interval()
-
-    truth = np.mean([interval(1000 + seed, 10)[0] for seed in range(200)])
-    covered = [low <= truth <= high for _, (low, high) in map(interval, range(200))]
-    assert 0.90 <= np.mean(covered) <= 1.0
 
 
 shapes = st.tuples(st.integers(2, 9), st.integers(1, 6))

@@ -1,3 +1,5 @@
+from functools import partial
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -5,7 +7,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.decomposition import PCA
 from sklearn.ensemble import IsolationForest
-from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KernelDensity
 from sklearn.pipeline import make_pipeline
 
@@ -15,6 +16,7 @@ from sklearn_mpt import (
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
+    check_masked_model,
     compare_lml,
     feature_contributions,
     lml_samples,
@@ -59,14 +61,6 @@ def test_an_estimator_and_its_conditionals_are_equal(known):
     assert repr(table).splitlines()[3].startswith("wrong")
 
 
-def test_other_density_estimators_compare():
-    X = np.random.default_rng(0).normal(size=(100, 3))
-    mixture = GaussianMixture(1).fit(X)
-    table = compare_lml([mixture, normal(1.5)], X)
-    assert table.names == ["GaussianMixture", "conditional"]
-    assert_allclose(table.lml[0], mixture.score(X))
-
-
 def test_a_density_and_a_probability_do_not_compare():
     X = np.random.default_rng(0).integers(0, 2, (20, 4)).astype(float)
     start = {"components": np.ones((1, 4)), "intercept": np.zeros(4)}
@@ -96,12 +90,6 @@ def test_a_foreign_density_beside_probabilities_is_warned_of():
         compare_lml({"kde": KernelDensity().fit(X), "items": items}, X)
 
 
-def test_names_that_are_equal_as_strings_are_refused():
-    X = np.random.default_rng(0).normal(size=(20, 3))
-    with pytest.raises(ValueError, match=r"must differ as strings, got \[1, '1'\]"):
-        compare_lml({1: normal(1.0), "1": normal(2.0)}, X)
-
-
 def measures_of(functions):
     good = normal(1.0)
     return [
@@ -129,7 +117,7 @@ def only_for(shape, function):
 def test_functions_that_take_true_for_visible_are_refused(shape, n_features):
     X = np.random.default_rng(0).normal(size=(20, n_features))
     inverted = only_for(shape, lambda X, mask: normal(1.0)(X, ~mask))
-    for measure in measures_of([inverted]):
+    for measure in [*measures_of([inverted]), partial(check_masked_model, inverted)]:
         with pytest.raises(ValueError, match="does the function take True for visible"):
             measure(X)
 
@@ -302,8 +290,6 @@ def test_models_of_texts_compare():
         ).fit()
         for name in ("mpt", "ordered")
     }
-    seed = scorers["mpt"]._seed
-    assert seed == scorers["ordered"]._seed
     table = compare_lml(scorers, iter(TEXTS), random_state=3)
     scores = [scorers[name].score_samples(TEXTS) for name in table.names]
     assert_allclose(table.row_lml, scores)
@@ -311,6 +297,9 @@ def test_models_of_texts_compare():
     assert_allclose(table.lml_diff_std_error[1], expected)
     with pytest.raises(TypeError, match=r"texts\[1\] a pair"):
         compare_lml(scorers, ["a", ("a", "b")])
+    other = MPTScorer(make_model(), make_tokenizer(), random_state=1).fit()
+    table = compare_lml([scorers["mpt"], other], TEXTS, random_state=3)  # on its masks
+    assert_allclose(table.row_lml, [scorers["mpt"].score_samples(TEXTS)] * 2)
 
 
 @pytest.mark.parametrize("wrap", [lambda scorer: scorer, make_pipeline])
@@ -333,30 +322,6 @@ def test_pseudo_log_likelihoods_are_no_log_probabilities(methods, wrap):
     assert same.lml_diff[1] == 0
 
 
-def test_models_of_texts_have_the_same_masks():
-    pytest.importorskip("transformers")
-    from text_models import TEXTS, make_model, make_tokenizer
-
-    scorers = {
-        f"seed {seed}": MPTScorer(make_model(), make_tokenizer(), random_state=seed)
-        for seed in (0, 1)
-    }
-    assert (
-        np.ptp([s.fit().score_samples(TEXTS) for s in scorers.values()], 0) > 0
-    ).any()
-    for random_state in (0, 5):
-        table = compare_lml(scorers, TEXTS, random_state=random_state)
-        assert_allclose(table.row_lml[0], table.row_lml[1])
-    own = MPTScorer(make_model(), make_tokenizer(), random_state=5).fit()
-    assert_allclose(table.row_lml[0], own.score_samples(TEXTS))
-
-
-def test_models_of_a_list_are_told_apart():
-    X = np.random.default_rng(0).normal(size=(20, 3))
-    table = compare_lml([normal(1.0), normal(2.0)], X)
-    assert table.names == ["conditional 0", "conditional 1"]
-
-
 def test_the_picture_shows_the_best_model_at_the_top():
     X = np.random.default_rng(0).normal(size=(50, 3))
     table = compare_lml({"right": normal(1.0), "wide": normal(2.0)}, X)
@@ -375,6 +340,8 @@ def test_the_picture_shows_the_best_model_at_the_top():
 
 def test_bad_arguments(known):
     model, X = known
+    with pytest.raises(ValueError, match=r"must differ as strings, got \[1, '1'\]"):
+        compare_lml({1: model, "1": model}, X)
     with pytest.raises(ValueError, match="at least two models, got 1"):
         compare_lml({"one": model}, X)
     with pytest.raises(ValueError, match=r"same features: 'a' has 6, X has the shape"):

@@ -140,26 +140,6 @@ def test_noise_that_predictions_leave_out_is_refused():
             cumulative_cv_score(estimator, np.zeros((8, 1)), np.zeros(8))
 
 
-class NoisyProcess(GaussianProcessRegressor):
-    """One that has its noise in its joint probabilities."""
-
-    def joint_log_prob(self, X, y):
-        mean, covariance = self.predict(X, return_cov=True)
-        covariance = covariance + self.alpha * np.eye(len(y))
-        return stats.multivariate_normal.logpdf(y, mean, covariance)
-
-
-def test_noise_of_joint_probabilities_is_allowed():
-    X, y = noisy_sine(8)
-    noisy = NoisyProcess(RBF(), alpha=0.1, optimizer=None)
-    model = GaussianProcessRegressor(RBF() + WhiteKernel(0.1), optimizer=None)
-    found, expected = (
-        cumulative_cv_score(m, X, y, n_orders=2, random_state=0).scores
-        for m in (noisy, model)
-    )
-    assert_allclose(found, expected, rtol=1e-6)
-
-
 def noisy_sine(n_rows):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n_rows, 1))

@@ -1,11 +1,9 @@
-import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from reference import conditional_log_density, covariance_of
 from sklearn.base import clone
 
-from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt import MPTCurve, mpt_curve
 
 
 def curve_of(sizes, scores, n_features):
@@ -53,80 +51,6 @@ def test_area_sums_over_the_rates():
     curve = curve_of(np.arange(1, 101), -np.arange(1.0, 101), 100)
     assert_allclose(curve.area(), -0.01 * 512 * np.arange(1, 100).sum())
     assert_allclose(curve.area(10), -0.01 * 10 * np.arange(1, 100).sum())
-
-
-def test_any_function_is_a_model(known):
-    model, X = known
-    mean, covariance = model.mean_, covariance_of(model)
-
-    def conditional(X, mask):
-        return conditional_log_density(X, mask, mean, covariance)
-
-    curve = mpt_curve(conditional, X, n_masks=4, random_state=3)
-    assert abs(curve.lml - model.score(X)) < 4 * curve.lml_std_error
-    assert 0 < curve.lml_std_error < 0.5
-
-
-@pytest.mark.slow
-def test_neyman_allocation_spends_the_same_and_varies_less():
-    rng = np.random.default_rng(0)
-    start = {
-        "components": rng.normal(size=(3, 30)),
-        "mean": np.zeros(30),
-        "noise_variance": 0.2,
-    }
-    model = MPTProbabilisticPCA(n_components=3, init=start, max_iter=0)
-    model.fit(rng.normal(size=(10, 30)))
-    X = model.sample(20, random_state=0)
-    spent, lml = {}, {}
-    for allocation in ("equal", "neyman"):
-        n_calls = 0
-
-        def counting(X, mask):
-            nonlocal n_calls
-            n_calls += 1
-            return model.conditional_log_prob(X, mask)
-
-        lml[allocation] = [
-            mpt_curve(
-                counting,
-                X,
-                n_masks=6,
-                design="independent",
-                allocation=allocation,
-                random_state=seed,
-            ).lml
-            for seed in range(15)
-        ]
-        spent[allocation] = n_calls
-    # there is one mask that hides everything
-    assert 15 * 6 * 29 < spent["neyman"] <= spent["equal"] == 15 * (6 * 29 + 1)
-    assert np.var(lml["neyman"]) < np.var(lml["equal"])
-
-
-def test_curve_with_missing_entries_sums_to_the_observed_part(known):
-    model, X = known
-    X[:5, 2] = np.nan
-    curve = mpt_curve(model, X, n_masks=20, design="independent", random_state=0)
-    assert_allclose(curve.lml, model.score(X))  # there are no more masks of any size
-
-
-def test_the_same_masks_and_numbers_for_every_n_jobs(known):
-    model, X = known
-    with joblib.parallel_config(backend="threading"):
-        one, two = (
-            mpt_curve(model, X, n_masks=5, random_state=0, n_jobs=n_jobs)
-            for n_jobs in (1, 2)
-        )
-    assert_allclose(one.scores, two.scores, rtol=1e-10)
-    assert_allclose(one.std_errors, two.std_errors, rtol=1e-10, atol=1e-14)
-
-
-def test_random_state_defaults_to_that_of_the_estimator(known):
-    model, X = known
-    curve = mpt_curve(model, X, n_masks=2)
-    again = mpt_curve(model, X, n_masks=2, random_state=model.random_state)
-    assert_array_equal(curve.scores, again.scores)
 
 
 def test_a_curve_shows_a_summary_of_itself():
@@ -179,30 +103,6 @@ def test_curves_of_the_same_masks_are_subtracted(known):
     assert abs(difference.lml - truth) < 5 * difference.lml_std_error
     assert difference.lml_std_error < 0.5 * mine.lml_std_error
     assert_allclose(difference.scores, mine.scores - others.scores)
-
-
-@pytest.mark.parametrize(
-    "options", [{"random_state": 1}, {"n_masks": 4}, {"design": "balanced"}]
-)
-def test_curves_of_other_masks_are_not_subtracted(known, options):
-    model, X = known
-    default = {"n_masks": 3, "random_state": 0, "design": "independent"}
-    mine, others = (mpt_curve(model, X, **default | o) for o in ({}, options))
-    with pytest.raises(ValueError, match="needs the same masks"):
-        mine - others
-    with pytest.raises(TypeError, match="unsupported operand"):
-        mine - 1.0
-
-
-@pytest.mark.parametrize("design", ["independent", "balanced"])
-def test_curves_of_other_numbers_of_rows_are_not_subtracted(known, design):
-    model, X = known
-    whole, few = (
-        mpt_curve(model, rows, n_masks=4, design=design, random_state=0)
-        for rows in (X, X[:9])
-    )
-    with pytest.raises(ValueError, match="number of rows"):
-        whole - few
 
 
 @pytest.mark.parametrize(

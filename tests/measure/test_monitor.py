@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
 
 from sklearn_mpt import (
@@ -63,13 +62,6 @@ def test_tells_the_fits_of_a_grid_search_apart():
     assert np.bincount(fits).tolist() == [2] * 5  # 2 x 2 folds, and the refit
 
 
-def test_record_is_the_score_of_a_fit_that_stops_there():
-    monitor = LMLMonitor()
-    fit(monitor, max_iter=1)
-    model = MPTProbabilisticPCA(max_iter=1, random_state=0).fit(X)
-    assert np.isclose(monitor.log_[0]["lml"], model.score(X))
-
-
 def test_a_callback_that_returns_true_stops_the_fit():
     class StopAtThird(LMLMonitor):
         def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
@@ -99,11 +91,6 @@ def test_pickles_with_its_log():
 def test_bad_every_is_refused():
     with pytest.raises(ValueError, match="every"):
         LMLMonitor(every=0)
-
-
-def test_convergence_warning_is_the_one_that_is_ignored_here():
-    with pytest.warns(ConvergenceWarning):
-        MPTProbabilisticPCA(max_iter=1).fit(X)
 
 
 def table_with_categories():

@@ -216,6 +216,7 @@ def test_numbers_depend_on_neither_workers_nor_blocks(wide, monkeypatch):
                 lml_samples(model, X, n_orders=3, **options),
                 feature_contributions(model, X, n_orders=3, **options),
                 mpt_curve(model, X, n_masks=3, **options).scores,
+                mpt_curve(model, X, n_masks=2, design="independent", **options).scores,
             ]
 
     expected = measure(None)

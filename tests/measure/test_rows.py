@@ -1,6 +1,7 @@
 """Rows of any container, measured by functions that do with them what they like."""
 
 import functools
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -90,25 +91,29 @@ def numbers_of(result):
     return next(getattr(result, name) for name in names if hasattr(result, name))
 
 
-@pytest.fixture(params=["Fortran", "memory map", "frame"])
+@pytest.fixture(params=["Fortran", "memory map", "frame", "masked"])
 def rows(request, tmp_path):
+    """Rows in a container, and as a plain array."""
     X = np.random.default_rng(0).normal(size=(12, 5))
     X[2, 3] = X[5, 1] = np.nan
-    if request.param == "Fortran":
-        return np.asfortranarray(X)
-    if request.param == "memory map":
-        joblib.dump(X, tmp_path / "X")
-        return joblib.load(tmp_path / "X", mmap_mode="r")
-    return pd.DataFrame(X) if request.param == "frame" else X
+    joblib.dump(X, tmp_path / "X")
+    containers = {
+        "Fortran": np.asfortranarray(X),
+        "memory map": joblib.load(tmp_path / "X", mmap_mode="r"),
+        "frame": pd.DataFrame(X),
+        "masked": np.ma.masked_array(np.nan_to_num(X), np.isnan(X)),
+    }
+    return containers[request.param], X
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: getattr(f, "__name__", f))
 @pytest.mark.parametrize("name", MEASURES)
 def test_what_a_function_does_to_its_rows_changes_nothing(name, function, rows):
+    rows, X = rows
     before = np.array(rows)
     result = MEASURES[name](function, rows)
     assert_array_equal(np.asarray(rows), before)
-    expected = MEASURES[name](no_joint, before)
+    expected = MEASURES[name](no_joint, X)
     assert_allclose(numbers_of(result), numbers_of(expected), rtol=1e-12)
 
 
@@ -357,8 +362,8 @@ def test_a_function_that_takes_no_shared_mask_breaks_the_contract():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("measure", [lml_samples, feature_contributions, compare_lml])
-def test_an_answer_that_is_no_log_probability_is_named(measure, value, monkeypatch):
+@pytest.mark.parametrize("name", [n for n in MEASURES if n != "check_masked_model"])
+def test_an_answer_that_is_no_log_probability_is_named(name, value, monkeypatch):
     """Rows are counted from the first of all, not from that of a block."""
     monkeypatch.setattr("sklearn_mpt._measure.contract.CACHE_ENTRIES", 10)
     X = np.random.default_rng(0).normal(size=(12, 5))
@@ -367,9 +372,16 @@ def test_an_answer_that_is_no_log_probability_is_named(measure, value, monkeypat
     def function(X, mask):
         return np.where(mask, np.where(X > 50, value, -(X**2) - 1), 0.0)
 
-    models = [function, no_joint] if measure is compare_lml else function
     with pytest.raises(ValueError, match=rf"got {value} at feature 3 of row 7, for th"):
-        measure(models, X)
+        MEASURES[name](function, X)
+
+
+@pytest.mark.parametrize("measure", [mpt_curve, lml_samples, feature_contributions])
+def test_the_default_random_state_is_that_of_the_model(measure):
+    X = np.random.default_rng(0).normal(size=(6, 9))
+    model = SimpleNamespace(conditional_log_prob=no_joint, random_state=3)
+    results = [measure(model, X, **options) for options in ({}, {"random_state": 3})]
+    assert_array_equal(*map(numbers_of, results))
 
 
 def test_a_row_of_probability_zero():
