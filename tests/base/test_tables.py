@@ -293,10 +293,10 @@ def test_a_refit_keeps_nothing_of_another_kind_of_model(frame):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_bound_on_categories_in_many_dimensions_is_one():
     rng = np.random.default_rng(0)
-    slopes, noise = rng.normal(size=(4, 6)), rng.normal(size=(30, 6))
-    X = np.digitize(rng.normal(size=(30, 4)) @ slopes + noise, [-1, 1]).astype(float)
+    slopes, noise = rng.normal(size=(4, 6)), rng.normal(size=(16, 6))
+    X = np.digitize(rng.normal(size=(16, 4)) @ slopes + noise, [-1, 1]).astype(float)
     settings = {"likelihood": ["categorical"] * 6, "random_state": 0}
-    bound = MPTLinearVAE(4, objective="elbo", max_iter=6, **settings).fit(X)
+    bound = MPTLinearVAE(4, objective="elbo", max_iter=3, **settings).fit(X)
     start = MPTLinearVAE(4, max_iter=0, **settings).fit(X)
     assert start.score(X) + 0.1 < -bound.loss_curve_[-1] < bound.score(X)
 
