@@ -44,21 +44,6 @@ def _is_one_of_many():
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _rank():
-    """Return the rank of this process among those that train one model."""
-    if _is_one_of_many():
-        return torch.distributed.get_rank()
-    return int(os.environ.get("RANK", 0))
-
-
-def from_first_process(value):
-    """Return the value that the first of the processes that train one model has."""
-    values = [value]
-    if _is_one_of_many():
-        torch.distributed.broadcast_object_list(values, src=0)
-    return values[0]
-
-
 class DataCollatorForMPT(DataCollatorWithPadding):
     """Collate tokenized texts into batches with random tokens hidden.
 
@@ -142,7 +127,12 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             check_int(pad_to_multiple_of, "pad_to_multiple_of")
         super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
         check_tokenizer(tokenizer)
-        _check_rate(mask_rate)
+        is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
+        if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
+            raise ValueError(
+                "mask_rate must be 'uniform' or a float in (0, 1], the fraction of "
+                f"the tokens of a text to hide, got {show(mask_rate)}."
+            )
         if mask_rate == 1:
             warn_caller(
                 "mask_rate=1.0 hides every token: training uses only the marginal "
@@ -159,11 +149,19 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         ids = batch["input_ids"]
         units = self._units(features, batch)
         fixed = [feature.get(FIXED) for feature in features]
-        if all(positions is None for positions in fixed):
+        n_without = sum(positions is None for positions in fixed)
+        if n_without == len(fixed):
             is_hidden = self._draw(units)
+        elif n_without:
+            raise ValueError(
+                "features must all have masks from fix_masks, or none of them, but "
+                f"{n_without} of {len(fixed)} have none."
+            )
         else:
+            is_hidden = np.zeros(units.shape, dtype=bool)
             starts = self._starts(features, ids.shape[1])
-            is_hidden = _mark(fixed, starts, units)
+            for row, (positions, start) in enumerate(zip(fixed, starts, strict=True)):
+                is_hidden[row, positions + start] = True
         weights = _count(units) / np.maximum(_count(np.where(is_hidden, units, -1)), 1)
         hidden = torch.from_numpy(is_hidden)
         batch["labels"] = labels_of(
@@ -234,26 +232,21 @@ class DataCollatorForMPT(DataCollatorWithPadding):
 
     def _units(self, features, batch):
         """Number what is hidden together, tokens or words; -1 for fixed tokens."""
-        is_maskable = self._is_maskable(features, batch)
-        begins = is_maskable.copy()  # where units begin
-        if self.mask_blocks == "word":
-            starts = self._starts(features, begins.shape[1])
-            for row, (feature, start) in enumerate(zip(features, starts, strict=True)):
-                words = words_of(feature, row, self.tokenizer)
-                goes_on = start + 1 + np.flatnonzero(words[1:] == words[:-1])
-                begins[row, goes_on] &= ~is_maskable[row, goes_on - 1]
-        return np.where(is_maskable, begins.cumsum(axis=1) - 1, -1)
-
-    def _is_maskable(self, features, batch):
         ids = batch["input_ids"]
         is_fixed = np.isin(ids, special_ids(self.tokenizer))
         is_fixed |= np.asarray(batch.pop("special_tokens_mask", is_fixed), dtype=bool)
         is_text = np.asarray(batch.get("attention_mask", ~is_fixed), dtype=bool)
         starts = self._starts(features, ids.shape[1])
         for row, (feature, start) in enumerate(zip(features, starts, strict=True)):
-            positions = _unlabelled(feature, row)
-            is_fixed[row, positions + start] = True
-        return ~is_fixed & is_text
+            is_fixed[row, _unlabelled(feature, row) + start] = True
+        is_maskable = ~is_fixed & is_text
+        begins = is_maskable.copy()  # where units begin
+        if self.mask_blocks == "word":
+            for row, (feature, start) in enumerate(zip(features, starts, strict=True)):
+                words = words_of(feature, row, self.tokenizer)
+                goes_on = start + 1 + np.flatnonzero(words[1:] == words[:-1])
+                begins[row, goes_on] &= ~is_maskable[row, goes_on - 1]
+        return np.where(is_maskable, begins.cumsum(axis=1) - 1, -1)
 
     def _draw(self, units, rng=None):
         """Draw the tokens to hide, of shape (n_texts, n_tokens)."""
@@ -276,7 +269,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
     def _generator(self):
         """Return the random generator of this worker and process."""
         # A data loader forks new workers in every epoch.
-        worker, rank = torch.utils.data.get_worker_info(), _rank()
+        worker, rank = torch.utils.data.get_worker_info(), os.environ.get("RANK", 0)
+        rank = torch.distributed.get_rank() if _is_one_of_many() else int(rank)
         stream = (rank,) if rank else ()
         stream += () if worker is None else (worker.seed,)
         if stream != self._stream:
@@ -339,20 +333,6 @@ def words_of(feature, index, tokenizer):
             f"{n_tokens} tokens, got {len(ids)}."
         )
     return np.array([-1 if number is None else number for number in ids], dtype=int)
-
-
-def _mark(fixed, starts, units):
-    """Return True for tokens hidden by fixed masks; positions count from the text."""
-    n_without = sum(positions is None for positions in fixed)
-    if n_without:
-        raise ValueError(
-            "features must all have masks from fix_masks, or none of them, but "
-            f"{n_without} of {len(fixed)} have none."
-        )
-    hidden = np.zeros(units.shape, dtype=bool)
-    for row, (positions, start) in enumerate(zip(fixed, starts, strict=True)):
-        hidden[row, positions + start] = True
-    return hidden
 
 
 def mpt_loss(
@@ -436,38 +416,6 @@ def mpt_loss(
     """
     check_real(label_smoothing, "label_smoothing", "both", 1)
     logits = outputs["logits"]
-    weights = _check_labels(labels, logits).to(logits.device)
-    n_texts = _count_texts(labels, num_items_in_batch)
-    labels = labels.as_subclass(torch.Tensor)
-    hidden = labels != VISIBLE
-    rows = hidden.nonzero()[:, 0]
-    losses = cross_entropy(
-        logits[hidden].float(),
-        labels[hidden],
-        reduction="none",
-        label_smoothing=label_smoothing,
-    )
-    return (losses * weights[rows]).sum() / n_texts
-
-
-def _count_texts(labels, num_items_in_batch):
-    """Return the number of texts over which the loss is averaged."""
-    if num_items_in_batch is None:
-        return len(labels)
-    if not isinstance(num_items_in_batch, HiddenTokens):
-        raise TypeError(
-            "num_items_in_batch must carry the number of texts of a step: it must be "
-            "the sum over its batches of (labels != -100).sum(), for labels of "
-            f"DataCollatorForMPT, got {show(num_items_in_batch)} of type "
-            f"{type(num_items_in_batch).__name__}. If Trainer runs in several "
-            "processes, set average_tokens_across_devices=False, so that it keeps what "
-            "each has counted."
-        )
-    return num_items_in_batch.n_texts
-
-
-def _check_labels(labels, logits):
-    """Check the labels; return the weights of their texts."""
     if not hasattr(labels, "weights"):
         raise TypeError(
             "labels must be those of DataCollatorForMPT, which know the weights of "
@@ -480,17 +428,28 @@ def _check_labels(labels, logits):
             "labels must have the shape of the logits without the last axis, "
             f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}."
         )
-    return labels.weights
-
-
-def _check_rate(mask_rate):
-    """Check a mask rate for training: "uniform" or a float in (0, 1]."""
-    is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
-    if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
-        raise ValueError(
-            "mask_rate must be 'uniform' or a float in (0, 1], the fraction of "
-            f"the tokens of a text to hide, got {show(mask_rate)}."
+    counts = num_items_in_batch is not None
+    if counts and not isinstance(num_items_in_batch, HiddenTokens):
+        raise TypeError(
+            "num_items_in_batch must carry the number of texts of a step: it must be "
+            "the sum over its batches of (labels != -100).sum(), for labels of "
+            f"DataCollatorForMPT, got {show(num_items_in_batch)} of type "
+            f"{type(num_items_in_batch).__name__}. If Trainer runs in several "
+            "processes, set average_tokens_across_devices=False, so that it keeps what "
+            "each has counted."
         )
+    n_texts = num_items_in_batch.n_texts if counts else len(labels)
+    weights = labels.weights.to(logits.device)
+    labels = labels.as_subclass(torch.Tensor)
+    hidden = labels != VISIBLE
+    rows = hidden.nonzero()[:, 0]
+    losses = cross_entropy(
+        logits[hidden].float(),
+        labels[hidden],
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+    return (losses * weights[rows]).sum() / n_texts
 
 
 class TextLabels(torch.Tensor):
@@ -653,6 +612,7 @@ class LMLTrainerCallback(TrainerCallback):
         self.texts = check_texts(texts)
         self.every = every
         self.log_: list[dict] = []
+        is_int = isinstance(random_state, Integral)  # another gives other masks later
         self._scorer = MPTScorer(
             None,
             tokenizer,
@@ -660,7 +620,7 @@ class LMLTrainerCallback(TrainerCallback):
             batch_tokens=batch_tokens,
             max_length=max_length,
             overflow=overflow,
-            random_state=_fixed(random_state),
+            random_state=random_state if is_int else draw_seed(random_state),
             dtype="auto",
         )
         self._scorer._validate_params()
@@ -678,7 +638,20 @@ class LMLTrainerCallback(TrainerCallback):
         if not any(entry["step"] == state.global_step for entry in self.log_):
             self._measure(state, model)
         if isinstance(model, torch.nn.Module):
-            self._hook = warn_if_model_has_the_loss(model)
+            self._hook = model.register_forward_pre_hook(self._look, with_kwargs=True)
+
+    def _look(self, module, args, inputs):
+        """Warn if the first call of a model gets labels of `DataCollatorForMPT`."""
+        # Trainer passes labels to a model only where no loss function is given. The
+        # model's loss is the mean over hidden tokens, no estimate of the LML.
+        self._hook.remove()
+        if isinstance(inputs.get("labels"), TextLabels):
+            warn_caller(
+                "The batches are those of DataCollatorForMPT, but the model computes "
+                "its own loss, the mean over hidden tokens, which does not estimate "
+                "minus the log marginal likelihood. Pass compute_loss_func=mpt_loss to "
+                "Trainer."
+            )
 
     def on_train_end(self, args, state, control, **kwargs):
         """Leave the model as it was, if it was never called."""
@@ -697,8 +670,10 @@ class LMLTrainerCallback(TrainerCallback):
             return
         if not self.log_ or self.log_[-1]["step"] != state.global_step:
             self._measure(state, model)
-        last = self.log_[-1]["lml"] if self.log_ else None
-        metrics["eval_lml"] = from_first_process(last)  # only that one measures
+        last = [self.log_[-1]["lml"] if self.log_ else None]
+        if _is_one_of_many():  # only the first one measures
+            torch.distributed.broadcast_object_list(last, src=0)
+        metrics["eval_lml"] = last[0]
 
     def _measure(self, state, model):
         if not state.is_world_process_zero:
@@ -718,29 +693,3 @@ class LMLTrainerCallback(TrainerCallback):
         }
         self.log_.append(entry)
         state.log_history.append(entry)
-
-
-def warn_if_model_has_the_loss(model):
-    """Warn if the next call of a model gets labels of `DataCollatorForMPT`."""
-    # Trainer passes labels to a model only where no loss function is given. The model's
-    # loss is the mean over hidden tokens, no estimate of the LML. Returns the handle of
-    # the hook, which removes itself.
-
-    def look(module, args, inputs):
-        hook.remove()
-        if isinstance(inputs.get("labels"), TextLabels):
-            warn_caller(
-                "The batches are those of DataCollatorForMPT, but the model computes "
-                "its own loss, the mean over hidden tokens, which does not estimate "
-                "minus the log marginal likelihood. Pass compute_loss_func=mpt_loss to "
-                "Trainer."
-            )
-
-    hook = model.register_forward_pre_hook(look, with_kwargs=True)
-    return hook
-
-
-def _fixed(random_state):
-    """Return a random state that gives the same numbers in every use."""
-    seed = draw_seed(random_state)
-    return random_state if isinstance(random_state, Integral) else seed

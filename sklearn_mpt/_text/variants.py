@@ -12,9 +12,9 @@ import numpy as np
 
 from sklearn_mpt._checks import check_bool, check_choice, check_int
 from sklearn_mpt._text.batches import MaskedWindow, predict_by_row, score_windows
+from sklearn_mpt._text.loading import OpenedModelMixin
 from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.results import difference, std_error
-from sklearn_mpt._text.scores import TextScoresMixin
 from sklearn_mpt._text.texts import show, strings_of
 from sklearn_mpt._text.windows import (
     Window,
@@ -92,7 +92,7 @@ class Protein(NamedTuple):
         return np.union1d(added, self.body[start : start + self.room])
 
 
-class VariantsMixin(TextScoresMixin):
+class VariantsMixin(OpenedModelMixin):
     """Compare variants of a protein with the wild type."""
 
     @overload
