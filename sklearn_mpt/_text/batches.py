@@ -1,6 +1,5 @@
 """Score windows of text in blocks, batches and workers."""
 
-from functools import partial
 from itertools import chain, groupby, islice, pairwise
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
     n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
     n_threads = max(1, torch.get_num_threads() // n_workers)
-    work = _score_blocks if n_workers == 1 else partial(_score_apart, n_threads)
+    n_threads = None if n_workers == 1 else n_threads  # of a worker with other workers
     backend, _ = get_active_backend(prefer="threads")
     is_shared = getattr(backend, "supports_sharedmem", False)
     if is_shared or language_model.checkpoint is not None:
@@ -48,7 +47,9 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
             ) from error
         followed = track(tasks, description="MPTScorer - score")
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(work)(language_model, [[windows[i] for i in b] for b in task], draw)
+        delayed(_score_blocks)(
+            language_model, [[windows[i] for i in b] for b in task], draw, n_threads
+        )
         for task in followed
     )
     scores = [NO_SCORES] * len(windows)
@@ -73,14 +74,14 @@ def _blocks(windows, draw, batch_tokens):
         yield block
 
 
-def _score_apart(n_threads, language_model, blocks, draw):
-    """Score blocks in a worker, with its own modules and its share of the threads."""
-    with threadpool_limits(n_threads, user_api="openmp"):
-        return _score_blocks(language_model.view(), blocks, draw)
-
-
-def _score_blocks(language_model, blocks, draw):
-    scores = (_score_block(language_model, windows, draw) for windows in blocks)
+def _score_blocks(language_model, blocks, draw, n_threads):
+    """Score blocks; one worker of several has its own modules, and some threads."""
+    if n_threads is None:
+        scores = [_score_block(language_model, windows, draw) for windows in blocks]
+    else:
+        with threadpool_limits(n_threads, user_api="openmp"):
+            own = language_model.view()
+            scores = [_score_block(own, windows, draw) for windows in blocks]
     return list(chain.from_iterable(scores))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -160,12 +161,13 @@ class FillingMixin(OpenedModelMixin):
         self._warn_of_no_masks(windows)
         check_real(temperature, "temperature", "left")
         blanks = self._blanks(windows, n_samples, order, random_state)
+        unmasker = Unmasker(*self._open_again())
         if top_k is None:
-            self._unmasker().fill(blanks, temperature)
+            unmasker.fill(blanks, temperature)
             starts = range(0, len(blanks), n_samples)
             found = [blanks[start : start + n_samples] for start in starts]
         else:
-            found = self._unmasker().search(blanks, top_k, beam_size)
+            found = unmasker.search(blanks, top_k, beam_size)
         tokenizer = self._open_again()[1]
         writer = TextWriter(tokenizer)
         return [
@@ -217,8 +219,15 @@ class FillingMixin(OpenedModelMixin):
         windows = self._windows([whole_text(text) for text in check_texts(X)])
         check_lengths(windows, self.max_length_)
         self._warn_of_no_masks(windows)
-        blanks = self._blanks(windows, 1, "left_to_right", 0)
-        return self._unmasker().log_prob(blanks)
+        language_model, tokenizer = self._open_again()
+        masks = [w.inputs["input_ids"] == self.mask_token_id_ for w in windows]
+        rows = [MaskedWindow(i, m, m) for i, m in enumerate(masks) if m.any()]
+        allowed = Unmasker(language_model, tokenizer).allowed
+        log_prob = [np.zeros((0, len(tokenizer)))] * len(windows)
+        found = predict_by_row(language_model, windows, rows, allowed)
+        for row, values in zip(rows, found, strict=True):
+            log_prob[row.window] = values
+        return log_prob
 
     def _warn_of_no_masks(self, windows):
         mask = self._open_again()[1].mask_token
@@ -262,7 +271,7 @@ class FillingMixin(OpenedModelMixin):
             positions = _positions_of_target(window, masked[index], tokenizer, name)
             hidden.append(with_own_ids(window, positions, tokenizer.mask_token_id))
         blanks = self._blanks(hidden, 1, "left_to_right", 0, windows)
-        self._unmasker().fill(blanks)
+        Unmasker(*self._open_again()).fill(blanks)
         fills = [
             Fill(text, tokenizer.convert_ids_to_tokens(blank.ids), blank.log_prob)
             for text, blank in zip(filled, blanks, strict=True)
@@ -292,9 +301,6 @@ class FillingMixin(OpenedModelMixin):
                 blank = with_own_ids(window), positions, orders.get(order), uniform
                 blanks.append(MaskedPositions(*blank, known))
         return blanks
-
-    def _unmasker(self):
-        return Unmasker(*self._open_again())
 
 
 def _positions_of_target(window, masked, tokenizer, name):
@@ -456,24 +462,10 @@ class Unmasker:
         forbidden = np.array(all_special_ids(tokenizer), dtype=int)
         self.forbidden = forbidden[forbidden < self.n_tokens]
 
-    def log_prob(self, blanks):
-        """Return arrays (n_positions, n_tokens) of log-probabilities of all tokens."""
-        # blanks : list of `MaskedPositions`, here and below.
-        rows = [
-            MaskedWindow(i, blank.is_open, blank.is_open)
-            for i, blank in enumerate(blanks)
-            if len(blank.positions)
-        ]
-        log_prob = [np.zeros((0, self.n_tokens)) for _ in blanks]
-        found = self._predict(blanks, rows, self._allowed)
-        for row, values in zip(rows, found, strict=True):
-            log_prob[row.window] = values
-        return log_prob
-
     def fill(self, blanks, temperature=1.0):
-        """Put a token at every position."""
+        """Put a token at every position of some `MaskedPositions`."""
         while blanks := [blank for blank in blanks if blank.is_open.any()]:
-            for blank, position, log_prob in self._next_tokens(blanks, self._allowed):
+            for blank, position, log_prob in self._next_tokens(blanks, self.allowed):
                 token = blank.choose(position, log_prob, temperature)
                 blank.put(position, token, log_prob[token])
 
@@ -482,7 +474,7 @@ class Unmasker:
         n_kept = max(n_best, beam_size)
 
         def most_probable(logits, labels):  # log-probabilities, then their tokens
-            log_prob = self._allowed(logits, labels)
+            log_prob = self.allowed(logits, labels)
             best = log_prob.topk(min(n_kept, log_prob.shape[1]))
             return torch.cat([best.values, best.indices.double()], 1)
 
@@ -509,29 +501,25 @@ class Unmasker:
     def _next_tokens(self, blanks, pick):
         """Yield each text, its next position, and what a model predicts there."""
         positions = [b.order[b.step] if b.order is not None else None for b in blanks]
+        predict = partial(
+            predict_by_row, self.language_model, [blank.window for blank in blanks]
+        )
         rows = [
             MaskedWindow(i, blank.is_open, blank.is_open)
             for i, blank in enumerate(blanks)
             if blank.order is None
         ]
-        largest = self._predict(
-            blanks, rows, lambda *args: self._allowed(*args).amax(1)
-        )
+        largest = predict(rows, lambda *args: self.allowed(*args).amax(1))
         for row, values in zip(rows, largest, strict=True):
             positions[row.window] = np.flatnonzero(row.target)[values.argmax()]
         rows = [
             MaskedWindow(i, blank.is_open, blank.window.at(positions[i]))
             for i, blank in enumerate(blanks)
         ]
-        predictions = chain.from_iterable(self._predict(blanks, rows, pick))
+        predictions = chain.from_iterable(predict(rows, pick))
         return zip(blanks, positions, predictions, strict=True)
 
-    def _predict(self, blanks, rows, pick):
-        """Return what a model predicts for the targets of rows."""
-        windows = [blank.window for blank in blanks]
-        return predict_by_row(self.language_model, windows, rows, pick)
-
-    def _allowed(self, logits, labels):
+    def allowed(self, logits, labels):
         """Return log-probabilities among the tokens that may be put."""
         logits = logits[:, : self.n_tokens].double().clone()
         logits[:, self.forbidden] = -np.inf

@@ -5,9 +5,11 @@ import hashlib
 import os
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import signature
+from pathlib import Path
 
 import torch
 from sklearn.utils.validation import check_is_fitted
@@ -82,14 +84,17 @@ class Source:
         is_same = self.stamp == stamp_of(self.name, self.unread)
         return digest if is_same else UNKNOWN
 
+    @cached_property
+    def is_unchanged(self):
+        return self.digest in (None, digest_of(self.name, self.unread))
+
     def check(self):
         """Refuse files that have changed since they were first read."""
-        if self.digest is None or self.digest == digest_of(self.name, self.unread):
-            return
-        raise ValueError(
-            f"The files of {self.name!r} have changed since the scorer read them, or "
-            "are gone. Fit the scorer again."
-        )
+        if not self.is_unchanged:
+            raise ValueError(
+                f"The files of {self.name!r} have changed since the scorer read them, "
+                "or are gone. Fit the scorer again."
+            )
 
     def load(self, auto_class, description, **kwargs):
         """Return ``auto_class.from_pretrained`` of the name."""
@@ -165,50 +170,73 @@ class Source:
                 "file, or load the model yourself and pass it with its tokenizer."
             )
 
+    def load_model(self, device, dtype):
+        """Load the model onto a device, in evaluation mode."""
+        from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
+
+        # renamed by transformers 4.56
+        name = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
+        self.check()
+        self.check_adapter()
+        try:
+            model, info = self.load(
+                AutoModelForMaskedLM,
+                DESCRIPTION,
+                use_safetensors=True,
+                output_loading_info=True,
+                **{name: dtype},
+            )
+        except ValueError as error:
+            if "Unrecognized configuration class" in str(error):
+                config = self.load(AutoConfig, DESCRIPTION)
+                check_masked_lm((config.architectures or ["?"])[0], config)
+            raise
+        wrong = {  # missing weights would be random
+            kind: sorted(key for key in info[f"{kind}_keys"] if not UNUSED.search(key))
+            for kind in ("missing", "unexpected")
+        }
+        if any(wrong.values()):
+            listed = "; ".join(
+                f"{kind} are {joined(keys)}" for kind, keys in wrong.items() if keys
+            )
+            raise ValueError(
+                f"The weights of {self.name!r} are not those of a "
+                f"{type(model).__name__}, a masked language model: {listed}. To score "
+                "it anyway, load it yourself and pass it as model, with its tokenizer."
+            )
+        return model.to(device)
+
     def with_commit(self):
         """Return the source with the commit that was read, for a name on the hub."""
-        commit = None if os.path.isdir(self.name) else self._commit()
-        return self if commit is None else replace(self, revision=commit)
-
-    def _commit(self):
         from transformers.utils import cached_file
         from transformers.utils.hub import extract_commit_hash
 
-        for config in CONFIGS:
-            try:
-                path = cached_file(
-                    self.name, config, revision=self.revision, local_files_only=True
-                )
-            except OSError:
-                continue
-            commit = extract_commit_hash(path, None)
-            if commit is not None:
-                return commit
-        return None
+        settings = {"revision": self.revision, "local_files_only": True}
+        for config in () if os.path.isdir(self.name) else CONFIGS:
+            with suppress(OSError):
+                path = cached_file(self.name, config, **settings)
+                commit = extract_commit_hash(path, None)
+                if commit is not None:
+                    return replace(self, revision=commit)
+        return self
 
 
 def files_of(name, unread):
     """List the files of a folder that are read, sorted by name."""
     if not os.path.isdir(name):
         return []
-    files = [
-        entry
-        for entry in os.scandir(name)
-        if entry.is_file()
-        and not entry.name.startswith(".")
-        and not entry.name.endswith(unread)
-    ]
-    return sorted(files, key=lambda entry: entry.name)
+    files = [entry for entry in Path(name).iterdir() if entry.is_file()]
+    files = [entry for entry in files if not entry.name.endswith(unread)]
+    return sorted(entry for entry in files if not entry.name.startswith("."))
 
 
 def stamp_of(name, unread):
     """Return sizes and times of the files of a folder; () for a name on the hub."""
     # With the last change of status (ctime), because the time of the last write can be
     # set to any value, and copies keep it.
-    stats = [(entry.name, entry.stat()) for entry in files_of(name, unread)]
+    files = [(entry.name, entry.stat()) for entry in files_of(name, unread)]
     return tuple(
-        (name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-        for name, s in stats
+        (n, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for n, s in files
     )
 
 
@@ -218,64 +246,10 @@ def digest_of(name, unread):
         return HUB
     total = hashlib.sha256()
     for entry in files_of(name, unread):
-        with open(entry.path, "rb") as file:
+        with entry.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
         total.update(hashlib.sha256(entry.name.encode()).digest() + digest)
     return total.hexdigest()
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A pretrained model in a folder or on the hub, and how to load it."""
-
-    source: Source
-    device: torch.device
-    dtype: str
-
-    def __call__(self):
-        """Load the model; refuse it if its files have changed."""
-        self.source.check()
-        return self.load()
-
-    def load(self):
-        """Load the model onto the device, in evaluation mode."""
-        from transformers import AutoConfig, AutoModelForMaskedLM, PretrainedConfig
-
-        # renamed by transformers 4.56
-        dtype = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
-        self.source.check_adapter()
-        try:
-            model, info = self.source.load(
-                AutoModelForMaskedLM,
-                DESCRIPTION,
-                use_safetensors=True,
-                output_loading_info=True,
-                **{dtype: self.dtype},
-            )
-        except ValueError as error:
-            if "Unrecognized configuration class" in str(error):
-                config = self.source.load(AutoConfig, DESCRIPTION)
-                check_masked_lm((config.architectures or ["?"])[0], config)
-            raise
-        self._check_keys(type(model).__name__, info)
-        return model.to(self.device)
-
-    def _check_keys(self, name, info):
-        """Refuse a checkpoint that lacks weights of the model, or has others."""
-        # Missing weights would be random.
-        missing = {
-            kind: sorted(key for key in info[f"{kind}_keys"] if not UNUSED.search(key))
-            for kind in ("missing", "unexpected")
-        }
-        if any(missing.values()):
-            parts = "; ".join(
-                f"{kind} are {joined(keys)}" for kind, keys in missing.items() if keys
-            )
-            raise ValueError(
-                f"The weights of {self.source.name!r} are not those of a {name}, a "
-                f"masked language model: {parts}. To score it anyway, load it "
-                "yourself and pass it as model, with its tokenizer."
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,16 +286,25 @@ class OpeningParams:
 
     def open(self, gathered=True):
         """Return the `MaskedLM`, the tokenizer, and a recipe that opens both again."""
-        sources = [s for s in (self.model, self.tokenizer) if isinstance(s, Source)]
-        for source in dict.fromkeys(sources):
-            source.check()
+        from transformers import AutoTokenizer
+
         dtype = "float32" if self.dtype == "auto" else self.dtype
         device = check_device(self.device, dtype)
-        tokenizer, tokenizer_source = self._open_tokenizer()
+        tokenizer = tokenizer_source = self.tokenizer
+        if isinstance(tokenizer, Source):
+            tokenizer.check()
+            description = DESCRIPTION if tokenizer == self.model else "a tokenizer"
+            tokenizer = tokenizer.load(AutoTokenizer, description)
+            tokenizer_source = tokenizer_source.with_commit()
+        else:
+            check_tokenizer(tokenizer)
+            # A call with truncation changes a tokenizer for all threads, and users may
+            # add tokens later. Scores must not depend on either, hence the copy.
+            tokenizer = copy.deepcopy(tokenizer)
         if isinstance(self.model, Source):
-            model = Checkpoint(self.model, device, self.dtype).load()
+            model = self.model.load_model(device, self.dtype)
             source = self.model.with_commit()
-            checkpoint = Checkpoint(source, device, self.dtype)
+            checkpoint = source, device, self.dtype
         else:
             model = _prepare(self.model, tokenizer, device, self.dtype)
             checkpoint = None
@@ -333,19 +316,6 @@ class OpeningParams:
         language_model = MaskedLM(model, tokenizer.mask_token_id, *settings)
         recipe = replace(self, model=source, tokenizer=tokenizer_source)
         return language_model, tokenizer, recipe
-
-    def _open_tokenizer(self):
-        if not isinstance(self.tokenizer, Source):
-            check_tokenizer(self.tokenizer)
-            # A call with truncation changes a tokenizer for all threads, and users may
-            # add tokens later. Scores must not depend on either, hence the copy.
-            return copy.deepcopy(self.tokenizer), self.tokenizer
-        from transformers import AutoTokenizer
-
-        is_of_model = self.tokenizer == self.model
-        description = DESCRIPTION if is_of_model else "a tokenizer"
-        tokenizer = self.tokenizer.load(AutoTokenizer, description)
-        return tokenizer, self.tokenizer.with_commit()
 
 
 def _is_name(value):
@@ -379,13 +349,14 @@ def _prepare(model, tokenizer, device, dtype):
             f"{type(model).__name__} has none."
         )
     wanted = floats[0].dtype if dtype == "auto" else getattr(torch, dtype)
-    if all(t.dtype == wanted and _same(t.device, device) for t in floats):
+    if all(
+        tensor.dtype == wanted
+        and tensor.device.type == device.type
+        and device.index in (None, tensor.device.index)
+        for tensor in floats
+    ):
         return view_of(model)
     return copy.deepcopy(model).to(device=device, dtype=wanted).eval()
-
-
-def _same(device, wanted):
-    return device.type == wanted.type and wanted.index in (None, device.index)
 
 
 def _check_tokenizer(tokenizer, model):
@@ -401,22 +372,17 @@ def _check_tokenizer(tokenizer, model):
     n_model = model.config.vocab_size
     n_tokens = 1 + max(tokenizer.get_vocab().values())
     if n_tokens > n_model:
+        advice = (
+            f" The mask token {tokenizer.mask_token} is new to the model: name the one "
+            "that it was trained with, by tokenizer.mask_token = ...; or make room for "
+            "it, by model.resize_token_embeddings(len(tokenizer)), and train the model "
+            "with it."
+        )
         raise ValueError(
             f"tokenizer and model must have the same vocabulary, but {name} has "
             f"{n_tokens} tokens and {type(model).__name__} {n_model}."
-            f"{_advice_on_mask(tokenizer, n_model)}"
+            + (advice if tokenizer.mask_token_id >= n_model else "")
         )
-
-
-def _advice_on_mask(tokenizer, n_model):
-    """Say what to do about a mask token that a model does not know."""
-    if tokenizer.mask_token_id < n_model:
-        return ""
-    return (
-        f" The mask token {tokenizer.mask_token} is new to the model: name the one "
-        "that it was trained with, by tokenizer.mask_token = ...; or make room for it, "
-        "by model.resize_token_embeddings(len(tokenizer)), and train the model with it."
-    )
 
 
 def check_tokenizer(tokenizer):

@@ -58,7 +58,7 @@ class MaskedLM:
     mask_token_id: int
     batch_tokens: int
     gathered: bool = True
-    checkpoint: Callable | None = None
+    checkpoint: tuple | None = None  # a `Source`, the device and the dtype
 
     def __reduce__(self):
         settings = (self.mask_token_id, self.batch_tokens, self.gathered)
@@ -80,7 +80,7 @@ class MaskedLM:
         """The model; it is loaded when it is first needed."""
         if self.loaded is None:
             with LOADED:
-                self.loaded = _load(self.checkpoint)
+                self.loaded = _load(*self.checkpoint)
         return self.loaded
 
     @property
@@ -140,9 +140,9 @@ class MaskedLM:
 
 
 @lru_cache(maxsize=1)
-def _load(checkpoint):
+def _load(source, device, dtype):
     """Load the model once in a worker process, which scores many blocks with it."""
-    return checkpoint()
+    return source.load_model(device, dtype)
 
 
 def view_of(model):

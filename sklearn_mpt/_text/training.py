@@ -428,8 +428,10 @@ def mpt_loss(
             "labels must have the shape of the logits without the last axis, "
             f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}."
         )
-    counts = num_items_in_batch is not None
-    if counts and not isinstance(num_items_in_batch, HiddenTokens):
+    n_texts = len(labels)
+    if isinstance(num_items_in_batch, HiddenTokens):
+        n_texts = num_items_in_batch.n_texts
+    elif num_items_in_batch is not None:
         raise TypeError(
             "num_items_in_batch must carry the number of texts of a step: it must be "
             "the sum over its batches of (labels != -100).sum(), for labels of "
@@ -438,7 +440,6 @@ def mpt_loss(
             "processes, set average_tokens_across_devices=False, so that it keeps what "
             "each has counted."
         )
-    n_texts = num_items_in_batch.n_texts if counts else len(labels)
     weights = labels.weights.to(logits.device)
     labels = labels.as_subclass(torch.Tensor)
     hidden = labels != VISIBLE
@@ -484,6 +485,8 @@ class HiddenTokens(torch.Tensor):
 
     # `Trainer` counts the items of one step by `sum(labels.ne(-100).sum() for ...)`,
     # and gives a loss function the sum. `n_texts` adds up with it.
+
+    n_texts: int
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):

@@ -59,14 +59,9 @@ class Protein(NamedTuple):
                 first = site
         return np.split(sites, starts[1:])
 
-    def mutated(self, variant):
-        """Return the tokens of a variant of the same length."""
-        ids = self.window.inputs["input_ids"].copy()
-        ids[self.body] = [self.ids[residue] for residue in variant.residues]
-        return ids
-
+    @property
     def wild(self):
-        """Return the tokens of the wild type."""
+        """Tokens of the wild type."""
         return self.window.inputs["input_ids"]
 
     def view(self, ids, sites, index):
@@ -76,20 +71,16 @@ class Protein(NamedTuple):
             text=index,
             inputs=self.window.inputs | {"input_ids": ids},
             positions=self.body[sites],
-            key=self.wild(),  # gives variants the same orders
+            key=self.wild,  # gives variants the same orders
         )
         if len(self.body) <= self.room:
             return whole
-        kept = self._around(sites)
-        part = take(whole, kept, whole.positions)
-        return replace(part, key=whole.key[kept])
-
-    def _around(self, sites):
-        """Return the positions of the window in whose middle the sites are."""
-        n_sites = sites[-1] + 1 - sites[0]
+        n_sites = sites[-1] + 1 - sites[0]  # in the middle of the window
         start = centred_start(sites[0], n_sites, self.room, len(self.body))
         added = np.setdiff1d(np.arange(len(self.window)), self.body)
-        return np.union1d(added, self.body[start : start + self.room])
+        kept = np.union1d(added, self.body[start : start + self.room])
+        part = take(whole, kept, whole.positions)
+        return replace(part, key=whole.key[kept])
 
 
 class VariantsMixin(OpenedModelMixin):
@@ -244,34 +235,43 @@ class VariantsMixin(OpenedModelMixin):
                 "spaces between the residues if the tokenizer needs them, and capital "
                 "letters if it knows only these."
             )
-        _check_residues(kinds, ids, tokenizer)
-        room = self._room_for_residues(len(window), len(body))
-        window = replace(window, is_maskable=~window.is_fixed)
-        return Protein(window, body, dict(zip(kinds, ids, strict=True)), room)
-
-    def _room_for_residues(self, n_tokens, n_residues):
-        """Return how many residues an input of the model holds."""
-        if n_tokens > self.max_length_ and self.overflow != "stride":
+        no_residue = {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        unknown = [
+            kind
+            for kind, token in zip(kinds, ids, strict=True)
+            if token in no_residue or ids.count(token) > 1
+        ]
+        if unknown:
             raise ValueError(
-                f"wild has {n_tokens} tokens, more than max_length="
+                "The tokenizer must know all residues of wild and variants, but "
+                f"{', '.join(map(repr, unknown))} have no token of their own: their "
+                "scores would be those of other residues."
+                f"{advice_on_case(unknown, tokenizer.get_vocab())}"
+            )
+        if len(window) > self.max_length_ and self.overflow != "stride":
+            raise ValueError(
+                f"wild has {len(window)} tokens, more than max_length="
                 f"{self.max_length_}: set overflow='stride', or cut it to the part "
                 "around the mutations, and set first_position."
             )
-        room = self.max_length_ - (n_tokens - n_residues)
+        room = self.max_length_ - (len(window) - len(body))
         if room < 1:
             raise ValueError(
                 f"max_length={self.max_length_} leaves no room for a residue."
             )
-        return room
+        window = replace(window, is_maskable=~window.is_fixed)
+        return Protein(window, body, dict(zip(kinds, ids, strict=True)), room)
 
     def _joint_ratios(self, protein, variants, n_orders):
         """Return log-ratios along orders of the sites, and errors; (2, n_variants)."""
         draw = MaskDraw("chain", self._seed, n_orders)
         windows, owners = [], []
         for i, variant in enumerate(variants):
+            ids = protein.wild.copy()
+            ids[protein.body] = [protein.ids[residue] for residue in variant.residues]
             for group in protein.groups(variant.sites):
-                for ids in (protein.mutated(variant), protein.wild()):
-                    windows.append(protein.view(ids, group, len(windows)))
+                for tokens in (ids, protein.wild):
+                    windows.append(protein.view(tokens, group, len(windows)))
                 owners.append(i)
         # many windows may be the same one of the wild type
         arrays = [(w.inputs["input_ids"], w.positions, w.key) for w in windows]
@@ -295,11 +295,11 @@ class VariantsMixin(OpenedModelMixin):
     def _marginal_ratios(self, protein, variants, hides):
         """Return sums over sites of log-ratios at other residues of the wild type."""
         # hides : whether a site is hidden where it is predicted.
-        wild = protein.wild()[protein.body]
+        wild = protein.wild[protein.body]
         sites = np.unique(np.concatenate([variant.sites for variant in variants]))
         if hides:
             windows = [
-                protein.view(protein.wild(), sites[[i]], i) for i in range(len(sites))
+                protein.view(protein.wild, sites[[i]], i) for i in range(len(sites))
             ]
         else:
             sites = np.arange(len(protein.body))
@@ -310,7 +310,12 @@ class VariantsMixin(OpenedModelMixin):
         for i, window in enumerate(windows):
             target = window.at(window.positions)
             rows.append(MaskedWindow(i, target & hides, target))
-        predictions = predict_by_row(self._open_again()[0], windows, rows, _log_softmax)
+        predictions = predict_by_row(
+            self._open_again()[0],
+            windows,
+            rows,
+            lambda logits, labels: logits.double().log_softmax(1),
+        )
         table = dict(zip(sites, np.concatenate(predictions), strict=True))
         return [
             sum(
@@ -320,27 +325,6 @@ class VariantsMixin(OpenedModelMixin):
             )
             for variant in variants
         ]
-
-
-def _check_residues(kinds, ids, tokenizer):
-    """Refuse residues that have no token of their own."""
-    no_residue = {tokenizer.unk_token_id, tokenizer.mask_token_id}
-    unknown = [
-        kind
-        for kind, token in zip(kinds, ids, strict=True)
-        if token in no_residue or ids.count(token) > 1
-    ]
-    if unknown:
-        raise ValueError(
-            "The tokenizer must know all residues of wild and variants, but "
-            f"{', '.join(map(repr, unknown))} have no token of their own: their "
-            "scores would be those of other residues."
-            f"{advice_on_case(unknown, tokenizer.get_vocab())}"
-        )
-
-
-def _log_softmax(logits, labels):
-    return logits.double().log_softmax(1)
 
 
 def _read(text, name, wild, first_position, separator):
@@ -367,8 +351,18 @@ def _read(text, name, wild, first_position, separator):
                     f"or a whole sequence; got {show(mutation)}.{advice}"
                 )
             old, position, new = match.groups()
-            what = f"{name} has {mutation!r}"
-            site = _index_of(old, position, wild, first_position, what)
+            site = int(position) - first_position
+            if not 0 <= site < len(wild):
+                raise ValueError(
+                    f"{name} has {mutation!r}, but positions run from {first_position} "
+                    f"to {first_position + len(wild) - 1}."
+                )
+            if wild[site] != old:
+                raise ValueError(
+                    f"{name} has {mutation!r}, but the wild type has {wild[site]} at "
+                    f"position {position}; see first_position."
+                    f"{advice_on_case(old, wild[site])}"
+                )
             if site in changed:
                 raise ValueError(
                     f"{name} must change each position once, got {mutation!r}."
@@ -377,20 +371,6 @@ def _read(text, name, wild, first_position, separator):
             residues[site] = new
     differs = [new != old for new, old in zip(residues, wild, strict=True)]
     return Variant(residues, np.flatnonzero(differs))
-
-
-def _index_of(residue, position, wild, first_position, what):
-    """Return the index of a residue of wild at a position, as str."""
-    index = int(position) - first_position
-    if not 0 <= index < len(wild):
-        last = first_position + len(wild) - 1
-        raise ValueError(f"{what}, but positions run from {first_position} to {last}.")
-    if wild[index] != residue:
-        raise ValueError(
-            f"{what}, but the wild type has {wild[index]} at position {position}; see "
-            f"first_position.{advice_on_case(residue, wild[index])}"
-        )
-    return index
 
 
 def advice_on_case(residues, known):
