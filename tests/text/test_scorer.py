@@ -156,20 +156,6 @@ def test_intervals_of_scores_cover(method, n_masks, n_all):
     assert 0.85 <= np.mean(np.abs(off) <= 1.96 * error) <= 0.99
 
 
-def test_standard_errors_of_several_texts_together_cover():
-    log_joint = random_joint(4)
-    rng = np.random.default_rng(0)
-    index = np.unique(rng.choice(3**4, size=12, p=log_joint.exp().flatten().numpy()))
-    texts, z = np.array(all_texts(4))[index], []
-    for seed in range(40):
-        scorer = joint_scorer(log_joint, n_masks=3, random_state=seed).fit()
-        log_prob, std_error = scorer.score_samples(texts, return_std=True)
-        off = log_prob - log_joint.flatten().numpy()[index]
-        z.append(off.sum() / np.sqrt(np.sum(std_error**2)))
-    assert np.mean(np.abs(z) < 1.96) >= 0.85
-    assert 0.6 < np.std(z) < 1.3
-
-
 # Against one forward pass at a time
 
 
@@ -229,38 +215,24 @@ def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
     assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
 
 
-def test_repeated_texts_are_scored_once(scorer, monkeypatch):
-    n_rows = []
-    scorer.fit()
-    language_model = scorer._opened[0]
-    log_prob = language_model.log_prob
-    monkeypatch.setattr(
-        language_model,
-        "log_prob",
-        lambda batch, *more: n_rows.append(len(batch)) or log_prob(batch, *more),
-    )
-    once = scorer.score_samples(TEXTS)
-    n_masks = sum(2 * (n - 1) + 1 for n in N_TOKENS)  # of all tokens there is one
-    assert sum(n_rows) == n_masks
-    assert_array_equal(scorer.score_samples(TEXTS * 3), np.tile(once, 3))
-    assert sum(n_rows) == 2 * n_masks
-
-
-def test_batches_hold_at_most_batch_tokens(scorer, monkeypatch):
-    seen = []
+def test_batches_are_small_and_repeated_texts_are_scored_once(scorer, monkeypatch):
+    shapes = []
     scorer.set_params(batch_tokens=40).fit()
     language_model = scorer._opened[0]
     log_prob = language_model.log_prob
     monkeypatch.setattr(
         language_model,
         "log_prob",
-        lambda b, *more: seen.append(b.hidden.shape) or log_prob(b, *more),
+        lambda b, *more: shapes.append(b.hidden.shape) or log_prob(b, *more),
     )
-    scorer.score_samples(TEXTS)
-    assert max(np.prod(shape) for shape in seen) <= 40
-    lengths = [shape[1] for shape in seen]
+    once = scorer.score_samples(TEXTS)
+    n_masks = sum(2 * (n - 1) + 1 for n in N_TOKENS)  # of all tokens there is one
+    assert sum(n_rows for n_rows, _ in shapes) == n_masks
+    assert max(np.prod(shape) for shape in shapes) <= 40
+    lengths = [length for _, length in shapes]
     assert lengths == sorted(lengths, reverse=True)
-    assert min(lengths) == 3
+    assert_array_equal(scorer.score_samples(TEXTS * 3), np.tile(once, 3))
+    assert sum(n_rows for n_rows, _ in shapes) == 2 * n_masks
 
 
 def test_methods_do_not_change_the_features(scorer):
@@ -278,10 +250,6 @@ def test_texts_without_tokens(scorer):
     assert np.isnan(features[:2]).all()
     assert np.isfinite(features[2]).all()
     assert_array_equal(scorer.score_samples([""]), [0.0])
-
-
-@pytest.mark.filterwarnings("ignore:.* hold .MASK.")
-def test_curves_of_texts_without_tokens(scorer):
     curve = mpt_curve(scorer, ["", "[MASK]"])
     assert np.isnan(curve.scores).all()
     assert curve.lml == curve.lml_std_error == 0.0
@@ -444,22 +412,10 @@ def test_fit_is_idempotent_and_learns_nothing_from_texts(scorer):
     assert_array_equal(scorer.transform(TEXTS), before)
     assert_array_equal(scorer.fit().transform(TEXTS), before)
     assert_array_equal(scorer.fit_transform(TEXTS), before)
-
-
-def test_fitted_attributes(scorer):
     assert scorer.n_parameters_ == make_model().num_parameters()
     assert scorer.mask_token_id_ == 4
     assert scorer.max_length_ == 512
     assert scorer.uses_gathered_head_ is True
-
-
-def test_columns_of_strings(scorer):
-    expected = scorer.score_samples(TEXTS)
-    read_only = np.array(TEXTS)
-    read_only.flags.writeable = False
-    columns = [tuple(TEXTS), read_only, np.array(TEXTS, dtype=object), iter(TEXTS)]
-    for column in [*columns, pd.Series(TEXTS, index=list("abcde")), pl.Series(TEXTS)]:
-        assert_array_equal(scorer.score_samples(column), expected)
 
 
 def test_set_output(scorer):
@@ -492,27 +448,10 @@ def test_a_scorer_of_a_loaded_model_is_pickled_with_it(scorer):
     assert_array_equal(copy.score_samples(TEXTS), scorer.score_samples(TEXTS))
 
 
-def test_a_scorer_of_a_name_is_pickled_as_its_name(tmp_path):
-    make_model().save_pretrained(tmp_path)
-    make_tokenizer().save_pretrained(tmp_path)
-    scorer = MPTScorer(str(tmp_path), random_state=None).fit(TEXTS)
-    data = pickle.dumps(scorer)
-    n_bytes_of_weights = (tmp_path / "model.safetensors").stat().st_size
-    assert len(data) < n_bytes_of_weights / 10
-    assert str(tmp_path).encode() in data
-    copy = pickle.loads(data)
-    assert_array_equal(copy.score_samples(TEXTS), scorer.score_samples(TEXTS))
-
-
-@pytest.mark.parametrize(
-    "grid", [{"method": ["mpt", "pll", "chain"]}, {"mask_rates": [[0.1], [0.1, 0.9]]}]
-)
-def test_grid_search(grid):
+def test_grid_search():
+    grid = {"method": ["mpt", "pll", "chain"]}
     search = GridSearchCV(make_scorer(), grid, cv=2).fit(TEXTS)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-
-
-def test_grid_search_in_a_pipeline():
     pipeline = make_pipeline(make_scorer(), LogisticRegression())
     grid = {"mptscorer__mask_rates": [[0.5], [0.1, 0.9]]}
     search = GridSearchCV(pipeline, grid, cv=2).fit(TEXTS * 2, [0, 1] * 5)
@@ -531,7 +470,7 @@ def test_random_states_determine_the_masks():
     assert_array_equal(scorer.score_samples(TEXTS), scorer.score_samples(TEXTS))
 
 
-def test_progress_is_shown_if_asked(scorer, capsys):
+def test_progress_is_shown_if_asked(scorer, capsys, monkeypatch):
     pytest.importorskip("rich")
     log_prob = scorer.score_samples(TEXTS)
     assert capsys.readouterr().out == ""
@@ -540,12 +479,9 @@ def test_progress_is_shown_if_asked(scorer, capsys):
     shown = capsys.readouterr().out
     assert "MPTScorer - score" in shown
     assert "100%" in shown
-
-
-def test_progress_without_rich_names_the_extra(scorer, monkeypatch):
     monkeypatch.setitem(sys.modules, "rich.progress", None)
     with pytest.raises(ImportError, match=r"needs rich: pip install '\.\[progress\]'"):
-        scorer.set_params(verbose=True).score_samples(TEXTS)
+        scorer.score_samples(TEXTS)
 
 
 # Bad input
@@ -679,8 +615,6 @@ def test_a_pipeline_of_texts_is_measured_as_its_last_step(scorer):
         expected = measure(alone, TEXTS)
         assert_allclose(measure(pipe, pairs), expected)
         assert_allclose(measure(single, TEXTS), expected)
-    for refused in (check_masked_model,):
+    for refused in ((pipe, pairs), (alone, TEXTS)):
         with pytest.raises(TypeError, match="a model of texts"):
-            refused(pipe, pairs)
-        with pytest.raises(TypeError, match="a model of texts"):
-            refused(alone, TEXTS)
+            check_masked_model(*refused)

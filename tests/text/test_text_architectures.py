@@ -1,6 +1,7 @@
 """Every masked language model of transformers is scored right, or refused.
 
-Right means: as by plain forwards of one row each, alone and together with others.
+Right means: as by plain forwards of one row each, alone and together with others, by
+the head on hidden tokens alone, and up to the longest text that positions hold.
 """
 
 import numpy as np
@@ -74,6 +75,14 @@ SETTINGS = {
     "big_bird": BERT,
     "big_bird+full": {**BERT, "attention_type": "original_full"},
     "convbert": {**BERT, "embedding_size": 32},
+    "deberta-v2+v3": {
+        **BERT,
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "legacy": False,
+        "tie_word_embeddings": False,  # which fails before transformers 5
+    },
     "distilbert": {**BERT, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 32},
     "electra": {**BERT, "embedding_size": 16},
     "flaubert": XLM,
@@ -114,7 +123,8 @@ TYPES = sorted(  # of those that the installed transformers has
     if kind.split("+")[0] in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 )
 COMMON = {"albert", "bert", "big_bird+full", "distilbert", "electra", "esm", "xlm"}
-COMMON |= {"deberta-v2", "funnel", "longformer", "modernbert", "mpnet", "roberta"}
+COMMON |= {"deberta-v2+v3", "funnel", "longformer", "modernbert", "mpnet", "roberta"}
+N_POSITIONS = {"bert": 64, "mpnet": 62, "roberta": 63, "modernbert": 64}
 TEXTS = [
     "the cat sat on a mat fast . the dog ran",
     "fast",
@@ -158,8 +168,9 @@ def pll_by_hand(model, text):
     ],
 )
 def test_scores_are_those_of_plain_forwards_of_one_row(kind):
-    scorer = MPTScorer(build(kind), make_tokenizer(), method="pll").fit()
-    plain = build(kind)
+    model, plain = build(kind).train(), build(kind)
+    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit()
+    assert scorer.uses_gathered_head_ or kind not in COMMON - {"longformer"}
     expected = [pll_by_hand(plain, text) for text in TEXTS]
     assert_allclose(scorer.score_samples(TEXTS), expected, rtol=1e-4)
     assert_allclose(scorer.score_samples(TEXTS[::-1])[::-1], expected, rtol=1e-4)
@@ -168,6 +179,13 @@ def test_scores_are_those_of_plain_forwards_of_one_row(kind):
     longest = [" ".join(["the"] * n_words)]
     (found,) = scorer.conditional_log_prob(longest, [np.arange(n_words) == 0])
     assert np.isfinite(found).all()
+    if kind in N_POSITIONS:
+        assert scorer.max_length_ == N_POSITIONS[kind]
+        with pytest.raises(ValueError, match=f"max_length={scorer.max_length_}"):
+            scorer.score_samples([longest[0] + " the"])
+    assert model.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, plain.state_dict()[name])
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
+from numpy.testing import assert_allclose
+from text_models import SIZES, TEXTS, make_model, make_tokenizer
 
 import sklearn_mpt
 from sklearn_mpt import MPTScorer
@@ -40,11 +41,11 @@ def load_spy(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("convert", [str, lambda path: path])
-def test_a_folder_gives_what_the_loaded_model_gives(folder, convert):
+def test_a_folder_gives_what_the_loaded_model_gives(folder):
     loaded = scorer_of(make_model(), make_tokenizer()).fit()
-    named = scorer_of(convert(folder)).fit()
-    assert np.array_equal(named.score_samples(TEXTS), loaded.score_samples(TEXTS))
+    for name, texts in ((folder, None), (str(folder), TEXTS)):
+        named = scorer_of(name).fit(texts)
+        assert np.array_equal(named.score_samples(TEXTS), loaded.score_samples(TEXTS))
 
 
 def test_safety_settings_are_explicit(folder, monkeypatch):
@@ -80,14 +81,8 @@ def save(model, folder):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: transformers.BertModel(transformers.BertConfig(**SIZES)),
-            r"missing are 'cls\.predictions\.bias', 'cls\.",
-        ),
-        (
-            lambda: classifier(),
-            r"missing are 'cls\..*; unexpected are 'classifier\.bias', 'classifier\.",
-        ),
+        (lambda: without_head(), r"missing are 'cls\.predictions\.bias', 'cls\."),
+        (lambda: classifier(), r"missing are 'cls\..*; unexpected are 'classifier\.b"),
     ],
 )
 def test_weights_without_a_head_are_refused(tmp_path, make, message):
@@ -211,55 +206,30 @@ def classifier():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "message", "of_folder"),
     [
-        (bart, "an encoder-decoder one, BartForConditionalGeneration"),
-        (gpt2, "a causal one, GPT2LMHeadModel"),
-        (decoder, "a causal one, BertLMHeadModel"),
-        (without_head, "one row of logits per token, got BertModel"),
-        (classifier, "one row of logits per token, got BertForSequenceClass"),
+        (bart, "an encoder-decoder one, BartForConditionalGeneration", True),
+        (t5, "an encoder-decoder one, T5ForConditionalGeneration", True),
+        (gpt2, "a causal one, GPT2LMHeadModel", True),
+        (decoder, "a causal one, Bert", True),
+        (without_head, "one row of logits per token, got BertModel", False),
+        (classifier, "one row of logits per token, got BertForSequenceClass", False),
     ],
 )
-def test_other_kinds_of_models_are_refused(make, message):
+def test_other_kinds_of_models_are_refused(make, message, of_folder, tmp_path):
+    """Those of a folder without a head lack weights; see above."""
     with pytest.raises(ValueError, match=message):
         scorer_of(make(), make_tokenizer()).fit(TEXTS)
+    if of_folder:
+        with pytest.raises(ValueError, match=message):
+            scorer_of(str(save(make(), tmp_path))).fit(TEXTS)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (bart, "an encoder-decoder one, BartForConditionalGeneration"),
-        (t5, "an encoder-decoder one, T5ForConditionalGeneration"),
-        (gpt2, "a causal one, GPT2LMHeadModel"),
-        (decoder, "a causal one, Bert"),
-    ],
-)
-def test_folders_of_other_kinds_of_models_are_refused(make, message, tmp_path):
-    make().save_pretrained(tmp_path)
-    make_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        scorer_of(str(tmp_path)).fit(TEXTS)
-
-
-def test_no_model_at_all_is_refused():
+def test_a_model_and_its_tokenizer_are_needed():
     with pytest.raises(TypeError, match="model must be a name, a folder, a loaded"):
         scorer_of(3, make_tokenizer()).fit(TEXTS)
-
-
-def test_a_loaded_model_needs_a_tokenizer():
     with pytest.raises(ValueError, match=r"tokenizer must be given .*BertForMaskedLM"):
         scorer_of(make_model()).fit(TEXTS)
-
-
-def test_a_slow_tokenizer_is_left_as_it_is(tmp_path):
-    """One of amino acids."""
-    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
-    tmp_path.joinpath("vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
-    scorer = scorer_of(make_model("esm", pad_token_id=1), tokenizer, method="pll")
-    ids = tokenizer("ACDA")["input_ids"]
-    assert np.isfinite(scorer.fit(["ACDA"]).score(["ACDA"]))
-    assert list(scorer._opened[1]("ACDA")["input_ids"]) == ids == [0, 5, 6, 7, 5, 2]
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch):
@@ -271,29 +241,6 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
 def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
     with pytest.raises(ValueError, match="21 tokens and BertForMaskedLM 20"):
         scorer_of(make_model(vocab_size=20), make_tokenizer()).fit(TEXTS)
-
-
-def test_fit_needs_no_texts(folder):
-    for arguments in ((), (None,), (TEXTS,), (TEXTS, [0] * 5)):
-        scorer = scorer_of(folder).fit(*arguments)
-        assert np.isfinite(scorer.score(TEXTS))
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_longest_text_is_what_the_positions_hold(architecture):
-    """A text of max_length_ tokens is scored; by absolute positions, no longer one."""
-    model = make_model(architecture, max_position_embeddings=16)
-    scorer = scorer_of(model, make_tokenizer(), method="pll").fit()
-    n_unused = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
-    # Old versions of transformers have positions that the rotary ones do not need.
-    n_needless = int(
-        architecture == "esm" and hasattr(model.esm.embeddings, "position_embeddings")
-    )
-    assert scorer.max_length_ == 16 - n_unused.get(architecture, n_needless)
-    n_words = scorer.max_length_ - 2
-    assert np.isfinite(scorer.score_samples(["the " * n_words])).all()
-    with pytest.raises(ValueError, match=f"max_length={scorer.max_length_}"):
-        scorer.score_samples(["the " * (n_words + 1)])
 
 
 def test_max_length_is_the_least_of_model_tokenizer_and_parameter():
@@ -445,3 +392,83 @@ def test_a_model_that_memory_does_not_hold_is_no_bad_model():
         model = OutOfMemory(transformers.BertConfig(**SIZES))
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
         scorer_of(model, make_tokenizer()).fit()
+
+
+# Forward passes: chunks of logits, memory and precision
+
+
+def pll_scorer(model, **settings):
+    return MPTScorer(model, make_tokenizer(), **{"method": "pll"} | settings).fit()
+
+
+class Full(torch.nn.Module):
+    """A model whose logits are computed for all tokens; memory may run out."""
+
+    def __init__(self, most=np.inf, error=None, failed=None):
+        super().__init__()
+        weights = torch.randn(21, 21, generator=torch.Generator().manual_seed(0))
+        self.weights = torch.nn.Parameter(weights)
+        self.fails = lambda size: size > most and failed.append(size) is None
+        self.error = error
+
+    def forward(self, input_ids):
+        if self.fails(input_ids.numel()):
+            raise self.error
+        seen = torch.nn.functional.one_hot(input_ids, 21).to(self.weights)
+        return (seen.sum(1, keepdim=True) + seen) @ self.weights
+
+
+@pytest.mark.parametrize("model", [make_model(), Full()])
+def test_numbers_do_not_depend_on_chunks_of_logits(model, monkeypatch):
+    expected = pll_scorer(model).score_samples(TEXTS)
+    for n_entries in (1, 21 * 8):
+        monkeypatch.setattr("sklearn_mpt._text.masked_lm.CHUNK_ENTRIES", n_entries)
+        found = pll_scorer(model).score_samples(TEXTS)
+        assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_half_precision_is_normalised_in_float32():
+    scorer = pll_scorer(make_model(), dtype="bfloat16")
+    exact = torch.tensor(scorer.token_scores(TEXTS[:1])[0].log_prob)
+    assert (exact != exact.bfloat16().double()).any()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"),
+        MemoryError(),
+    ],
+)
+def test_out_of_memory_halves_the_batch_and_later_ones(error):
+    failed = []
+    scorer = pll_scorer(Full(40, error, failed))
+    expected = pll_scorer(Full()).score_samples(TEXTS)
+    assert_allclose(scorer.score_samples(TEXTS), expected, rtol=1e-5)
+    n_failed = len(failed)
+    assert n_failed
+    assert_allclose(scorer.score_samples(TEXTS), expected, rtol=1e-5)
+    assert len(failed) == n_failed
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), " the" * 40),  # a single row
+        (RuntimeError("a bug"), TEXTS[0]),
+    ],
+)
+def test_errors_that_smaller_batches_do_not_mend_are_raised(error, text):
+    scorer = pll_scorer(Full(16, error, []))
+    with pytest.raises(type(error), match=str(error)):
+        scorer.score_samples([text])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    cpu, gpu = (pll_scorer(make_model(), device=name) for name in ("cpu", "cuda"))
+    assert gpu.uses_gathered_head_
+    assert_allclose(gpu.score_samples(TEXTS), cpu.score_samples(TEXTS), rtol=1e-4)

@@ -10,10 +10,10 @@ from text_models import (
     all_texts,
     make_letter_tokenizer,
     make_model,
+    make_protein_tokenizer,
     make_tokenizer,
     random_joint,
 )
-from transformers import EsmTokenizer
 
 from sklearn_mpt import MPTScorer, mpt_curve
 
@@ -65,14 +65,13 @@ def test_long_texts_are_scored_given_what_stands_before():
 @pytest.fixture
 def proteins(tmp_path):
     """A scorer with a tokenizer written in Python."""
-    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = EsmTokenizer(str(tmp_path / "vocab.txt"))
-    return MPTScorer(make_model("esm", pad_token_id=1), tokenizer, method="pll").fit()
+    tokenizer = make_protein_tokenizer(tmp_path)
+    return MPTScorer(make_model("esm"), tokenizer, method="pll").fit()
 
 
 def test_tokenizers_in_python_have_tokens_contexts_and_fills(proteins):
     (part,) = proteins.token_scores(["ACDA"])
+    assert proteins._opened[1]("ACDA")["input_ids"] == [0, 5, 6, 7, 5, 2]
     assert part.tokens == part.pieces == part.by_word().tokens == list("ACDA")
     assert_allclose(part.log_prob.sum(), proteins.score(["ACDA"]))
     given, pair = proteins.token_scores([("ACD", "GHI"), ("ACD", "GHI")])

@@ -137,8 +137,12 @@ def test_pairs_in_two_columns(make):
         lambda texts: pl.DataFrame({"text": texts}),
         lambda texts: np.array(texts)[:, None],
         pd.Series,
+        lambda texts: pd.Series(texts, index=list("fedcba")),
         pl.Series,
         np.array,
+        lambda texts: np.array(texts, dtype=object),
+        tuple,
+        iter,
     ],
 )
 def test_texts_in_one_column(make):

@@ -18,7 +18,6 @@ from text_models import (
     random_joint,
 )
 from tokenizers import AddedToken
-from transformers import EsmTokenizer
 
 from sklearn_mpt import MPTScorer, feature_contributions, lml_samples
 
@@ -210,14 +209,6 @@ def test_scores_do_not_depend_on_what_is_done_with_the_tokenizer_later():
     assert scorer.mask_token_id_ == scorer._opened[1].mask_token_id
 
 
-def make_protein_scorer(folder, **kwargs):
-    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
-    folder.joinpath("vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = EsmTokenizer(str(folder / "vocab.txt"))
-    model = make_model("esm", pad_token_id=1)
-    return MPTScorer(model, tokenizer, **{"random_state": 0} | kwargs).fit()
-
-
 # Chosen tokens
 
 
@@ -365,7 +356,7 @@ def pll():
 
 
 @pytest.mark.filterwarnings("ignore:.* hold .UNK.")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(text=st.text(max_size=40))
 def test_any_text_is_scored_by_its_tokens(pll, text):
     (part,) = pll.token_scores([text])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from text_models import make_model, make_tokenizer
-from transformers import EsmTokenizer
+from text_models import make_model, make_protein_tokenizer, make_tokenizer
 
 from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_curve, mpt_loss
 
@@ -173,13 +172,7 @@ def test_errors_of_curves_of_words_are_those_of_draws():
 
 
 def test_words_that_are_not_known_are_refused(tmp_path):
-    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
-    tokenizer = EsmTokenizer(str(tmp_path / "vocab.txt"))
-    scorer = MPTScorer(make_model("esm", pad_token_id=1), tokenizer).fit()
-    message = "'word' needs a fast tokenizer, .* that without words: .* mask_blocks=N"
-    with pytest.raises(ValueError, match=message):
-        mpt_curve(scorer, ["ACD"], mask_blocks="word")
+    tokenizer = make_protein_tokenizer(tmp_path)
     collate = DataCollatorForMPT(tokenizer, mask_blocks="word")
     with pytest.raises(ValueError, match=r"features\[0\] has none, as the tokens of E"):
         collate([tokenizer("ACD")])
@@ -188,5 +181,6 @@ def test_words_that_are_not_known_are_refused(tmp_path):
     known["word_ids"] = [0, 1]
     with pytest.raises(ValueError, match="an entry for each of its 5 tokens, got 2"):
         collate([known])
+    scorer = MPTScorer(make_model(), make_tokenizer()).fit()
     with pytest.raises(ValueError, match="mask_blocks must be one of 'word', got 'spa"):
-        mpt_curve(scorer, ["ACD"], mask_blocks="span")
+        mpt_curve(scorer, ["a dog"], mask_blocks="span")
