@@ -18,7 +18,10 @@ from sklearn_mpt import (
 
 STATM = Path("/proc/self/statm")
 CONSTANT = 2**28  # 256 MiB: blocks, and what the allocator keeps
-needs_proc = pytest.mark.skipif(not STATM.exists(), reason="counts pages of Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not STATM.exists(), reason="counts pages of Linux"),
+]
 
 
 def resident_bytes():
@@ -61,8 +64,6 @@ TIMES_ROWS |= {"balanced": 0, "impute": 1, "mpt_curve": 1}
 IN_DOUBLE = {"inverse_transform": 1, "sample": 1, "conditional_log_prob": 1}
 
 
-@needs_proc
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "times_rows", "dtype"),
     [(*item, np.float64) for item in (TIMES_ROWS | IN_DOUBLE).items()]
@@ -90,8 +91,6 @@ def test_complete_rows_are_worked_on_in_blocks(method, times_rows, dtype, X, mod
     assert added < times_rows * X.nbytes + CONSTANT * X.itemsize / 8
 
 
-@needs_proc
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_fit_with_gaps_does_not_copy_the_rows(X, dtype):
     gaps = X.astype(dtype)
@@ -101,8 +100,6 @@ def test_a_fit_with_gaps_does_not_copy_the_rows(X, dtype):
     assert added < CONSTANT
 
 
-@needs_proc
-@pytest.mark.slow
 @pytest.mark.parametrize(("n_components", "n_rows"), [(100, 100), (300, 20)])
 def test_many_latent_variables_take_few_rows_at_a_time(n_components, n_rows):
     X = (np.random.default_rng(0).random((n_rows, 10)) < 0.5).astype(float)
@@ -114,8 +111,6 @@ def test_many_latent_variables_take_few_rows_at_a_time(n_components, n_rows):
     assert added < CONSTANT
 
 
-@needs_proc
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "times_rows"),
     [(lml_samples, 1), (feature_contributions, 3), (mpt_curve, 3)],

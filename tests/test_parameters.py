@@ -4,6 +4,7 @@ import inspect
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_array_equal
@@ -271,20 +272,21 @@ def rows_for(kind):
     return (rows > 0).astype(float) if kind is MPTItemResponse else rows
 
 
-@pytest.mark.parametrize(("kind", "name"), names_of(MODELS))
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_models_refuse_bad_values_by_name(kind, name, method):
+def test_models_refuse_bad_values_by_name(kind, method):
     if not hasattr(kind, method):
         pytest.skip(f"{kind.__name__} has no {method}")
+    for name, values in MODELS[kind].items():
 
-    def call(value):
-        model = short(kind).set_params(**{name: value})
-        try:
-            getattr(model, method)(rows_for(kind))
-        finally:
-            assert not hasattr(model, "n_features_in_")
+        def call(value, name=name):
+            model = short(kind).set_params(**{name: value})
+            try:
+                getattr(model, method)(rows_for(kind))
+            finally:
+                assert not hasattr(model, "n_features_in_")
 
-    assert_refused_by_name(name, MODELS[kind][name], call)
+        assert_refused_by_name(name, values, call)
 
 
 @pytest.mark.parametrize("name", SCORER)
@@ -309,9 +311,6 @@ def test_functions_refuse_bad_values_by_name(function, name, known):
             FUNCTIONS[function][name],
             lambda value, of=estimator: function(of, X[:, :6], **{name: value}),
         )
-
-
-COMPARISON = ORDERS | {"estimators": [1, None, "ab", [], {}]}
 
 
 @pytest.mark.parametrize("name", COMPARISON)
@@ -428,3 +427,39 @@ def test_arrays_that_hold_no_numbers_are_named(name, value):
     message = f"^{name} must be an array of numbers, got "
     with pytest.raises((TypeError, ValueError), match=message):
         NO_NUMBERS[name](value)
+
+
+# Messages shorten long lists, and say that they did
+
+
+def test_lists_of_few_columns_are_complete():
+    X = np.random.default_rng(0).normal(size=(20, 5))
+    X[:, [1, 3]] = np.nan
+    with pytest.raises(ValueError, match=r"column\(s\) \[1, 3\] of X are missing"):
+        MPTProbabilisticPCA(1).fit(X)
+
+
+@pytest.mark.parametrize("model", [MPTProbabilisticPCA(1), MPTMixture(1)])
+def test_lists_of_many_columns_end_with_dots(model):
+    X = np.random.default_rng(0).normal(size=(20, 40))
+    X[:, :30] = np.nan
+    shown = r"column\(s\) \[0, 1, 2[^.\]]*, \.\.\.\] of X are missing"
+    with pytest.raises(ValueError, match=shown):
+        model.fit(X)
+
+
+def test_names_are_shown_as_they_are_written():
+    X = pd.DataFrame({f"column {j}": [np.nan] * 5 for j in range(30)})
+    X["complete"] = [1.0, 2.0, 3.0, 4.0, 7.0]
+    with pytest.raises(
+        ValueError, match=r"\['column 0', .*, \.\.\.\] of X are missing"
+    ):
+        MPTProbabilisticPCA(1).fit(X)
+
+
+def test_the_imputer_names_a_few_of_many_columns_that_it_does_not_model():
+    numbers = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)))
+    numbers.columns = ["x", "y"]
+    table = numbers.assign(**{f"empty{j}": np.nan for j in range(30)})
+    with pytest.warns(UserWarning, match=r"'empty9', \.\.\. \(no values\)"):
+        MPTImputer(max_models=1).fit(table)

@@ -615,7 +615,8 @@ class LMLTrainerCallback(TrainerCallback):
         self.texts = check_texts(texts)
         self.every = every
         self.log_: list[dict] = []
-        is_int = isinstance(random_state, Integral)  # another gives other masks later
+        seed = draw_seed(random_state)  # as fits would draw others from a RandomState
+        is_int = isinstance(random_state, Integral)
         self._scorer = MPTScorer(
             None,
             tokenizer,
@@ -623,7 +624,7 @@ class LMLTrainerCallback(TrainerCallback):
             batch_tokens=batch_tokens,
             max_length=max_length,
             overflow=overflow,
-            random_state=random_state if is_int else draw_seed(random_state),
+            random_state=random_state if is_int else seed,
             dtype="auto",
         )
         self._scorer._validate_params()
