@@ -203,21 +203,13 @@ class ItemSigns(BySigns, MPTItemResponse):
         """Signs are taken later."""
 
 
-class TakesSigns:
+class MaskedTable(MPTMaskedAutoencoder):
     """A table of any rows, whose first column is a sign."""
 
     def _read_rows(self, X, reset=False, min_samples=1):
         X = np.array(super()._read_rows(X, reset, min_samples))
         X[:, 0] = np.where(np.isnan(X[:, 0]), np.nan, X[:, 0] > 0)
         return X
-
-
-class LinearTable(TakesSigns, MPTLinearVAE):
-    pass
-
-
-class MaskedTable(TakesSigns, MPTMaskedAutoencoder):
-    pass
 
 
 def failures_expected_of(estimator):
@@ -235,9 +227,6 @@ def failures_expected_of(estimator):
 KEEPS_PROTOCOL = [
     MPTProbabilisticPCA(max_iter=5),
     MPTLinearVAE(max_iter=5),
-    LinearTable(
-        1, likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=1
-    ),
     MPTDeepVAE(1, hidden_layer_sizes=(8,), n_importance_samples=16, max_iter=1),
     MaskedTable(
         likelihood={0: "bernoulli"},

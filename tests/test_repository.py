@@ -4,7 +4,6 @@ import ast
 import builtins
 import datetime
 import doctest
-import importlib.metadata
 import re
 import runpy
 import sys
@@ -194,22 +193,6 @@ def test_every_example_has_its_place_in_the_gallery():
     assert sorted(ordered) == sorted(found)
 
 
-def test_the_gallery_refuses_empty_axes():
-    plt = pytest.importorskip("matplotlib.pyplot")
-    check = runpy.run_path(str(ROOT / "doc/gallery_figures.py"))["refuse_empty_axes"]
-    plt.close("all")
-    figure, (left, right) = plt.subplots(1, 2)
-    left.plot([0, 1])
-    with pytest.raises(ValueError, match=r"plot_it\.py: nothing is drawn on 1 axes"):
-        check(None, {"src_file": "plot_it.py"}, {})
-    right.set_axis_off()
-    assert check(None, {}, {}) == ""
-    right.set_axis_on()
-    right.text(0, 0, "shown")
-    assert check(None, {}, {}) == ""
-    plt.close(figure)
-
-
 def test_versions_are_printed_for_bug_reports(capsys):
     runpy.run_module("sklearn_mpt", run_name="__main__")
     printed = capsys.readouterr().out
@@ -217,15 +200,6 @@ def test_versions_are_printed_for_bug_reports(capsys):
     entries = {name.strip(): value for name, value in entries.items()}
     assert entries["sklearn_mpt"] == __version__
     assert {"python", "torch", "sklearn", "device='auto'"} <= set(entries)
-
-
-def test_packages_that_are_not_installed_have_no_version(capsys, monkeypatch):
-    def version(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    runpy.run_module("sklearn_mpt", run_name="__main__")
-    assert re.search(r"^ *torch: None$", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("address", [None, "https://example.org/it"])
@@ -277,14 +251,6 @@ def test_blocks_of_the_readme_can_be_pasted_alone(language, block):
     assert {node.id for node in names} <= known | set(dir(builtins))
 
 
-def test_no_check_of_the_package_is_an_assert():
-    """python -O leaves them out."""
-    for path in (ROOT / "sklearn_mpt").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            assert not isinstance(node, ast.Assert), f"{path}:{node.lineno}"
-            assert getattr(node, "id", "") != "__debug__", f"{path}:{node.lineno}"
-
-
 def test_every_public_name_stands_in_the_reference_once():
     page = (ROOT / "doc/api.rst").read_text("utf-8")
     assert sorted(re.findall(r"^   (\w+)$", page, re.M)) == sorted(sklearn_mpt.__all__)
@@ -318,29 +284,3 @@ def test_the_map_of_the_house_names_every_part():
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
     layers = " ".join(layers["importlinter"]["contracts"][0]["layers"])
     assert parts == set(re.findall(r"sklearn_mpt\.(\w+)", layers))
-
-
-def requirements_of(extra):
-    """Names of the packages that an extra asks for, those of the extras in it too."""
-    names = {Requirement(line).name for line in PROJECT["dependencies"]}
-    for line in PROJECT["optional-dependencies"][extra]:
-        requirement = Requirement(line)
-        names.add(requirement.name)
-        for inner in requirement.extras:
-            names |= requirements_of(inner)
-    return names
-
-
-def test_who_builds_the_documentation_has_what_examples_import():
-    modules = set()
-    for path in (ROOT / "examples").rglob("*.py"):
-        for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.Import):
-                modules |= {alias.name.partition(".")[0] for alias in node.names}
-            if isinstance(node, ast.ImportFrom):
-                modules.add(node.module.partition(".")[0])
-    distributions = importlib.metadata.packages_distributions()
-    foreign = modules - sys.stdlib_module_names - {"sklearn_mpt"}
-    needed = {distributions[module][0].lower() for module in foreign}
-    assert "matplotlib" in needed
-    assert needed <= requirements_of("doc")

@@ -45,39 +45,24 @@ follow_imports = skip
 """
 
 
-def python(*arguments):
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True
-    )
-
-
-@pytest.fixture(scope="module")
-def notes(tmp_path_factory):
-    """What mypy says of each line of a user's script."""
+@pytest.mark.slow
+def test_a_type_checker_knows_what_fits_and_scores_return(tmp_path):
     pytest.importorskip("mypy", reason="needs mypy")
-    folder = tmp_path_factory.mktemp("types")
-    (folder / "user.py").write_text(USER)
-    (folder / "mypy.ini").write_text(CONFIG)
-    settings = ["--config-file", folder / "mypy.ini", "--cache-dir", folder / "cache"]
-    output = python("-m", "mypy", *settings, folder / "user.py").stdout
-    pattern = r"user\.py:(\d+): (error|note): (.*)"
+    (tmp_path / "user.py").write_text(USER)
+    (tmp_path / "mypy.ini").write_text(CONFIG)
+    settings = ["--config-file", tmp_path / "mypy.ini", "--cache-dir", tmp_path / "c"]
+    command = [sys.executable, "-m", "mypy", *settings, tmp_path / "user.py"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     lines = USER.splitlines()
-    found = re.findall(pattern, output)
-    assert found, output
-    return {lines[int(n) - 1]: (kind, text) for n, kind, text in found}
-
-
-@pytest.mark.slow
-def test_fit_returns_its_class(notes):
-    kind, text = notes["reveal_type(model)"]
-    assert kind == "note"
-    assert text == 'Revealed type is "sklearn_mpt._linear.ppca.MPTProbabilisticPCA"'
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["model.components_", "errors", "along_errors"])
-def test_results_are_arrays(notes, name):
-    assert "numpy.ndarray" in notes[f"reveal_type({name})"][1]
+    found = re.findall(r"user\.py:(\d+): (error|note): (.*)", output)
+    notes = {lines[int(n) - 1]: (kind, text) for n, kind, text in found}
+    fitted = 'Revealed type is "sklearn_mpt._linear.ppca.MPTProbabilisticPCA"'
+    assert notes["reveal_type(model)"] == ("note", fitted), output
+    for name in ("model.components_", "errors", "along_errors"):
+        assert "numpy.ndarray" in notes[f"reveal_type({name})"][1]
+    errors = [line for line, (kind, _) in notes.items() if kind == "error"]
+    assert errors == ["model.score_samples(X).nonsense"]
+    assert '"nonsense"' in notes[errors[0]][1]
 
 
 def functions_with_errors():
@@ -116,10 +101,3 @@ def test_errors_can_be_asked_for_by_position_where_they_are_given_so():
         ]
         kinds = {p.kind for p in asked if str(p.annotation) == "Literal[True]"}
         assert kind in kinds, function
-
-
-@pytest.mark.slow
-def test_only_nonsense_is_an_error(notes):
-    errors = [line for line, (kind, _) in notes.items() if kind == "error"]
-    assert errors == ["model.score_samples(X).nonsense"]
-    assert '"nonsense"' in notes[errors[0]][1]
