@@ -9,7 +9,7 @@ from scipy.special import expit
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._gaussian.rotation import LOADING_STEP, LOGISTIC_VARIANCE, solution
 from sklearn_mpt._items.groups import far_groups
-from sklearn_mpt._items.model import attributes_of, reshape_attributes
+from sklearn_mpt._items.model import attributes_of
 from sklearn_mpt._latent.integrals import IMPORTANCE_POINTS, importance
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
@@ -88,9 +88,7 @@ def as_frame_of(parameters, names):
             if value.ndim == 1:
                 columns[part] = value
             else:
-                columns |= {
-                    f"{part}_{c + 1}": value[:, c] for c in range(value.shape[1])
-                }
+                columns |= {f"{part}_{c}": v for c, v in enumerate(value.T, 1)}
     return pd.DataFrame(columns, index=names)
 
 
@@ -99,37 +97,22 @@ def errors_of(model, objective, rotation, names, groups):
     # objective : of the rows. names : of the items. groups : labels of the groups.
     whole, at_bound, lost = covariance_of_fit(model, objective, names, groups)
     items, of_items = model.items, model.item_of_parameters >= 0
-    flat, of_flat = model.flat, whole[np.ix_(of_items, of_items)]
-    if items.n_dims == 1:
+    of_flat = whole[np.ix_(of_items, of_items)]
+    names = "discrimination_", "intercept_", "guessing_", "difficulty_"
 
-        def rows(at):
-            return _as_rows(reshape_attributes(items.describe(at), items))
+    def rows(at):
+        """Return the parameters of each item as a row."""
+        args = items, at.numpy(), rotation, model.root
+        attributes, _ = attributes_of(*args, is_signed=True)
+        parts = [attributes[name].reshape(len(items), -1) for name in names]
+        return torch.from_numpy(np.concatenate(parts, 1))
 
-        # in the parameters of single items, all items at once
-        indices = [items.parameters(j) for j in range(len(items))]
-        width = max(map(len, indices))
-        slopes = np.zeros((*rows(flat).shape, width))
-        covariances = np.zeros((len(items), width, width))
-        for j, index in enumerate(indices):
-            covariances[j, : len(index), : len(index)] = of_flat[np.ix_(index, index)]
-        for r in range(width):
-            index = np.array([i[r] for i in indices if len(i) > r])
-            owner, step = items.item_of_parameters[index], np.zeros(len(flat))
-            step[index] = STEP * np.maximum(1.0, np.abs(flat[index]))
-            difference = rows(flat + step)[owner] - rows(flat - step)[owner]
-            slopes[owner, :, r] = difference / (2 * step[index, None])
-    else:
-        covariances = of_flat
-
-        def rows(at):
-            attributes, _ = attributes_of(items, at.numpy(), rotation, model.root)
-            return torch.from_numpy(_as_rows(attributes))
-
-        at = torch.from_numpy(flat)
-        differences = central_differences(rows, at, STEP * identity(len(at), at))
-        slopes = (differences / STEP).movedim(0, -1).numpy()
+    at = torch.from_numpy(model.flat)
+    steps = STEP * at.abs().clamp(min=1.0)
+    differences = central_differences(rows, at, torch.diag(steps))
+    slopes = (differences / steps[:, None, None]).movedim(0, -1).numpy()
     missing, slopes = np.isnan(slopes).any(axis=2), np.nan_to_num(slopes)
-    covariances = slopes @ covariances @ slopes.transpose(0, 2, 1)
+    covariances = slopes @ of_flat @ slopes.transpose(0, 2, 1)
     deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
     K, width = items.n_dims, items.n_dims + items.max_categories
     difficulty = np.where(missing, np.nan, deviation)[:, width:]
@@ -150,13 +133,6 @@ def errors_of(model, objective, rotation, names, groups):
         "latent_mean": mean,
         "latent_variance": variance,
     }
-
-
-def _as_rows(attributes):
-    """Return the parameters of each item as a row, difficulties last."""
-    names = "discrimination_", "intercept_", "guessing_", "difficulty_"
-    n_items = len(attributes["guessing_"])
-    return np.concatenate([attributes[n].reshape(n_items, -1) for n in names], 1)
 
 
 def loadings_of(model, rotation):
@@ -218,8 +194,7 @@ def covariance_of_fit(model, objective, names, groups):
     information[np.diag_indices(len(owner))] += (
         objective.priors(point)[1].flat().numpy(force=True)
     )
-    everyone = torch.arange(len(objective.X), device=objective.X.device)
-    sums = objective.sums(point, everyone)
+    sums = objective.all_sums(point)
     gradient = sums.gradient.times(objective.weights.total / sums.n_rows).flat()
     gradient = gradient.numpy(force=True)
     at_bound = _at_bounds(model, gradient, information, point.flat().cpu().numpy())
@@ -249,11 +224,8 @@ def covariance_of_fit(model, objective, names, groups):
         )
     at_bound |= far_parameters & model.moves
     known = model.moves & ~at_bound & ~(is_constant[owner] & (owner >= 0))
-    whole, index, K = (
-        np.zeros_like(information),
-        np.ix_(known, known),
-        model.items.n_dims,
-    )
+    whole, index = np.zeros_like(information), np.ix_(known, known)
+    K = model.items.n_dims
     whole[index] = covariance_of(information[index], n_rotations=K * (K - 1) // 2)
     return whole, at_bound, guessed | is_constant
 

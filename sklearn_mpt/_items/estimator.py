@@ -60,7 +60,6 @@ from sklearn_mpt._items.groups import (
     DifferentialFunctioning,
     Groups,
     anchor_items,
-    codes_among,
     codes_of,
     dif_by_likelihood_ratio,
     far_groups,
@@ -76,7 +75,6 @@ from sklearn_mpt._items.levels import (
 )
 from sklearn_mpt._items.model import (
     ItemModel,
-    Priors,
     attributes_of,
     reshape_attributes,
 )
@@ -589,8 +587,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
     @property
     def _priors(self):
-        prior = self.guessing_prior
-        return Priors(self.slope_prior, None if prior is None else tuple(prior))
+        return {"slope_prior": self.slope_prior, "guessing_prior": self.guessing_prior}
 
     def _names(self, n_items):
         """The name of the model of each item, checked."""
@@ -852,7 +849,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     def _codes_of_people(self, groups, X, has_prior=True):
         """Return the codes of groups; None, with a warning of priors, if not given."""
         if groups is not None:
-            return codes_among(groups, X, self.groups_)
+            return codes_of(groups, X, self.groups_)
         was_fitted = hasattr(self, "_training_sums")  # not made by `from_items`
         if has_prior and was_fitted and len(self.groups_) > 1:
             warn_caller(
@@ -1264,24 +1261,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         rows, weight, index = self._counted_rows(X, sample_weight)
         model, density, _ = self._one_group(groups, X, index, "item_fit")
-        value, df = self._s_x2(model, density, rows, weight)
+        value, df = statistics.s_x2(model, density, rows, weight)
         parts = self._moments(rows, weight, density=density)
         sums = sum(statistics.sums_of(moments, w, 0) for moments, w in parts)
         infit, outfit, zh = statistics.fit_of(sums)
         return statistics.ItemFit(value, df, chi2.sf(value, df), infit, outfit, zh)
-
-    def _s_x2(self, model, density, rows, weight):
-        """S-X2 of the complete rows and its degrees of freedom, for each item."""
-        if not statistics.fits_memory(density):
-            n_items = len(model.items)
-            return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
-        whole = ~np.isnan(rows).any(axis=1)
-        if not whole.any():
-            raise ValueError(
-                "item_fit needs some complete rows for S-X2, but all rows have missing "
-                "answers."
-            )
-        return statistics.s_x2(model, density, rows[whole], weight[whole])
 
     def residual_correlations(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -1612,7 +1596,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"{purpose} tests one group at a time, and the model has the groups "
                 f"{listed(self.groups_)}: {example}."
             )
-        codes = np.unique(codes_among(groups, X, self.groups_, index))
+        codes = np.unique(codes_of(groups, X, self.groups_, index))
         if len(codes) != 1:
             raise ValueError(
                 f"{purpose} tests one group at a time, but groups has the labels "

@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._items.items import Items
-from sklearn_mpt._items.model import ItemModel, Priors
+from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._messages import listed
 from sklearn_mpt._optim.steps import Training, run
 from sklearn_mpt._tables.frames import missing_in_array
@@ -48,20 +48,16 @@ class Groups(NamedTuple):
 
 
 def codes_of(groups, X, known, index=slice(None)):
-    """Return what `codes_among` does; None without groups, where one is known."""
-    if groups is not None:
-        return codes_among(groups, X, known, index)
-    if len(known) > 1:
+    """Return the index of the group of each row among known labels, sorted; (n,)."""
+    # index : of the rows of X whose groups are wanted. None without groups, where one
+    # is known.
+    if groups is None:
+        if len(known) == 1:
+            return None
         raise ValueError(
             f"The model has {len(known)} groups: the parameter groups must give the "
             "group of each row."
         )
-    return None
-
-
-def codes_among(groups, X, known, index=slice(None)):
-    """Return the index of the group of each row among known labels, sorted; (n,)."""
-    # index : of the rows of X whose groups are wanted.
     groups = _checked(groups, X)[index]
     unknown = np.setdiff1d(groups, known)
     if len(unknown):
@@ -83,16 +79,15 @@ def far_groups(model, X, codes):
     rises = (joint.components[0, items.first].numpy() > 0) | (
         np.array(items.names) == "nominal"
     )
-    is_least, is_most = ranks == 0, ranks == items.n_categories - 1
-    missing = np.isnan(X)
-    ends = [
-        missing | np.where(rises == is_high, is_most, is_least)
-        for is_high in (True, False)
-    ]
-    n_groups = len(model.mean)
-    return np.array(
-        [any(end[codes == g].all() for end in ends) for g in range(n_groups)]
+    is_most, is_least, missing = (
+        ranks == items.n_categories - 1,
+        ranks == 0,
+        np.isnan(X),
     )
+    highest = missing | np.where(rises, is_most, is_least)
+    lowest = missing | np.where(rises, is_least, is_most)
+    groups = [codes == g for g in range(len(model.mean))]
+    return np.array([highest[g].all() or lowest[g].all() for g in groups])
 
 
 def _checked(groups, X):
@@ -135,10 +130,6 @@ def anchor_items(anchors, names):
     return anchor_items
 
 
-# Of the fits of `dif`, as `max_iter` and `tol` of `MPTItemResponse` by default.
-MAX_STEPS, TOLERANCE = 1000, 1e-7
-
-
 class DifferentialFunctioning(NamedTuple):
     """Likelihood-ratio tests of the items; arrays of shape (n_items,).
 
@@ -160,78 +151,58 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
     # answers are missing in the rows of the other groups. If all of a group gave the
     # same answer, parameters go on until its probability is 1. The likelihood can have
     # several maxima then, so the second model of a pair is fitted from two starts.
-    d = X.shape[1]
-    fits = _DifFits(model, X, weight, group, device)
+    d, n_groups, items = X.shape[1], int(group.max()) + 1, model.items
+
+    def fit(free, start):
+        """Return the largest log-likelihood if items `free` differ, and where it is."""
+        # start : parameters of the copies of each item, a list of lists of arrays (q,),
+        # and the mean and the variance of z in each group. A copy of an item starts
+        # from the parameters of this copy, or of the only one.
+        of_items, mean, variance = start
+        copies = [(j, g) for j in range(d) for g in range(n_groups if j in free else 1)]
+        columns = [
+            np.where((group == g) | (j not in free), X[:, j], np.nan) for j, g in copies
+        ]
+        sources = [j for j, _ in copies]
+        copied = Items(
+            [items.names[j] for j in sources], items.n_categories[sources], 1
+        )
+        flat = copied.zeros
+        for i, (j, g) in enumerate(copies):
+            flat[copied.parameters(i)] = of_items[j][min(g, len(of_items[j]) - 1)]
+        equal, root = np.full(n_groups, 1 / n_groups), np.eye(1)
+        fitted = ItemModel(copied, flat, mean, variance, equal, 0, root, (0,))
+        args = np.column_stack(columns), weight, group, {}, device, False
+        objective = fitted.objective(*args)
+        training = Training(1000)  # steps, and a tolerance, as fits by default
+        point = run(training, fitted.ascent(training, objective, tol=1e-7))
+        sums = objective.all_sums(point)
+        # without the prior of long slopes
+        mean_value, penalty = (
+            float(sums.value / sums.n_rows),
+            objective.priors(point)[2],
+        )
+        fitted, of_items = fitted.ended_at(point), [[] for _ in range(d)]
+        for i, (j, _) in enumerate(copies):
+            of_items[j].append(fitted.flat[copied.parameters(i)])
+        value = objective.weights.total * mean_value + penalty
+        return value, (of_items, fitted.mean, fitted.variance)
+
+    variance = np.full((n_groups, 1), model.variance[0, 0])
+    of_items = [[model.flat[items.parameters(j)]] for j in range(d)]
+    first = of_items, np.zeros_like(variance), variance
     tested = np.arange(d) if anchors is None else np.setdiff1d(np.arange(d), anchors)
     statistic, df = np.full(d, np.nan), np.zeros(d, dtype=int)
     base = frozenset() if anchors is None else frozenset(tested.tolist())
-    first = fits.first()
-    value, start = fits.fit(base, first)
+    value, start = fit(base, first)
     for j in tested.tolist():
         n_answering = len(np.unique(group[~np.isnan(X[:, j])]))
         if n_answering < 2:
             continue
         other = base ^ {j}
-        other_value = max(fits.fit(other, one)[0] for one in (start, first))
+        other_value = max(fit(other, one)[0] for one in (start, first))
         statistic[j] = 2 * abs(other_value - value)
         if (other_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
-        df[j] = (n_answering - 1) * len(model.items.parameters(j))
+        df[j] = (n_answering - 1) * len(items.parameters(j))
     return DifferentialFunctioning(statistic, chi2.sf(statistic, df), df)
-
-
-class _DifFits:
-    """Fits to the likelihood in which some items differ between groups.
-
-    Parameters go from one fit to the next as those of the copies of each item, a list
-    of lists of arrays (q,), and the mean and the variance of z in each group.
-    """
-
-    def __init__(self, model, X, weight, group, device):
-        self.model, self.device = model, device
-        self.X, self.weight, self.group = X, weight, group
-        self.n_groups = int(group.max()) + 1
-
-    def first(self):
-        """Return parameters at which fits start: the fitted ones."""
-        items, flat = self.model.items, self.model.flat
-        of_items = [[flat[items.parameters(j)]] for j in range(len(items))]
-        variance = np.full((self.n_groups, 1), self.model.variance[0, 0])
-        return of_items, np.zeros_like(variance), variance
-
-    def fit(self, free, start):
-        """Return the largest log-likelihood if items `free` differ, and where it is."""
-        # A copy of an item starts from the parameters of this copy, or of the only one.
-        of_items, mean, variance = start
-        copies = [
-            (j, g)
-            for j in range(len(self.model.items))
-            for g in range(self.n_groups if j in free else 1)
-        ]
-        X = np.column_stack(
-            [
-                np.where((self.group == g) | (j not in free), self.X[:, j], np.nan)
-                for j, g in copies
-            ]
-        )
-        sources, items = [j for j, _ in copies], self.model.items
-        names, counts = [items.names[j] for j in sources], items.n_categories[sources]
-        items = Items(names, counts, 1)
-        flat = items.zeros
-        for i, (j, g) in enumerate(copies):
-            flat[items.parameters(i)] = of_items[j][min(g, len(of_items[j]) - 1)]
-        weight = np.full(self.n_groups, 1 / self.n_groups)
-        model = ItemModel(items, flat, mean, variance, weight, 0, np.eye(1), (0,))
-        args = self.weight, self.group, Priors(), self.device, False
-        objective = model.objective(X, *args)
-        training = Training(MAX_STEPS)
-        point = run(training, model.ascent(training, objective, TOLERANCE))
-        everyone = torch.arange(len(objective.X), device=objective.X.device)
-        sums = objective.sums(point, everyone)
-        mean_value, model = float(sums.value / sums.n_rows), model.ended_at(point)
-        # without the prior of long slopes
-        value = objective.weights.total * mean_value + objective.priors(point)[2]
-        of_items = [[] for _ in of_items]
-        for i, (j, _) in enumerate(copies):
-            of_items[j].append(model.flat[items.parameters(i)])
-        return value, (of_items, model.mean, model.variance)

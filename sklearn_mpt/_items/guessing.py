@@ -93,11 +93,11 @@ class Guessing(ShapeLikelihood):
         guessed = torch.sigmoid(self.shape_params).to(location.dtype)
         return torch.where(X > 0, (wrong - right).exp(), -1.0) * guessed
 
-    def shape_sums(self, X, location, weight, information_weight, z):
+    def shape_sums(self, X, location, weight, z):
         """Use the Fisher information, that of locations and logits being a product."""
         wrong, right = self._log_probs(location)
         guessed = torch.sigmoid(self.shape_params)
-        information = information_weight * (wrong - right).exp() * guessed
+        information = weight * (wrong - right).exp() * guessed
         cross = information * torch.sigmoid(location)
         cross = torch.einsum("nsd,nsk->dk", cross, z.expand(*cross.shape[:2], -1))
         block = (information * guessed).sum((0, 1))[:, None]

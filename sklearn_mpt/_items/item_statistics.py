@@ -217,27 +217,27 @@ def _collapse_rows(tables):
     return tables
 
 
-def fits_memory(density):
-    """Return whether S-X2 can be computed; warn if it can not."""
-    n_items = len(density.items)
-    largest = int((density.items.n_categories - 1).sum())
-    if n_items * largest * len(density.z) <= MAX_SUM_SCORES:
-        return True
-    warn_caller(
-        f"S-X2 is not computed for {n_items} items: the distributions of sum scores "
-        f"up to {largest} would not fit the memory. Take fewer items."
-    )
-    return False
-
-
 def s_x2(model, density, rows, weight):
     """Return S-X2 of complete rows and its degrees of freedom, for each item."""
-    items = model.items
+    items, n_items = model.items, len(model.items)
+    largest = int((items.n_categories - 1).sum())
+    if n_items * largest * len(density.z) > MAX_SUM_SCORES:
+        warn_caller(
+            f"S-X2 is not computed for {n_items} items: the distributions of sum "
+            f"scores up to {largest} would not fit the memory. Take fewer items."
+        )
+        return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
+    whole = ~np.isnan(rows).any(axis=1)
+    if not whole.any():
+        raise ValueError(
+            "item_fit needs some complete rows for S-X2, but all rows have missing "
+            "answers."
+        )
     order = items.answer_order(density.joint)
     prob = density.prob.numpy(force=True)
     tables = score_tables(
-        ranks_of(rows, order),
-        weight,
+        ranks_of(rows[whole], order),
+        weight[whole],
         np.take_along_axis(prob, order[..., None], 1),
         items.n_categories,
         density.log_weight.exp().numpy(force=True),

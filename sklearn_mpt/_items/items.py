@@ -185,19 +185,13 @@ class Items:
 
     def codes(self, like):
         """Return all answers to the items, the last one beyond it, too; (c, d)."""
-        last = torch.from_numpy(self.n_categories - 1).to(like)
-        return (
-            torch.arange(self.max_categories, device="cpu")
-            .to(like)[:, None]
-            .minimum(last)
-        )
+        codes = np.arange(self.max_categories)[:, None]
+        return torch.from_numpy(np.minimum(codes, self.n_categories - 1)).to(like)
 
     def prob(self, joint, z):
         """Return probabilities of answers at nodes; (d, c, s), 0 beyond the last."""
-        codes, location = self.codes(z)[:, None], joint.location(z)
-        prob = joint.likelihood.entry_log_prob(codes, location).exp()
-        exists = torch.from_numpy(self._exists.T).to(z.device)
-        return torch.where(exists[:, None], prob, 0.0).permute(2, 0, 1)
+        exists = torch.from_numpy(self._exists).to(z.device)[..., None]
+        return torch.where(exists, joint.table(self.codes(z), z).exp(), 0.0)
 
     def slopes_in_z(self, joint, z):
         """Return derivatives of log-probabilities in z at nodes; (k, d, c, s)."""
@@ -207,16 +201,6 @@ class Items:
         item = torch.from_numpy(self.item_of_locations).to(z.device)
         total = slopes.new_zeros(*slopes.shape[:-1], len(self))
         return total.index_add_(-1, item, slopes).permute(0, 3, 1, 2)
-
-    def scores(self, joint, z):
-        """Return derivatives of log-probabilities in all parameters; (p, c, s)."""
-        # Of the answers to the item of each parameter.
-        codes, location = self.codes(z)[:, None], joint.location(z)
-        derivative, _ = joint.likelihood.derivatives(codes, location)
-        shapes = joint.likelihood.shape_scores(codes, location)
-        z1 = torch.cat([z, torch.ones_like(z[:, :1])], 1)
-        coefs = (derivative[..., None] * z1[:, None]).flatten(-2)
-        return torch.cat([coefs, shapes], -1).permute(2, 0, 1)
 
     def answer_order(self, joint):
         """Return the answers of each item from low to high slopes; int (d, c)."""

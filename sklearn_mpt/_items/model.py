@@ -25,17 +25,6 @@ from sklearn_mpt._optim.steps import REMAINING_GAIN, ascent
 LEAST_TOLERANCE = 0.00025
 
 
-class Priors(NamedTuple):
-    """Normal priors of slopes and of logits of guessing.
-
-    slope : standard deviation, or None. guessing : mean and standard deviation of the
-    logit, or None.
-    """
-
-    slope: float | None = None
-    guessing: tuple[float, float] | None = None
-
-
 class ItemModel(NamedTuple):
     """Items with their parameters; the components of z are uncorrelated.
 
@@ -151,9 +140,10 @@ class ItemModel(NamedTuple):
     def objective(self, X, weight, codes, priors, device, is_all=True):
         """Return the log marginal likelihood of rows, with priors."""
         # X : codes of answers, (n, d). codes : of the groups of the rows, or None.
+        # priors : `slope_prior` and `guessing_prior`, a dict, which can be empty.
         moves = self.start("cpu").with_flat(torch.from_numpy(self.moves))
         items, K = self.items, self.items.n_dims
-        if self.is_fixed is None and priors.slope is None:
+        if self.is_fixed is None and priors.get("slope_prior") is None:
             # steps in all answers, of which one is redundant, are nearer to Newton's
             moves.coefs[[rows.start for _, rows in items.nominal]] = True
         moves_axes = not (
@@ -167,7 +157,7 @@ class ItemModel(NamedTuple):
         parts = guessing.to(device), torch.from_numpy(unseen).to(device)
         layout = Layout(moves, moves_axes, *parts)
         context = RowContext((*self.seed, 1), weight, is_all=is_all, group=codes)
-        params = ObjectiveParams("lml", len(X), priors.slope, priors.guessing)
+        params = ObjectiveParams("lml", len(X), **priors)
         rows = torch.tensor(X, dtype=torch.float64, device=device)
         likelihood = items.joint(torch.tensor(self.flat, device=device)).likelihood
         return LikelihoodRows(rows, likelihood, params, K, context, layout=layout)

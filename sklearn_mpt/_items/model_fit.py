@@ -26,6 +26,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
@@ -60,7 +61,7 @@ def model_fit(model, density, group, rows, weight):
     z, free, is_item = density.z, model.free_population, model.item_of_parameters >= 0
     with torch_modes():
         prob = np.take_along_axis(density.prob.numpy(force=True), order[..., None], 1)
-        scores = items.scores(density.joint, z).numpy(force=True)
+        scores = torch.cat(density.joint.scores(items.codes(z), z)).numpy(force=True)
     # derivatives of probabilities in free parameters, and of log densities of z
     moves = model.moves[is_item]
     owner = items.item_of_parameters[moves]
@@ -96,13 +97,12 @@ def model_fit(model, density, group, rows, weight):
 def refuse_priors(model, priors, name):
     """Refuse a model whose fit does not maximise the likelihood."""
     # name : of the model, for the message.
-    has_slopes = not set(model.items.names) <= {*WITHOUT_SLOPE}
-    given = {
-        "slope_prior": priors.slope if has_slopes else None,
-        "guessing_prior": priors.guessing if len(model.items.guessing) else None,
+    matters = {
+        "slope_prior": not set(model.items.names) <= {*WITHOUT_SLOPE},
+        "guessing_prior": len(model.items.guessing) > 0,
     }
-    for parameter, value in given.items():
-        if value is not None:
+    for parameter, value in priors.items():
+        if value is not None and matters[parameter]:
             raise ValueError(
                 "likelihood_ratio_test compares maxima of the likelihood, but "
                 f"{name} has {parameter}={value!r}: fit both models without "

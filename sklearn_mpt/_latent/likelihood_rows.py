@@ -57,7 +57,6 @@ from sklearn_mpt._latent.quadrature import (
 from sklearn_mpt._latent.sums import (
     NO_CONTEXT,
     RepresentativeValues,
-    append_one,
     bound_sums,
     information_by_nodes,
     row_node_sums,
@@ -326,6 +325,10 @@ class LikelihoodRows(Objective):
     def sums(self, point, batch):
         return self.completed(self.likelihood_sums(point, batch), point)
 
+    def all_sums(self, point):
+        """Return the sums of all rows."""
+        return self.sums(point, torch.arange(self.n_rows, device=self.X.device))
+
     def likelihood_sums(self, point, batch):
         parts = self._parts(batch, point, self.joint(point))
         return functools.reduce(operator.add, parts)
@@ -387,8 +390,8 @@ class LikelihoodRows(Objective):
             z = point.coefs.new_zeros(size, 1, self.n_dims)
             count = UNSEEN_COUNT * sums.n_rows / self.weights.total
             likelihood = self.likelihood.at(point.shape_params)
-            args = point, likelihood, z.new_full((size,), count)
-            more = row_node_sums(self.unseen, Nodes(z, z[0, :, 0]), *args)
+            args = likelihood, z.new_full((size,), count), self._shape_blocks
+            more = row_node_sums(self.unseen, Nodes(z, z[0, :, 0]), point, *args)
             sums = sums._replace(
                 value=sums.value + more.value,
                 gradient=sums.gradient.plus(more.gradient),
@@ -444,13 +447,13 @@ class LikelihoodRows(Objective):
         grid = prior_grid(steps, point.coefs)
         n_blocks = math.ceil(len(index) * len(grid[0]) / SIZES.block)
 
-        def blocks():
+        def parts():
             for part in index.tensor_split(n_blocks):
                 X, weight = self.rows(part)
                 yield rows_of(X), weight, self.representative.indicators(part, X)
 
-        shared = grid, steps, point, joint.likelihood, self.representative.values
-        sums, unresolved = shared_likelihood_sums(blocks(), *shared)
+        args = joint.likelihood, self.representative.values, self._shape_blocks
+        sums, unresolved = shared_likelihood_sums(parts(), grid, steps, point, *args)
         left = index[torch.cat(unresolved)]
         return [sums, *self._row_node_parts(left, point, joint)]
 
@@ -474,16 +477,11 @@ class LikelihoodRows(Objective):
         last, self._grid = self._grid, self.grid(point, self._grid)
         return self._grid is not last
 
-    def _table(self, joint, z):
-        """Return log-probabilities of all answers at nodes; (d, c, s)."""
-        table = joint.likelihood.entry_log_prob(self.codes[:, None], joint.location(z))
-        return table.permute(2, 0, 1).contiguous()
-
     def _sums_of_answers(self, point, joint, grid):
         """Return the sums of all rows, by a grid that resolves all posteriors."""
         population, z = self.population(point), grid.z
         log_weight = grid.log_weight(population)
-        table = self._table(joint, z)
+        table = joint.table(self.codes, z)
         expected = expectations(self.answers, table, log_weight)
         if self.layout is not None and self.layout.unseen.any():
             count = UNSEEN_COUNT * self.answers.total / self.weights.total
@@ -525,32 +523,28 @@ class LikelihoodRows(Objective):
         point, answers = Point(*(part.detach() for part in point)), self.answers
         with torch.no_grad():
             log_weight = grid.log_weight(self.population(point))
-            table = self._table(self.joint(point), grid.z)
+            table = self.joint(point).table(self.codes, grid.z)
             _, counts, groups = expectations(answers, table, log_weight)
             variance = self._variance_of_scores(point, grid, table, log_weight)
 
         def expected(*parts):  # log-probability of answers and z
             at = Point(*parts)
             of_z = (groups * grid.log_weight(self.population(at))).sum()
-            return of_z + (counts * self._table(self.joint(at), grid.z)).sum()
+            return of_z + (counts * self.joint(at).table(self.codes, grid.z)).sum()
 
         return scale * (information_by_hessian(expected, *point) - variance)
 
     def _variance_of_scores(self, point, grid, table, log_weight):
         """Return the sum over rows of the variance of scores at nodes, (p, p)."""
-        joint, z, population = self.joint(point), grid.z, self.population(point)
-        location, codes = joint.location(z), self.codes[:, None]
-        derivative, _ = joint.likelihood.derivatives(codes, location)
-        coefs = (derivative[..., None] * append_one(z)[:, None]).flatten(-2)
-        shapes = joint.likelihood.shape_scores(codes, location)
+        z, population = grid.z, self.population(point)
+        coefs, shapes = self.joint(point).scores(self.codes, z)
         n_of_z = point.coefs[self.n_locations :].numel()
-        none = coefs.new_zeros(*coefs.shape[:2], n_of_z)
-        scores = torch.cat([coefs, none, shapes], -1).permute(2, 0, 1)
+        scores = torch.cat([coefs, coefs.new_zeros(n_of_z, *coefs.shape[1:]), shapes])
         features = self._features_of_locations.repeat_interleave(point.coefs.shape[1])
         features = torch.cat(
             [features, features.new_zeros(n_of_z), self._features_of_shape_params]
         )
-        n_groups, first = len(population.mean), coefs.shape[-1]
+        n_groups, first = len(population.mean), len(coefs)
         of_groups = z.new_zeros(n_groups, len(scores), len(z))
         if n_of_z:
             unit = (z[:, 0] - population.mean) / population.deviation
@@ -574,7 +568,7 @@ class LikelihoodRows(Objective):
             n_entries = len(point.coefs) * len(grid[1])
             for part in chunk_slices(len(index), n_entries, SIZES.block):
                 X, weight = self.rows(index[part])
-                yield bound_sums(rows_of(X), joint, grid, weight)
+                yield bound_sums(rows_of(X), joint, grid, weight, self._shape_blocks)
             return
         rule, likelihood = self.row_rule, joint.likelihood
         for part in chunk_slices(len(index), joint.components.numel(), SIZES.block):
@@ -587,4 +581,5 @@ class LikelihoodRows(Objective):
             for block in chunk_slices(len(X), n_entries, SIZES.row_node_block):
                 taken = rows.take(block)
                 nodes = rule.place(rule.groups[0], [posterior.take(block)], taken)
-                yield row_node_sums(taken, nodes, point, likelihood, weight[block])
+                args = likelihood, weight[block], self._shape_blocks
+                yield row_node_sums(taken, nodes, point, *args)

@@ -30,6 +30,10 @@ MIN_PER_DIM = 31
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
 
+def append_one(z):
+    return torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
+
+
 class LinearMap:
     """Joint distribution of z and features whose locations are z W + b.
 
@@ -69,6 +73,20 @@ class LinearMap:
         # X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d). z :
         # the nodes, (s, k).
         return self.likelihood.pair_log_prob(X, observed, self.location(z))
+
+    def table(self, codes, z):
+        """Return log-probabilities of codes (c, d) at nodes; (d, c, s)."""
+        entries = self.likelihood.entry_log_prob(codes[:, None], self.location(z))
+        return entries.permute(2, 0, 1).contiguous()
+
+    def scores(self, codes, z):
+        """Return derivatives of these in coefficients, and in shape parameters."""
+        # Of the codes of the feature of each parameter; (p, c, s) and (g, c, s).
+        codes, location = codes[:, None], self.location(z)
+        derivative, _ = self.likelihood.derivatives(codes, location)
+        shapes = self.likelihood.shape_scores(codes, location)
+        coefs = (derivative[..., None] * append_one(z)[:, None]).flatten(-2)
+        return coefs.permute(2, 0, 1), shapes.permute(2, 0, 1)
 
     def propose(self, rows):
         is_quadrature = self.n_dims <= MAX_GRID_DIMS

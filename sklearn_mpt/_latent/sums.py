@@ -17,6 +17,7 @@ from sklearn_mpt._latent.grids import RADIUS, resolves
 from sklearn_mpt._latent.integrals import log_joint
 from sklearn_mpt._latent.linear_map import (
     LinearMap,
+    append_one,
     evidence_lower_bound,
     location_points,
     variational_posterior,
@@ -56,10 +57,6 @@ NO_CONTEXT = RowContext()
 MAX_START = 3.0  # length of the slopes of a location, so that posteriors are resolved
 
 
-def append_one(z):
-    return torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
-
-
 def varies_in_rows(X, is_all):
     """Return 1.0 for features that may vary; others keep their coefficients."""
     if not is_all:
@@ -97,21 +94,27 @@ def sums_of_counts(expected, total, nodes, point, likelihood, values, blocks):
     nodes = append_one(nodes)
     location = (nodes @ point.coefs.T)[None]
     known, X = expected.counts.permute(1, 2, 0), values[:, None]
-    derivative, information = likelihood.derivatives(X, location)
-    if blocks is not None:
-        # Of products of derivatives beside gaps, as that of these: with another one
-        # the matrix of both need not be positive.
-        at = blocks.locations[blocks.is_log[blocks.slots[:, 0]]]
-        information = information.expand_as(derivative).clone()
-        information[..., at] = derivative[..., at] ** 2
+    derivative, information = _derivatives(likelihood, X, location, blocks)
     on_locations = likelihood.to_locations(known)
     gradient = (on_locations * derivative).sum(0).T @ nodes
     full = _outer_sums((on_locations * information).sum(0), nodes)
     shape = len(values), -1, -1
-    at = location.expand(shape), known, known, nodes.expand(shape)
-    shape_params = _shape_sums(likelihood, X, *at)
+    at = location.expand(shape), known, nodes.expand(shape)
+    shape_params = likelihood.shape_sums(X, *at)
     value, weight = (gradient.new_tensor([part]) for part in (expected.value, total))
     return sums_of(value / weight, weight, gradient, full, shape_params)
+
+
+def _derivatives(likelihood, X, location, blocks):
+    """Return derivatives in locations, and information of one kind with blocks."""
+    # That of locations beside gaps is of products of derivatives, as that of gaps: with
+    # another one the matrix of both need not be positive.
+    derivative, information = likelihood.derivatives(X, location)
+    if blocks is not None:
+        at = blocks.locations[blocks.is_log[blocks.slots[:, 0]]]
+        information = information.expand_as(derivative).clone()
+        information[..., at] = derivative[..., at] ** 2
+    return derivative, information
 
 
 class RepresentativeValues(NamedTuple):
@@ -148,17 +151,17 @@ class RepresentativeValues(NamedTuple):
         return (self.code[rows][:, None] == number).to(like)
 
 
-def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
+def shared_likelihood_sums(parts, grid, steps, point, likelihood, values, blocks=None):
     """Return sums of the log marginal likelihoods of rows, at shared nodes.
 
     The gradient is that of products of matrices. The information is computed at the
     representative values of entries.
 
-    blocks : iterable of rows, their weights, and indicators of `RepresentativeValues`.
+    parts : iterable of rows, their weights, and indicators of `RepresentativeValues`.
     grid, steps : as `prior_grid` returns and takes them. values : (v, d), those of
-    `RepresentativeValues`.
+    `RepresentativeValues`. blocks : `shape_blocks` of the likelihood.
 
-    Returns the sums over the rows that the grid resolves, and for each block which rows
+    Returns the sums over the rows that the grid resolves, and for each part which rows
     it does not resolve, bool (n,).
     """
     nodes = append_one(grid[0])
@@ -166,11 +169,10 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
         location = (nodes @ point.coefs.T).detach().requires_grad_()
         shape_params = point.shape_params.detach().requires_grad_()
         at = likelihood.at(shape_params)
-    parts = [
-        _shared_part(*block, grid, steps, location, shape_params, at)
-        for block in blocks
+    found = [
+        _shared_part(*part, grid, steps, location, shape_params, at) for part in parts
     ]
-    row_values, sums, unresolved = zip(*parts, strict=True)
+    row_values, sums, unresolved = zip(*found, strict=True)
     value, weight = (torch.cat(part) for part in zip(*row_values, strict=True))
     location_gradient, shape_gradient, known = (
         sum(part) for part in zip(*sums, strict=True)
@@ -178,14 +180,13 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     location = location.detach()
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
-    shape_params = _shape_sums(likelihood, X, at_values, known, known, z)
-    information = likelihood.derivatives(X, location[None])[1]
+    _, shape_information = likelihood.shape_sums(X, at_values, known, z)
+    _, information = _derivatives(likelihood, X, location[None], blocks)
     information = information * likelihood.to_locations(known)
     full = _outer_sums(information.sum(0), nodes)
-    shape_params = shape_params and (shape_gradient, shape_params[1])
-    return sums_of(
-        value, weight, location_gradient.T @ nodes, full, shape_params
-    ), unresolved
+    gradient = location_gradient.T @ nodes
+    shape_params = shape_gradient, shape_information
+    return sums_of(value, weight, gradient, full, shape_params), unresolved
 
 
 def _shared_part(
@@ -241,19 +242,16 @@ def _outer_sums(weight, z):
     return _as_matrices((_products(z).T @ weight).T, z.shape[1])
 
 
-def sums_of(value, weight, gradient, information, shape_params=None):
-    """Return `Sums`."""
-    # shape_params : gradient and information of the likelihood's shape parameters, or
-    # None.
-    none = gradient.new_zeros(0)
-    shape_gradient, shape_information = shape_params or (none, none)
-    curvature = Curvature(information, shape_information)
-    return Sums.from_rows(value, weight, Point(gradient, shape_gradient), curvature)
+def sums_of(value, weight, gradient, information, shape_params):
+    """Return `Sums`; shape_params : gradient and information of these."""
+    parts = zip((gradient, information), shape_params, strict=True)
+    gradient, information = parts
+    return Sums.from_rows(value, weight, Point(*gradient), Curvature(*information))
 
 
-def row_node_sums(rows, nodes, point, likelihood, weight=None):
+def row_node_sums(rows, nodes, point, likelihood, weight=None, blocks=None):
     """Return sums of log marginal likelihoods, with nodes by row."""
-    # weight : weights of the rows.
+    # weight : weights of the rows. blocks : `shape_blocks` of the likelihood.
     z, X, weight = append_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
     log_prob = likelihood.entry_log_prob(X, location)
@@ -261,11 +259,8 @@ def row_node_sums(rows, nodes, point, likelihood, weight=None):
     joint = nodes.log_weight + (log_prob @ visible[..., None])[..., 0]
     value, r = logsumexp_and_softmax(joint)
     r, known = weight[:, None] * r, visible[:, None]
-    shape_params = None
-    if len(likelihood.shape_param_features):
-        weights = (r[..., None] * known,) * 2
-        shape_params = _shape_sums(likelihood, X, location, *weights, z)
-    derivative, information = likelihood.derivatives(X, location)
+    shape_params = likelihood.shape_sums(X, location, r[..., None] * known, z)
+    derivative, information = _derivatives(likelihood, X, location, blocks)
     if not visible.all():
         on_locations = likelihood.to_locations(known)
         derivative, information = on_locations * derivative, on_locations * information
@@ -280,17 +275,7 @@ def _summed_products(weight, factors):
     return (factors.flatten(0, 1).T @ weight.flatten(0, 1)).T
 
 
-def _shape_sums(likelihood, X, location, entry_gradient, known, z):
-    """Return sums over rows and nodes for the likelihood's shape parameters."""
-    # They are gradient and information. entry_gradient : derivatives in the
-    # log-probabilities of entries. known : weights of nodes for present entries. Both
-    # are (n, s, d).
-    if not len(likelihood.shape_param_features):
-        return None
-    return likelihood.shape_sums(X, location, entry_gradient, known, z)
-
-
-def bound_sums(rows, joint, grid, weight=None):
+def bound_sums(rows, joint, grid, weight=None, blocks=None):
     """Return sums of the evidence lower bounds of rows."""
     # Each row has the Gaussian posterior that nearly maximises its bound, so the
     # gradient is taken at fixed posteriors. By Stein's identity, the mean of derivative
@@ -302,10 +287,8 @@ def bound_sums(rows, joint, grid, weight=None):
     observed_weight = node_weight[:, None] * (weight[:, None] * rows.observed)[:, None]
     z = append_one(posterior.mean)
     at_points = z[:, None].expand(-1, points.shape[1], -1)
-    shape_params = _shape_sums(
-        likelihood, X, points, observed_weight, observed_weight, at_points
-    )
-    derivative, information = likelihood.derivatives(X, points)
+    shape_params = likelihood.shape_sums(X, points, observed_weight, at_points)
+    derivative, information = _derivatives(likelihood, X, points, blocks)
     derivative, information = (
         likelihood.to_locations(observed_weight) * t for t in (derivative, information)
     )

@@ -173,15 +173,6 @@ def fitted_attributes(likelihood, scale):
     return {k: v if v.ndim else float(v) for k, v in arrays.items()}
 
 
-def common_values(likelihood, n_features):
-    """Return the few values that all features take, if one location determines each."""
-    each = likelihood.values_of_each(n_features)
-    if each is None or likelihood.n_locations > 1 or likelihood.n_shape_params:
-        return None
-    different = set(map(tuple, each))
-    return different.pop() if len(different) == 1 else None
-
-
 def shape_blocks(likelihood, n_locations):
     """Return the `ShapeBlocks` of a likelihood."""
     if not likelihood.has_blocks:
@@ -460,14 +451,13 @@ class Likelihood(torch.nn.Module, ABC):
             (scores,) = torch.autograd.grad(total, params, create_graph=keeps_graph)
         return scores
 
-    def shape_sums(self, X, location, weight, information_weight, z):
+    def shape_sums(self, X, location, weight, z):
         """Return gradient and information of `shape_params`; sums over rows and nodes.
 
         The information is that of products of derivatives, whose mean it is.
 
-        X : (n, 1, d). location : (n, s, l). weight : of the gradient, (n, s, d).
-        information_weight : likewise. z : nodes with a one at the end,
-        (n, s, k + 1).
+        X : (n, 1, d). location : (n, s, l). weight : of nodes for present entries,
+        (n, s, d). z : nodes with a one at the end, (n, s, k + 1).
 
         Returns
         -------
@@ -479,7 +469,7 @@ class Likelihood(torch.nn.Module, ABC):
         if not self.n_shape_params:
             return location.new_zeros(0), location.new_zeros(0)
         scores = self.shape_scores(X, location).unflatten(-1, (-1, self.n_shape_params))
-        weighted = information_weight[..., None] * scores
+        weighted = weight[..., None] * scores
         derivative = self.derivatives(X, location)[0][..., :: self.n_locations]
         blocks = torch.einsum("nsdq,nsdp->dqp", weighted, scores)
         cross = torch.einsum(
@@ -621,7 +611,6 @@ class DispersionLikelihood(ShapeLikelihood):
     def shape_scores(self, X, location):
         return self.shape_derivatives(X, location)[0]
 
-    def shape_sums(self, X, location, weight, information_weight, z):
+    def shape_sums(self, X, location, weight, z):
         derivative, information = self.shape_derivatives(X, location)
-        information = information_weight * information
-        return (weight * derivative).sum((0, 1)), information.sum((0, 1))
+        return tuple((weight * part).sum((0, 1)) for part in (derivative, information))

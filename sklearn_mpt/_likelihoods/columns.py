@@ -337,13 +337,15 @@ class Columns(Likelihood):
             for part, at in self._each()
         )
 
-    def shape_sums(self, X, location, weight, information_weight, z):
+    def shape_sums(self, X, location, weight, z):
+        if not self.n_shape_params:
+            return location.new_zeros(0), location.new_zeros(0)
         gradients, informations = [], []
         for part, at in self._each():
             if part.n_shape_params:
-                weights = weight[..., at.features], information_weight[..., at.features]
                 entries = X[..., at.features], location[..., at.locations]
-                gradient, information = part.shape_sums(*entries, *weights, z)
+                own = *entries, weight[..., at.features]
+                gradient, information = part.shape_sums(*own, z)
                 if self.has_blocks:
                     information = self._as_blocks(information, z.shape[-1])
                 gradients.append(gradient)
