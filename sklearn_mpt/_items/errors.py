@@ -204,9 +204,7 @@ def covariance_of_fit(model, objective, names, groups):
     _warn_of_lost_items(names, guessed, is_constant)
     is_far, free = np.zeros(len(groups), dtype=bool), model.free_population
     if free.any():
-        codes = objective.context.group
-        codes = np.zeros(len(X), int) if codes is None else codes
-        is_far = far_groups(model, X, codes) & free[:, 1]
+        is_far = far_groups(model, X, objective.context.group) & free[:, 1]
     if is_far.any():
         warn_caller(
             f"All answers of the group(s) {listed(groups[is_far])} are those of people "

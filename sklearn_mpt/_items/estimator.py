@@ -39,6 +39,7 @@ from sklearn_mpt._items.density import (
     METHODS,
     MODES,
     Abilities,
+    ItemDensity,
     Reliability,
     moments,
     reliability,
@@ -408,16 +409,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         return self.slope_prior is not None or self.guessing_prior is not None
 
     def _check_values(self, X):
-        names = self._names(X.shape[1])
-        present = ~np.isnan(X)
-        values = np.where(present, X, 0.0)
-        bad = (values < 0) | (values != np.floor(values))
-        most = getattr(self, "n_categories_", None)
-        if most is None or len(most) != X.shape[1]:
-            limits = np.array([2 if n in BINARY else MAX_CATEGORIES for n in names])
-        else:
-            limits = most
-        bad |= values >= limits
+        names, values = self._names(X.shape[1]), np.nan_to_num(X)
+        limits = np.array([2 if n in BINARY else MAX_CATEGORIES for n in names])
+        known = getattr(self, "n_categories_", limits)
+        limits = known if len(known) == len(limits) else limits
+        bad = (values < 0) | (values != np.floor(values)) | (values >= limits)
         if bad.any():
             i, j = np.argwhere(bad)[0]
             raise ValueError(
@@ -432,17 +428,27 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             2 if answers is None else len(answers) for answers in self.categories_
         ]
         items = Items(names, counts, self.n_components)
-        fixed, flat = self._fixed_parameters(items), items.start(X, weight)
-        if fixed is not None:
+        labels = list(getattr(self, "feature_names_in_", range(len(items))))
+        fixed = FixedParameters.of_items(self.fixed or {}, items, labels)
+        is_free, flat = self.population == "free", items.start(X, weight)
+        if is_free and not (fixed.sets_scale and items.n_dims == 1):
+            raise ValueError(
+                "population='free' is for one ability, and needs an item with fixed "
+                "discrimination and intercept or difficulty, or two with fixed "
+                f"intercepts, to define the scale of z, got fixed={self.fixed!r}."
+            )
+        is_signed = bool(fixed.is_fixed.any())
+        if is_signed:
             flat = fixed.flat(items, flat)
-        if len(X) < 2 and not self._is_known(items, fixed):
+        has_scale = not (is_free or items.has_fixed_scale)
+        is_known = has_scale and fixed.is_fixed[items.are_parameters].all()
+        if len(X) < 2 and not is_known:
             raise ValueError(
                 "Found 1 person with answers, but fit needs 2 or more of them, unless "
                 "all parameters of the items are fixed, and population='standard'."
             )
         if groups is None:
             groups = Groups(np.array(["all"]), np.zeros(len(X), int))
-        is_signed = fixed is not None
         args = items, flat, self.rotation
         item_attributes, _ = attributes_of(*args, is_signed=is_signed)
         labels = groups.labels.tolist()
@@ -457,67 +463,34 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             "groups_": groups.labels,
             "reference_group_": labels[0] if reference is None else reference,
             "_group_weight": counted / counted.sum(),
-            "_is_fixed": None if fixed is None else fixed.is_fixed,
-            "_has_free_population": self.population == "free",
+            "_is_fixed": fixed.is_fixed,
+            "_has_free_population": is_free,
         }
 
     @property
     def _least_rows(self):
         return 1 if self.fixed else 2
 
-    def _is_known(self, items, fixed):
-        """Return whether nothing is left to estimate for one group."""
-        if fixed is None or self.population == "free" or items.has_fixed_scale:
-            return False
-        return fixed.is_fixed[items.are_parameters].all()
-
-    def _fixed_parameters(self, items):
-        """Return the parameters that are fixed, or None."""
-        if not self.fixed:
-            if self.population == "free":
-                raise ValueError(
-                    "population='free' needs items whose parameters are fixed, to "
-                    f"define the scale of z, got fixed={self.fixed!r}."
-                )
-            return None
-        labels = getattr(self, "feature_names_in_", range(len(items)))
-        fixed = FixedParameters.of_items(self.fixed, items, list(labels))
-        if self.population == "free" and not (fixed.sets_scale and items.n_dims == 1):
-            raise ValueError(
-                "population='free' is for one ability, and needs an item with fixed "
-                "discrimination and intercept or difficulty, or two with fixed "
-                "intercepts."
-            )
-        return fixed
-
     def _train(self, data, context):
         fitted = super()._train(data, context)
-        slopes = fitted["discrimination_"]
-        difficulty = _with_infinite(fitted["difficulty_"], slopes, data.X)
-        model = self._model_of(fitted)
-        self._warn_of_far_groups(model, data)
-        if model.is_fixed is not None:
-            owner = model.items.item_of_parameters
-            has_fixed = np.isin(np.arange(len(slopes)), owner[model.is_fixed])
-            difficulty[has_fixed] = fitted["difficulty_"][has_fixed]
-        return fitted | {"difficulty_": difficulty}
-
-    def _warn_of_far_groups(self, model, data):
-        """Warn of groups whose mean of z has no finite estimate."""
-        if not model.free_population[:, 1:].any():
-            return
-        groups = data.groups
-        codes = np.zeros(len(data.X), int) if groups is None else groups.codes
-        is_far = far_groups(model, data.X, codes)
-        if is_far.any():
-            of_groups = "" if groups is None else f" of {listed(groups.labels[is_far])}"
-            warn_caller(
-                f"All answers{of_groups} are those of people with the highest z, or "
-                "the lowest, or missing: the mean of z has no finite estimate by "
-                "maximum likelihood, and latent_mean_ is where training ended. Leave "
-                "these people out.",
-                ConvergenceWarning,
-            )
+        model, difficulty = self._model_of(fitted), fitted["difficulty_"]
+        if model.free_population[:, 1:].any():
+            is_far = far_groups(model, data.X, self._codes_in_training(data))
+            if is_far.any():
+                far = f" of {listed(fitted['groups_'][is_far])}"
+                warn_caller(
+                    f"All answers{far if len(is_far) > 1 else ''} are those of "
+                    "people with the highest z, or the lowest, or missing: the mean of "
+                    "z has no finite estimate by maximum likelihood, and latent_mean_ "
+                    "is where training ended. Leave these people out.",
+                    ConvergenceWarning,
+                )
+        # thresholds with all answers on one side are infinite, unless they are given
+        infinite = _infinite_thresholds(difficulty, fitted["discrimination_"], data.X)
+        owner = model.items.item_of_parameters
+        infinite[owner[model.is_fixed]] = np.nan
+        is_infinite = ~np.isnan(infinite) & ~np.isnan(difficulty)
+        return fitted | {"difficulty_": np.where(is_infinite, infinite, difficulty)}
 
     def _density_of(self, fitted, device):
         return self._model_of(fitted).density(device)
@@ -532,16 +505,23 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         args = data.weight, codes, self._priors, data.device, data.is_all
         objective = model.objective(data.X, *args)
         if data.is_all:
-            _warn_of_unseen(data.X, model)
+            unseen = np.flatnonzero(model.unseen(data.X).any(axis=1))
+            if len(unseen):
+                warn_caller(
+                    "Nobody gave some of the answers 0..C-1 to the item(s) "
+                    f"{listed(unseen)}: each of these is counted as given by half a "
+                    "person, so that intercepts are finite. Difficulties of thresholds "
+                    "with all answers on one side are infinite. Drop the items, or "
+                    "code the answers 0, 1, 2, ... without gaps.",
+                    ConvergenceWarning,
+                )
             return model.ascent(training, objective, self.tol)
-        training.params = model.start(data.device)
-        params = {"learning_rate": 1.0, "rng": data.rng}
-        return ascent_on_part(
-            training, objective, n_steps=data.fitted["n_iter_"], **params
-        )
+        training.params, n_steps = model.start(data.device), data.fitted["n_iter_"]
+        params = {"learning_rate": 1.0, "rng": data.rng, "n_steps": n_steps}
+        return ascent_on_part(training, objective, **params)
 
     def _codes_in_training(self, data):
-        """Return the codes of the groups of training rows; None without groups."""
+        """Return the codes of the groups of training rows."""
         known, groups = data.fitted["groups_"], data.groups
         if groups is None:
             return codes_of(None, data.X, known)
@@ -554,12 +534,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
     def _trained_attributes(self, result, fitted):
         model = self._model_of(fitted).ended_at(result)
-        item_attributes, sign = attributes_of(
-            model.items,
-            model.flat,
-            self.rotation,
-            is_signed=model.is_fixed is not None,
-        )
+        args = model.items, model.flat, self.rotation
+        is_signed = bool(model.is_fixed.any())
+        item_attributes, sign = attributes_of(*args, is_signed=is_signed)
         return item_attributes | {
             "latent_mean_": sign * model.mean,
             "latent_variance_": model.variance,
@@ -750,15 +727,24 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         made = cls(model, n_dims, device=device, random_state=random_state)
         made._check_parameters(d)
         items, flat = known_items(given, made._names(d), labels or range(d))
-        population = given_population(
-            latent_mean, latent_variance, factor_correlation, n_dims
-        )
         made.__dict__.update(
             made._new_state()
-            | _attributes_without_fit(items, labels)
             | reshape_attributes(items.describe(flat), items)
-            | population
+            | given_population(latent_mean, latent_variance, factor_correlation, n_dims)
+            | {
+                "lml_method_": _lml_method(n_dims),
+                "n_categories_": items.n_categories,
+                "n_features_in_": d,
+                "categories_": [np.arange(count) for count in items.n_categories],
+                "likelihoods_": [KINDS.get(name, "bernoulli") for name in items.names],
+                "_storage": [],
+                "_takes_codes": True,
+                "n_iter_": 0,
+                "loss_curve_": [],
+            }
         )
+        if labels and all(isinstance(label, str) for label in labels):
+            made.feature_names_in_ = np.array(labels, dtype=object)
         return made
 
     # People
@@ -803,10 +789,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         check_choice(method, "method", METHODS)
         check_int(n_draws, "n_draws")
         self._check_is_fitted()
+        people = self._people(X, groups, has_prior=method != "ml")
         if method in MODES:
-            found = self._of_people(MODES[method], X, groups, method != "ml")
+            found = self._of_people(MODES[method], *people)
             return Abilities(found[:, 0], found[:, 1])
-        estimates = self._posterior_abilities(X, groups)
+        estimates = self._posterior_abilities(*people)
         if method == "eap":
             return estimates
         rng = self._generator_for(random_state)
@@ -814,17 +801,14 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         def draw(density, rows):
             return density.draw_abilities(rows, rng, n_draws)
 
-        drawn = self._of_people(draw, X, groups, has_prior=False)
+        drawn = self._of_people(draw, *people)
         theta = drawn[:, 0] if n_draws == 1 else drawn.transpose(1, 0, 2)
         return estimates._replace(theta=theta)
 
-    def _of_people(self, function, X, groups=None, has_prior=True):
+    def _of_people(self, function, rows, codes):
         """Apply a function of density and rows to the people of each group."""
-        rows, codes = (
-            self._validate_rows(X),
-            self._codes_of_people(groups, X, has_prior),
-        )
-        if codes is None:
+        # codes : of the groups, (n,), None for the prior of all of them together.
+        if codes is None or len(self.groups_) == 1:
             density = self._density()
             return self._map_rows(density, lambda part: function(density, part), rows)
         found, model = None, self._model_of(vars(self))
@@ -840,16 +824,17 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             found[own] = part
         return found
 
-    def _posterior_abilities(self, X, groups=None, has_prior=True):
+    def _posterior_abilities(self, rows, codes=None):
         """Return means and standard deviations of the posteriors of rows."""
-        found = self._of_people(moments, X, groups, has_prior)
+        found = self._of_people(moments, rows, codes)
         variance = np.diagonal(found[:, 1:], axis1=1, axis2=2)
         return Abilities(found[:, 0], np.sqrt(variance.clip(min=0)))
 
-    def _codes_of_people(self, groups, X, has_prior=True):
-        """Return the codes of groups; None, with a warning of priors, if not given."""
+    def _people(self, X, groups, has_prior=True):
+        """Return codes of answers, and of groups; None if these are not given."""
+        rows = self._validate_rows(X)
         if groups is not None:
-            return codes_of(groups, X, self.groups_)
+            return rows, codes_of(groups, X, self.groups_)
         was_fitted = hasattr(self, "_training_sums")  # not made by `from_items`
         if has_prior and was_fitted and len(self.groups_) > 1:
             warn_caller(
@@ -858,7 +843,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 "differences of groups are too small. Pass groups=, the group of each "
                 "row."
             )
-        return None
+        return rows, None
 
     def transform(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> np.ndarray:
         r"""Compute the posterior mean of the abilities of each person.
@@ -876,10 +861,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         Z : ndarray of shape (n_samples, n_components)
             :math:`E[z \mid x_R]`.
         """
-        means = self._of_people(
-            lambda density, rows: density.latent_mean(rows), X, groups
-        )
-        return means.astype(self._validate_rows(X).dtype)
+        people = self._people(X, groups)
+        means = self._of_people(ItemDensity.latent_mean, *people)
+        return means.astype(people[0].dtype)
 
     def fit_transform(
         self,
@@ -929,7 +913,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         covariance : ndarray of shape (n_samples, n_components, n_components)
             Covariance of z given the answers of each person.
         """
-        found = self._of_people(moments, X, groups)
+        found = self._of_people(moments, *self._people(X, groups))
         return found[:, 0], found[:, 1:]
 
     def person_fit(
@@ -995,7 +979,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If X has one row, or `sample_weight` adds up to 1 or less.
         """
-        estimates = self._posterior_abilities(X, has_prior=False)
+        estimates = self._posterior_abilities(self._validate_rows(X))
         weight = check_sample_weight(sample_weight, X)
         return reliability(self._density(), estimates, weight)
 
@@ -1042,9 +1026,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If `theta` does not have n_components columns.
         """
-        self._check_is_fitted()
-        theta = self._tensor(self._check_theta(theta))
-        by_item = self._density().information_of_items(theta)
+        by_item = self._density().information_of_items(self._abilities(theta))
         return TestInformation(by_item, by_item.sum(axis=1))
 
     def item_probabilities(self, theta: ArrayLike) -> np.ndarray:
@@ -1065,12 +1047,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If `theta` does not have n_components columns.
         """
-        self._check_is_fitted()
-        theta = self._tensor(self._check_theta(theta))
-        return self._density().prob_of_abilities(theta)
+        return self._density().prob_of_abilities(self._abilities(theta))
 
-    def _check_theta(self, theta):
-        """Return abilities as an array of shape (n_theta, n_components)."""
+    def _abilities(self, theta):
+        """Return given abilities as a tensor of shape (n_theta, n_components)."""
+        self._check_is_fitted()
         theta = check_floats(theta, "theta")
         theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
         if theta.shape[1] != self._n_features_out:
@@ -1078,7 +1059,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"theta must have n_components={self._n_features_out} columns, got "
                 f"{theta.shape[1]}."
             )
-        return theta
+        return self._tensor(theta)
 
     def item_parameters(
         self,
@@ -1441,13 +1422,12 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         self._check_is_fitted()
         rows, weight, index = self._counted_rows(X, sample_weight)
-        if codes_of(groups, X, self.groups_, index) is None:
-            return float(weight @ self.score_samples(X)[index])
+        codes = codes_of(groups, X, self.groups_, index)
 
         def lml(density, rows):
             return density.lml(rows)[0]
 
-        return float(weight @ self._of_people(lml, rows, np.asarray(groups)[index]))
+        return float(weight @ self._of_people(lml, rows, codes))
 
     def aic(
         self,
@@ -1624,52 +1604,16 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         return model.objective(rows, *args)
 
 
-def _attributes_without_fit(items, labels):
-    """Return the attributes of given items that are not their parameters."""
-    attributes = {
-        "lml_method_": _lml_method(items.n_dims),
-        "n_categories_": items.n_categories,
-        "n_features_in_": len(items),
-        "categories_": [np.arange(count) for count in items.n_categories],
-        "likelihoods_": [KINDS.get(name, "bernoulli") for name in items.names],
-        "_storage": [],
-        "_takes_codes": True,
-        "n_iter_": 0,
-        "loss_curve_": [],
-    }
-    if labels and all(isinstance(label, str) for label in labels):
-        attributes["feature_names_in_"] = np.array(labels, dtype=object)
-    return attributes
-
-
 def _lml_method(n_dims):
     return "quadrature" if n_dims <= MAX_GRID_DIMS else "importance"
 
 
-def _with_infinite(difficulty, discrimination, X):
-    """Return difficulties, infinite if all answers are on one side of a threshold."""
-    thresholds = np.arange(1, 1 + difficulty[0].size)
+def _infinite_thresholds(difficulty, discrimination, X):
+    """Return -inf or inf where all answers are on one side of a threshold, else NaN."""
+    steps = np.arange(1, 1 + difficulty[0].size)
     lowest, highest = np.nanmin(X, axis=0)[:, None], np.nanmax(X, axis=0)[:, None]
-    sides = [lowest >= thresholds, highest < thresholds]
-    limit = np.select(sides, [-np.inf, np.inf], 0.0)
-    if (
-        discrimination.ndim == 1
-    ):  # a length has no sign, nor has a slope without answers
-        is_reversed = (discrimination[:, None] < 0) & (lowest < highest)
-        limit = np.where(is_reversed, -limit, limit)
-    limit = limit.reshape(difficulty.shape)
-    return np.where(np.isinf(limit) & ~np.isnan(difficulty), limit, difficulty)
-
-
-def _warn_of_unseen(X, model):
-    """Warn of categories of free items that nobody chose."""
-    unseen = model.unseen(X)
-    if unseen.any():
-        j = np.flatnonzero(unseen.any(axis=1))
-        warn_caller(
-            f"Nobody gave some of the answers 0..C-1 to the item(s) {listed(j)}: "
-            "each of these is counted as given by half a person, so that intercepts "
-            "are finite. Difficulties of thresholds with all answers on one side are "
-            "infinite. Drop the items, or code the answers 0, 1, 2, ... without gaps.",
-            ConvergenceWarning,
-        )
+    limit = np.select([lowest >= steps, highest < steps], [-np.inf, np.inf], np.nan)
+    if discrimination.ndim == 1:
+        # a length has no sign, nor has a slope without answers
+        limit[(discrimination < 0) & (lowest < highest)[:, 0]] *= -1
+    return limit.reshape(difficulty.shape)

@@ -49,11 +49,11 @@ class Groups(NamedTuple):
 
 def codes_of(groups, X, known, index=slice(None)):
     """Return the index of the group of each row among known labels, sorted; (n,)."""
-    # index : of the rows of X whose groups are wanted. None without groups, where one
-    # is known.
+    # index : of the rows of X whose groups are wanted. Without groups they are all of
+    # the only one.
     if groups is None:
         if len(known) == 1:
-            return None
+            return np.zeros(len(np.arange(_n_rows(X))[index]), dtype=int)
         raise ValueError(
             f"The model has {len(known)} groups: the parameter groups must give the "
             "group of each row."
@@ -94,7 +94,7 @@ def _checked(groups, X):
     """Return the labels of rows as an array."""
     warn_of_row_labels(X, groups, "groups")
     groups = np.asarray(groups)
-    n_rows = len(X) if hasattr(X, "__len__") else np.shape(X)[0]
+    n_rows = _n_rows(X)
     if groups.shape != (n_rows,):
         raise ValueError(
             f"groups must have shape (n_samples,) = ({n_rows},), got {groups.shape}."
@@ -106,6 +106,10 @@ def _checked(groups, X):
             f"{np.count_nonzero(missing)} of them."
         )
     return groups
+
+
+def _n_rows(X):
+    return len(X) if hasattr(X, "__len__") else np.shape(X)[0]
 
 
 def anchor_items(anchors, names):
@@ -170,8 +174,9 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
         flat = copied.zeros
         for i, (j, g) in enumerate(copies):
             flat[copied.parameters(i)] = of_items[j][min(g, len(of_items[j]) - 1)]
-        equal, root = np.full(n_groups, 1 / n_groups), np.eye(1)
-        fitted = ItemModel(copied, flat, mean, variance, equal, 0, root, (0,))
+        equal, is_fixed = np.full(n_groups, 1 / n_groups), np.zeros(len(flat), bool)
+        args = mean, variance, equal, 0, np.eye(1), (0,), is_fixed
+        fitted = ItemModel(copied, flat, *args)
         args = np.column_stack(columns), weight, group, {}, device, False
         objective = fitted.objective(*args)
         training = Training(1000)  # steps, and a tolerance, as fits by default

@@ -45,7 +45,7 @@ class ItemModel(NamedTuple):
     reference: int
     root: np.ndarray
     seed: tuple[int, ...]
-    is_fixed: np.ndarray | None = None
+    is_fixed: np.ndarray
     has_free_population: bool = False
 
     @classmethod
@@ -70,7 +70,7 @@ class ItemModel(NamedTuple):
             fitted["groups_"].tolist().index(fitted["reference_group_"]),
             root,
             tuple(np.atleast_1d(fitted["_seed"]).tolist()),
-            fitted.get("_is_fixed"),
+            fitted.get("_is_fixed", np.zeros(len(flat), dtype=bool)),
             fitted.get("_has_free_population", False),
         )
 
@@ -92,9 +92,7 @@ class ItemModel(NamedTuple):
     @property
     def moves(self):
         """Which parameters of `start` are free, bool (p,)."""
-        moves = self.items.are_parameters
-        if self.is_fixed is not None:
-            moves = moves & ~self.is_fixed
+        moves = self.items.are_parameters & ~self.is_fixed
         free = self.free_population.ravel()
         return np.insert(moves, [self.items.n_coefs] * len(free), free)
 
@@ -139,17 +137,15 @@ class ItemModel(NamedTuple):
 
     def objective(self, X, weight, codes, priors, device, is_all=True):
         """Return the log marginal likelihood of rows, with priors."""
-        # X : codes of answers, (n, d). codes : of the groups of the rows, or None.
+        # X : codes of answers, (n, d). codes : of the groups of the rows, (n,).
         # priors : `slope_prior` and `guessing_prior`, a dict, which can be empty.
         moves = self.start("cpu").with_flat(torch.from_numpy(self.moves))
         items, K = self.items, self.items.n_dims
-        if self.is_fixed is None and priors.get("slope_prior") is None:
+        if not self.is_fixed.any() and priors.get("slope_prior") is None:
             # steps in all answers, of which one is redundant, are nearer to Newton's
             moves.coefs[[rows.start for _, rows in items.nominal]] = True
         moves_axes = not (
-            len(self.free_population)
-            or items.has_fixed_scale
-            or self.is_fixed is not None
+            len(self.free_population) or items.has_fixed_scale or self.is_fixed.any()
         )
         guessing = torch.from_numpy(items.guessing - items.n_coefs)
         moves = Point(*(part.to(device) for part in moves))
@@ -164,12 +160,9 @@ class ItemModel(NamedTuple):
 
     def unseen(self, X):
         """Return categories of items with free parameters that no row has, (d, c)."""
-        unseen = self.items.unseen(X)
-        if self.is_fixed is None:
-            return unseen
         are_free = self.items.are_parameters & ~self.is_fixed
         is_free = np.bincount(self.items.item_of_parameters, are_free) > 0
-        return unseen & is_free[:, None]
+        return self.items.unseen(X) & is_free[:, None]
 
     def ascent(self, training, objective, tol):
         """Return the epochs; tol : in nats of all rows for each parameter."""

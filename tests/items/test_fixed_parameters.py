@@ -178,7 +178,7 @@ def test_groups_can_have_fixed_items():
             {"n_components": 2, "fixed": {0: {"discrimination": 1.0}}},
             r"can have fixed \['intercept'\]. Slopes of several abilities are",
         ),
-        ("2pl", {"population": "free"}, "needs items whose parameters are fixed"),
+        ("2pl", {"population": "free"}, "to define the scale of z, got fixed=None"),
         (
             "2pl",
             {"population": "free", "fixed": {0: {"intercept": 1.0}}},
