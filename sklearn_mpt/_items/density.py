@@ -16,6 +16,7 @@ from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.grids import WIDE_RADIUS, PopulationGrid, PriorGrid
 from sklearn_mpt._latent.integrals import (
     IMPORTANCE_POINTS,
+    TOLERANCE,
     Accuracy,
     importance,
     integrate_average,
@@ -26,21 +27,11 @@ from sklearn_mpt._latent.linear_map import shared_steps
 from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS, Nodes, normal_nodes
 from sklearn_mpt._matrices import drawn_codes, identity, median_codes
-from sklearn_mpt._numbers import FLOAT_BYTES, ROUNDING, TINY
+from sklearn_mpt._numbers import FLOAT_BYTES, ROUNDING
 
-# Smaller errors of integration, in nats, are reported as 0, as for linear models.
-TOLERANCE = 1e-4
-# Spacing over the standard deviation of the narrowest posterior, by the number of
+# Spacing over the standard deviation of the narrowest posterior, in one, two and three
 # dimensions: relative errors are at most 2e-6.
-SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
-# Ratio of the spacing of integrals to that of the nodes from which z is drawn. Draws
-# are uniform in the cell of a node, which adds a twelfth of the squared spacing to
-# their variance: less than 1% of that of a posterior, unless there would be more nodes
-# than the next number.
-SPACING_RATIO, MAX_DRAWN = 4, 2**14
-# Points of averages over a population of many abilities. Those of probabilities have
-# errors below 1e-3.
-POPULATION_POINTS = 2**12
+SCORING = (0.7, 0.9, 1.2)
 # Largest standard error of the mode of a likelihood: with less curvature in a direction
 # it has no maximum.
 MAX_ERROR = 1000
@@ -106,11 +97,12 @@ class ItemDensity(IntegratedDensity):
         self.items, self.root = items, root
         self.population, self.group_weight = population, group_weight
         if n_dims > MAX_GRID_DIMS:
-            self.z, self.log_weight = normal_nodes(POPULATION_POINTS, n_dims, [0], flat)
+            # averages over the population have errors of probabilities below 1e-3
+            self.z, self.log_weight = normal_nodes(2**12, n_dims, [0], flat)
             scoring = importance(IMPORTANCE_POINTS, n_dims, flat.device, seed)
         else:
-            codes = items.codes(flat)
-            steps = shared_steps(joint, SCORING[n_dims], codes, population)
+            codes, spacing = items.codes(flat), SCORING[n_dims - 1]
+            steps = shared_steps(joint, spacing, codes, population)
             self.grid, self.log_weight = self._over_population(steps)
             self.z, rule = self.grid.z, PopulationGrid(self.grid, self.log_weight)
             scoring = Accuracy(lambda: iter([rule]), TOLERANCE, len(self.z), True)
@@ -150,14 +142,6 @@ class ItemDensity(IntegratedDensity):
             slopes = torch.einsum("mk,kdcs->mdcs", torch.linalg.inv(self.root), slopes)
             prob = self.items.prob(self.joint, z)
             return (prob * slopes**2).sum((0, 2)).T.cpu().numpy()
-
-    def conditional_log_prob(self, X, mask):
-        is_target = ~X.isnan() & mask
-        if self.scoring.is_quadrature:
-            return super().conditional_log_prob(X, mask)
-        probs = self._answer_probs(torch.where(is_target, torch.nan, X))
-        chosen = probs.gather(2, X.nan_to_num().long()[..., None])[..., 0]
-        return torch.where(is_target, chosen.clamp(min=TINY).log(), 0.0)
 
     def expect(self, X):
         """Return median answers, and the most probable ones of nominal items."""
@@ -226,9 +210,12 @@ class ItemDensity(IntegratedDensity):
 
     @cached_property
     def _fine_grid(self):
-        """The nodes from which z is drawn."""
-        max_per_dim = (MAX_DRAWN / len(self.z)) ** (1 / self.joint.n_dims)
-        factor = max(1.0, min(SPACING_RATIO, max_per_dim))
+        """The nodes from which z is drawn, four times as fine as those of integrals."""
+        # Draws are uniform in the cell of a node, which adds a twelfth of the squared
+        # spacing to their variance: less than 1% of that of a posterior, unless there
+        # would be more than 2**14 nodes.
+        max_per_dim = (2**14 / len(self.z)) ** (1 / self.joint.n_dims)
+        factor = max(1.0, min(4.0, max_per_dim))
         return self._over_population([h / factor for h in self.grid.steps])
 
 

@@ -14,9 +14,6 @@ from sklearn_mpt._messages import listed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RANGE, N_POINTS = 4.0, 201  # of abilities, in standard deviations, and points of curves
-MAX_LEGEND = 12  # curves that a legend names
-
 
 def _chosen(names, items):
     """Return the numbers of items that are given by number or by name."""
@@ -123,7 +120,7 @@ class ItemCurveDisplay(Display):
                 f"{estimator._n_features_out}."
             )
         if theta is None:
-            theta = np.linspace(-RANGE, RANGE, N_POINTS)
+            theta = np.linspace(-4, 4, 201)
         theta = check_floats(theta, "theta").ravel()
         names = [str(name) for name in estimator._item_names]
         chosen = _chosen(names, range(len(names)) if items is None else items)
@@ -170,7 +167,7 @@ class ItemCurveDisplay(Display):
             ax.plot(self.theta, curve, **{"label": label, **(line_kw or {})})[0]
             for curve, label in zip(self.curves, self.labels, strict=True)
         ]
-        if 1 < len(self.labels) <= MAX_LEGEND:
+        if 1 < len(self.labels) <= 12:
             ax.legend()
         ax.set(xlabel="Ability", ylabel=self.ylabel)
         return self

@@ -22,9 +22,6 @@ from sklearn_mpt._numbers import TINY
 
 # Below the fraction of those who guess one of five or six answers.
 GUESSING_START = 0.15
-# Least probability, and 1 less the largest, that a person of average ability knows the
-# answer, at the start: with few right answers guessing may explain all of them.
-MIN_KNOWN = 0.05
 EPS = np.finfo(float).eps  # least distance of a given probability from 0 and from 1
 
 
@@ -56,7 +53,8 @@ class Guessing(ShapeLikelihood):
     def start_location(X, weight=None):
         right = smoothed_fractions(X, 2, weight)[:, 1]
         known = (right - GUESSING_START) / (1 - GUESSING_START)
-        return logit(known.clip(MIN_KNOWN, 1 - MIN_KNOWN))
+        # with few right answers guessing may explain all of them
+        return logit(known.clip(0.05, 0.95))
 
     def start_attributes(self, X, scale, weight=None):
         return {"guessing_": np.full(X.shape[1], GUESSING_START)}

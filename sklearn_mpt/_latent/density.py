@@ -23,9 +23,6 @@ from sklearn_mpt._likelihoods.gaussian import MAX_SIZE
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import FLOAT_BYTES
 
-N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
-# Error of means of z and of standardised features by importance sampling.
-AVERAGE_TOLERANCE = 0.05
 # Error of an average, over 1 plus its size, from which on it comes with a warning; and
 # of a conditional, in nats, which is then a difference of likelihoods.
 MAX_AVERAGE_ERROR = 0.2
@@ -57,12 +54,14 @@ class IntegratedDensity(LatentDensity):
         self.units = units
         self.scoring = scoring
         self.predicting = predicting
-        by_points = scoring._replace(tolerance=AVERAGE_TOLERANCE)
-        self.averaging = scoring if scoring.is_quadrature else by_points
+        # errors of means of z and of standardised features
+        tolerance = scoring.tolerance if scoring.is_quadrature else 0.05
+        self.averaging = scoring._replace(tolerance=tolerance)
 
     @property
     def row_bytes(self):
-        return FLOAT_BYTES * N_TENSORS * self.scoring.n_nodes * self.joint.width
+        # of three tensors over rows, nodes and features
+        return FLOAT_BYTES * 3 * self.scoring.n_nodes * self.joint.width
 
     def lml(self, X):
         rows = self._rows(X)

@@ -25,9 +25,8 @@ from sklearn_mpt._numbers import TINY
 # edge get nodes of their own: 4e-8 of the prior is beyond in one dimension, 1e-6 in
 # three. And the radius where all rows use the grid: 8e-11 and 4e-9.
 RADIUS, WIDE_RADIUS = 5.5, 6.5
-# Radii of the two grids of a pair: their results differ if a posterior reaches the
-# edge.
-PAIR_RADII = (6.0, RADIUS)
+# Of the two grids of a pair: their results differ if a posterior reaches the edge.
+PAIR_RADII = (WIDE_RADIUS, RADIUS)
 # Largest spacing h of a grid, in standard deviations of z, for which the error
 # exp(-2 pi^2 / h^2) of an integral over the prior is 4e-14.
 MAX_SPACING = 0.8

@@ -28,9 +28,9 @@ from sklearn_mpt._latent.quadrature import (
 )
 from sklearn_mpt._numbers import CACHE_ENTRIES, TINY
 
-# Error at which importance sampling ends, in nats, or in units of z or of standardised
-# features.
-IMPORTANCE_TOLERANCE = 0.02
+# Errors at which refining ends, in nats, or in units of z or of standardised features:
+# of quadrature, where smaller ones are reported as 0, and of importance sampling.
+TOLERANCE, IMPORTANCE_TOLERANCE = 1e-4, 0.02
 # Points around the mode and from the prior in each replicate, for rule after rule. A
 # ninth of the points is from the prior, so that no weight of a point, over the
 # likelihood there, is larger than 9. Each rule has twice the points of the one before,
@@ -79,7 +79,7 @@ def quadrature(
     *,
     sizes=(4, 6, 9, 13, 19, 28, 41, 60, 90),
     max_nodes=MAX_GRID_NODES,
-    tolerance=1e-4,
+    tolerance=TOLERANCE,
 ):
     """Return the accuracy of product grids.
 

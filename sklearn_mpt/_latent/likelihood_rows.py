@@ -7,7 +7,6 @@ are products of two matrices. Otherwise each row has nodes around its posterior.
 import functools
 import math
 import operator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -49,10 +48,10 @@ from sklearn_mpt._latent.linear_map import (
 )
 from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
-    ROW_GRID,
     Nodes,
     grids,
     mixtures,
+    row_grid,
 )
 from sklearn_mpt._latent.sums import (
     NO_CONTEXT,
@@ -79,49 +78,14 @@ from sklearn_mpt._optim.weights import (
     slope_penalty,
 )
 
-
-@dataclass(frozen=True)
-class TrainingSizes:
-    """Numbers of nodes and rows in a step of training.
-
-    Attributes
-    ----------
-    row_node_cost, shared_cost : float
-        Cost of a node of a single row, in nodes that rows share: with masks, and
-        without.
-    spacing : float
-        Spacing of shared grids, in standard deviations of the narrowest posterior, of
-        which there is a bound, where rows that these do not resolve have other nodes.
-    block, row_node_block : int
-        Entries of a tensor over rows, nodes and features, where rows share nodes and
-        where they do not.
-    batch : int
-        Largest number of rows in a step, if `batch_size` is "auto".
-    """
-
-    row_node_cost: float = 12
-    shared_cost: float = 40
-    spacing: float = 1.5
-    block: int = CACHE_ENTRIES
-    row_node_block: int = CACHE_ENTRIES // 2
-    batch: int = 2**16
-
-
-SIZES = TrainingSizes()
-# The same where all rows use the grid, by the number of dimensions. The relative errors
-# are 2e-7, 2e-5 and 9e-4: nodes in more dimensions cost more.
-SPACINGS = {1: 1.1, 2: 1.3, 3: 1.6}
-# Fraction of tol. With sampled nodes, an ascent ends when steps gain less than that:
-# smaller gains may be errors of nodes, and an ascent with more nodes follows. Fits take
-# twice the time without it (benchmarks/RESULTS.rst).
-STOP_GAIN_IF_SAMPLED = 1.0
-# Information for each row that is added to that of parameters of a layout. It bounds
-# steps in flat directions, as where nobody guesses.
-MIN_ITEM_INFORMATION = 1e-4
-MAX_STEP = 1.0  # largest step of a coefficient; the quadratic model fails beyond
-# A shared grid is kept while its spacing is at most so many times as wide as needed, so
-# that values of successive points have the same error.
-MAX_SPACING_RATIO = 1.15
+# Spacing of shared grids, in standard deviations of the narrowest posterior, of which
+# there is a bound, where rows that these do not resolve have other nodes.
+SPACING = 1.5
+# The same where all rows use the grid, in one, two and three dimensions. The relative
+# errors are 2e-7, 2e-5 and 9e-4: nodes in more dimensions cost more.
+SPACINGS = (1.1, 1.3, 1.6)
+# Cost of a node of a single row, in nodes that rows share.
+SHARED_COST = 40
 
 
 class ObjectiveParams(NamedTuple):
@@ -183,7 +147,7 @@ class LikelihoodRows(Objective):
         None moves all parameters.
     """
 
-    max_step = MAX_STEP
+    max_step = 1.0  # of a coefficient; the quadratic model fails beyond
 
     def __init__(
         self,
@@ -214,7 +178,7 @@ class LikelihoodRows(Objective):
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
         self.params, self.is_fine = params, is_fine
-        count = SIZES.batch if params.batch_size == "auto" else params.batch_size
+        count = 2**16 if params.batch_size == "auto" else params.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
         self.is_noisy = self.n_batches > 1
         unseen_levels = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
@@ -228,18 +192,20 @@ class LikelihoodRows(Objective):
         self.moves_axes = layout is None or layout.moves_axes
         self._modes = X.new_zeros(self.n_rows, n_dims, dtype=torch.float64)
         is_sampled = n_dims > MAX_GRID_DIMS
-        counts = FINE_POINTS if is_fine else TRAINING_POINTS
         if is_sampled:
+            counts = FINE_POINTS if is_fine else TRAINING_POINTS
             self.row_rule = mixtures(counts, n_dims, X.device, context.seed, 1)
             self.n_row_nodes = sum(counts)
         else:
-            self.row_rule = grids((ROW_GRID[n_dims],), n_dims, X.device)
-            self.n_row_nodes = ROW_GRID[n_dims] ** n_dims
+            self.row_rule = grids((row_grid(n_dims),), n_dims, X.device)
+            self.n_row_nodes = row_grid(n_dims) ** n_dims
         self.bounds = params.objective == "elbo"
         is_sampled = is_sampled and not self.bounds
         self._is_coarse = is_sampled and not is_fine
         if is_sampled and not self.is_noisy:
-            self.stop_gain = STOP_GAIN_IF_SAMPLED
+            # Smaller gains may be errors of nodes, and an ascent with more nodes
+            # follows. Fits take twice the time without it (benchmarks/RESULTS.rst).
+            self.stop_gain = 1.0
         self.shares_nodes = n_dims <= MAX_GRID_DIMS and not self.bounds
         self.answers = self._grid = None
         if layout is not None and self.shares_nodes:
@@ -312,12 +278,12 @@ class LikelihoodRows(Objective):
             # all rows share a pair of grids, whose nodes are between those of the
             # other, or each has its own if that costs less
             at = Point(coefs.detach(), shape_params.detach())
-            steps = spacing(self.joint(at), SIZES.spacing * 2 ** (1 / n_dims))
+            steps = spacing(self.joint(at), SPACING * 2 ** (1 / n_dims))
             n_nodes = int(2 * count_nodes(steps, PAIR_RADII[:1] * n_dims))
-            if n_nodes <= SIZES.row_node_cost * self.n_row_nodes:
+            if n_nodes <= 12 * self.n_row_nodes:  # nodes of a row cost more
                 rule = PriorGrids.of_steps(steps, at.coefs)
             else:
-                rule = grids((1, ROW_GRID[n_dims]), n_dims, device)
+                rule = grids((1, row_grid(n_dims)), n_dims, device)
                 n_nodes = self.n_row_nodes
         joint = self.joint(Point(coefs, shape_params), TrainingMap)
         return TrainingDensity(joint, rule, FLOAT_BYTES * 3 * n_nodes * joint.width)
@@ -347,7 +313,9 @@ class LikelihoodRows(Objective):
         diagonal = information.coefs.diagonal(dim1=1, dim2=2)
         apart = torch.diag_embed(torch.where(moves.coefs, 0.0, diagonal))
         coefs = torch.where(both, information.coefs, 0.0) + apart
-        least = MIN_ITEM_INFORMATION * sums.n_rows
+        least = (
+            1e-4 * sums.n_rows
+        )  # bounds steps in flat directions, such as of guessing
         coefs.diagonal(dim1=1, dim2=2).add_(least)
         gradient = Point(
             *(torch.where(m, g, 0.0) for m, g in zip(moves, sums.gradient, strict=True))
@@ -441,11 +409,11 @@ class LikelihoodRows(Objective):
             grid = self._grid or self.grid(point)
             if self._takes(grid):
                 return [self._sums_of_answers(point, joint, grid)]
-        steps = spacing(joint, SIZES.spacing, self.representative.values)
-        max_nodes = SIZES.shared_cost * self.n_row_nodes
+        steps = spacing(joint, SPACING, self.representative.values)
+        max_nodes = SHARED_COST * self.n_row_nodes
         steps = coarsen(steps, max_nodes, [RADIUS] * self.n_dims, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
-        n_blocks = math.ceil(len(index) * len(grid[0]) / SIZES.block)
+        n_blocks = math.ceil(len(index) * len(grid[0]) / CACHE_ENTRIES)
 
         def parts():
             for part in index.tensor_split(n_blocks):
@@ -457,15 +425,16 @@ class LikelihoodRows(Objective):
         left = index[torch.cat(unresolved)]
         return [sums, *self._row_node_parts(left, point, joint)]
 
-    def grid(self, point, last=None):
+    def grid(self, point, last=None, max_ratio=1.15):
         """Return a grid that resolves posteriors, or the finest that memory allows."""
-        # The last one, if it does. Where mean or variance of z move the grid reaches as
-        # far as that of scores.
+        # The last one, if its spacing is at most `max_ratio` times as wide as needed,
+        # so that values of successive points have the same error. Where mean or
+        # variance of z move the grid reaches as far as that of scores.
         population, joint = self.population(point), self.joint(point)
-        steps = shared_steps(joint, SPACINGS[self.n_dims], self.codes, population)
+        steps = shared_steps(joint, SPACINGS[self.n_dims - 1], self.codes, population)
         if last is not None and last.covers(population, RADIUS):
             ratios = [a / b for a, b in zip(last.steps, steps, strict=True)]
-            if max(ratios) < MAX_SPACING_RATIO:
+            if max(ratios) < max_ratio:
                 return last
         may_move = len(point.coefs) > self.n_locations
         return PriorGrid.over(population, steps, WIDE_RADIUS if may_move else RADIUS)
@@ -557,7 +526,7 @@ class LikelihoodRows(Objective):
 
     def _takes(self, grid):
         """Return whether rows of codes share a grid: always with a layout."""
-        max_nodes = SIZES.shared_cost * self.n_row_nodes
+        max_nodes = SHARED_COST * self.n_row_nodes
         return self.layout is not None or len(grid.z) <= max_nodes
 
     def _row_node_parts(self, index, point, joint):
@@ -566,19 +535,19 @@ class LikelihoodRows(Objective):
         if self.bounds:
             grid = bound_grid(joint, self.context.seed)
             n_entries = len(point.coefs) * len(grid[1])
-            for part in chunk_slices(len(index), n_entries, SIZES.block):
+            for part in chunk_slices(len(index), n_entries, CACHE_ENTRIES):
                 X, weight = self.rows(index[part])
                 yield bound_sums(rows_of(X), joint, grid, weight, self._shape_blocks)
             return
         rule, likelihood = self.row_rule, joint.likelihood
-        for part in chunk_slices(len(index), joint.components.numel(), SIZES.block):
+        for part in chunk_slices(len(index), joint.components.numel(), CACHE_ENTRIES):
             X, weight = self.rows(index[part])
             rows = rows_of(X)
             start = self._modes[index[part]]
             posterior = laplace(rows, joint, tol=MODE_TOLERANCE, start=start)
             self._modes[index[part]] = posterior.mean
             n_entries = len(joint.intercept) * self.n_row_nodes
-            for block in chunk_slices(len(X), n_entries, SIZES.row_node_block):
+            for block in chunk_slices(len(X), n_entries, CACHE_ENTRIES // 2):
                 taken = rows.take(block)
                 nodes = rule.place(rule.groups[0], [posterior.take(block)], taken)
                 args = likelihood, weight[block], self._shape_blocks

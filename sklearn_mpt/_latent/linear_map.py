@@ -14,19 +14,16 @@ from sklearn_mpt._latent.integrals import MAX_GRID_NODES
 from sklearn_mpt._latent.modes import gaussians_at_modes
 from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
-    ROW_GRID,
     Posterior,
     gaussian_around,
     grids,
     normal_nodes,
+    row_grid,
     widened,
 )
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._numbers import KEPT_ENTRIES, ROUNDING, TINY
 
-# Nodes in each dimension that rows share even if their table does not fit the memory
-# that is otherwise used: their spacing is 0.42 standard deviations of z.
-MIN_PER_DIM = 31
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
 
@@ -177,7 +174,7 @@ def bound_grid(joint, seed, n_nodes=7, n_points=256):
     if joint.likelihood.n_locations == 1:
         return grids((n_nodes,), 1, device).groups[0]
     if joint.n_dims <= MAX_GRID_DIMS:
-        return grids((ROW_GRID[joint.n_dims],), joint.n_dims, device).groups[0]
+        return grids((row_grid(joint.n_dims),), joint.n_dims, device).groups[0]
     return normal_nodes(n_points, joint.n_dims, seed, joint.components)
 
 
@@ -189,8 +186,10 @@ def spacing(joint, ratio, values=None):
     return spacings(max_precision(joint, values), ratio, MAX_SPACING).tolist()
 
 
-def shared_steps(joint, ratio, values, population):
+def shared_steps(joint, ratio, values, population, min_per_dim=31):
     """Return spacings that resolve all posteriors, or the finest that memory allows."""
+    # min_per_dim : nodes in each dimension even if their table does not fit the memory
+    # that is otherwise used: their spacing is 0.42 standard deviations of z.
     # A logistic curve of slope a has poles at a distance of pi / a from the real line,
     # so the spacing is at most a ratio times 1 / a, beside that of Gaussian posteriors.
     # values : codes of entries, (c, d).
@@ -200,7 +199,7 @@ def shared_steps(joint, ratio, values, population):
     precision = max_precision(joint, values, population=population)
     steps = spacings(precision, ratio, torch.minimum(widest, ratio / steepest))
     n_fitting = KEPT_ENTRIES // values.numel()
-    max_nodes = max(min(MAX_GRID_NODES, n_fitting), MIN_PER_DIM**n_dims)
+    max_nodes = max(min(MAX_GRID_NODES, n_fitting), min_per_dim**n_dims)
     return coarsen(steps.tolist(), max_nodes, population.ellipsoid(WIDE_RADIUS)[1])
 
 

@@ -10,8 +10,6 @@ from sklearn_mpt._latent.quadrature import (
 )
 from sklearn_mpt._numbers import ROUNDING, TINY
 
-MAX_NEWTON_STEPS = 100  # to a mode; hardly any row needs ten
-
 
 class LogJoint(NamedTuple):
     """Log p(x, z) of rows at points z, up to constants, and its derivatives."""
@@ -25,7 +23,7 @@ def climb(
     log_joint,
     start,
     *,
-    max_iter=MAX_NEWTON_STEPS,
+    max_iter=100,
     tol=0.0,
     min_gain=0.0,
     shortening=0.3,
@@ -45,7 +43,7 @@ def climb(
         Takes points, (m, k), and the indices of their rows, (m,); returns a `LogJoint`.
     start : Tensor of shape (n, k)
     max_iter : int
-        Largest number of steps.
+        Largest number of steps; hardly any row needs ten.
     tol : float
         A row has converged if its step changes no component of z by more.
     min_gain : float

@@ -54,7 +54,6 @@ class RowContext(NamedTuple):
 
 
 NO_CONTEXT = RowContext()
-MAX_START = 3.0  # length of the slopes of a location, so that posteriors are resolved
 
 
 def varies_in_rows(X, is_all):
@@ -67,8 +66,11 @@ def varies_in_rows(X, is_all):
     return (low < high).double()
 
 
-def start_components(X, intercept, n_components, likelihood, weight=None):
+def start_components(
+    X, intercept, n_components, likelihood, weight=None, max_length=3.0
+):
     """Return components that nearly give features their observed correlations."""
+    # max_length : of the slopes of a location, so that posteriors are resolved.
     # With small weights w_j, the gradients of entries at the intercepts, over the roots
     # s_j of their information, have the correlations s_i w_i' w_j s_j.
     gradients, size, present = gradients_at(likelihood, X, intercept, weight)
@@ -77,7 +79,7 @@ def start_components(X, intercept, n_components, likelihood, weight=None):
     moments = moments_of(rows, SampleWeights.from_array(weight, rows).values, mean)
     components = closed_form(moments, n_components, 0)[0] / size
     lengths = np.linalg.norm(components, axis=0)
-    components *= np.minimum(1, MAX_START / np.maximum(lengths, TINY))
+    components *= np.minimum(1, max_length / np.maximum(lengths, TINY))
     return components * varies(X, likelihood)
 
 

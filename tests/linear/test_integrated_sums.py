@@ -20,7 +20,6 @@ from sklearn_mpt._latent.integrals import rows_of  # noqa: E402
 from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
     LikelihoodRows,
     ObjectiveParams,
-    TrainingSizes,
 )
 from sklearn_mpt._latent.linear_map import (  # noqa: E402
     LinearMap,
@@ -254,8 +253,7 @@ def test_sums_do_not_depend_on_blocks(point, X, edge, monkeypatch):
     objective = LikelihoodRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     (batch,) = objective.batches(np.random.default_rng(0))
     whole = objective.sums(point, batch)
-    sizes = TrainingSizes(block=100, row_node_block=100)
-    monkeypatch.setattr(integrated_training, "SIZES", sizes)
+    monkeypatch.setattr(integrated_training, "CACHE_ENTRIES", 100)
     assert_sums_close(objective.sums(point, batch), whole, atol=1e-10)
 
 
@@ -281,7 +279,7 @@ def test_prior_grid_resolves_posteriors(n_dims, scale):
     X[0, :3] = np.nan
     joint = LinearMap(*map(torch.tensor, arrays), BERNOULLI)
     z, log_weight = prior_grid(
-        spacing(joint, TrainingSizes().spacing), torch.zeros(0).double()
+        spacing(joint, integrated_training.SPACING), torch.zeros(0).double()
     )
     present = ~torch.isnan(torch.tensor(X))
     entry = joint.entry_log_prob(torch.nan_to_num(torch.tensor(X)), z[None])
