@@ -46,8 +46,6 @@ KINDS = {
     "read-only": read_only,
     "Fortran": lambda X, folder: np.asfortranarray(X),
     "reversed": lambda X, folder: X[::-1].copy()[::-1],
-    "columns reversed": lambda X, folder: X[:, ::-1].copy()[:, ::-1],
-    "every second": lambda X, folder: np.repeat(X, 2, axis=0)[::2],
     "part of columns": lambda X, folder: np.column_stack([X, X])[:, :5],
     "memory map": memory_map,
     "big endian": lambda X, folder: X.astype(">f8"),
@@ -55,7 +53,6 @@ KINDS = {
     "objects": lambda X, folder: X.astype(object),
     "pandas": lambda X, folder: pd.DataFrame(X, columns=NAMES),
     "pandas nullable": nullable,
-    "pandas Float64": lambda X, folder: pd.DataFrame(X).astype("Float64"),
     "pandas sparse": lambda X, folder: pd.DataFrame(X).astype(pd.SparseDtype(float)),
     "polars": lambda X, folder: pl.DataFrame(X, schema=NAMES),
 }

@@ -479,7 +479,7 @@ def test_warm_start_goes_on(model, X):
     skip_without(model, "warm_start")
     warm = clone(model).set_params(warm_start=True, max_iter=2)
     first = quiet_fit(warm, X).score(X)
-    for _ in range(5):
+    for _ in range(3):
         quiet_fit(warm, X)
     assert warm.score(X) > first
 

@@ -19,10 +19,6 @@ from sklearn_mpt import (
 
 MODELS = {
     "ppca": (MPTProbabilisticPCA, {"n_components": 1, "max_iter": 2}),
-    "factors": (
-        MPTLinearVAE,
-        {"n_components": 1, "noise": "per_feature", "max_iter": 2},
-    ),
     "binary": (
         MPTLinearVAE,
         {"n_components": 1, "likelihood": "bernoulli", "max_iter": 2},

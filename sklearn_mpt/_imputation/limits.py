@@ -80,9 +80,12 @@ def _by_column(values, names, is_number, parameter):
         return dict.fromkeys(np.flatnonzero(is_number).tolist(), (parameter, values))
     labels = labels_of(values)
     is_numbered = labels is None or labels == list(range(len(labels)))
+    has_all = np.shape(values) == (len(names),)
     if is_dict or (np.ndim(values) == 1 and not is_numbered):
         given = by_column(values, names, parameter)
-    elif np.shape(values) == (len(names),):
+    elif has_all and labels is not None:  # numbers may be names, in another order
+        given = by_column(values, names, parameter)
+    elif has_all:
         given = dict(enumerate(np.asarray(values).tolist()))
     else:
         raise ValueError(
