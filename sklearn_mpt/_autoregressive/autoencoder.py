@@ -14,12 +14,10 @@ from sklearn_mpt._autoregressive.heads import count_factors, count_mixtures, fit
 from sklearn_mpt._autoregressive.net import (
     NUMBERS,
     MaskedDensity,
+    MaskedLoss,
     MaskedModule,
     ResidualNet,
     UserNet,
-)
-from sklearn_mpt._autoregressive.net_training import (
-    MaskedLoss,
     ValidationLosses,
 )
 from sklearn_mpt._autoregressive.order_mixture import draw_orders

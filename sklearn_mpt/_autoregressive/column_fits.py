@@ -1,30 +1,32 @@
 """Training of the predictors of a column, on rows whose inputs are masked."""
 
+import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.utils.validation import has_fit_parameter
 
-from sklearn_mpt._autoregressive.conditionals import FAMILIES, NumberConditional
-from sklearn_mpt._autoregressive.forests import (
+from sklearn_mpt._autoregressive.conditionals import (
+    FAMILIES,
     SCALES,
     LeafValues,
     Leaves,
+    NumberConditional,
     draws_of_trees,
     normal_log_prob,
 )
 from sklearn_mpt._autoregressive.predictors import (
     PredictorInputs,
     columns_read,
-    default_forest,
-    fit_weighted,
     has_leaves,
     has_std,
     is_classifying_forest,
+    last_step,
     mean_of_trees,
     means,
     named,
-    prepared,
+    new_predictor,
 )
 from sklearn_mpt._checks import N_TORCH_SEEDS, seed_from
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
@@ -219,13 +221,21 @@ class _ColumnFit(NamedTuple):
         """Return a predictor fitted to (some) copies."""
         n_rows = len(np.unique(self.rows))
         given = self.params["classifier" if is_classifier else "regressor"]
-        predictor = default_forest(is_classifier) if given is None else given
-        predictor = prepared(predictor, n_rows, self.rng)
+        predictor = new_predictor(given, is_classifier, n_rows, self.rng)
         rows = self.rows[subset]
         Z = self.inputs.given_to(predictor)[subset]
-        weight = None if self.weight is None else self.weight[rows]
+        weights = {}
         with named([predictor], self.name, "fit"):
-            fit_weighted(predictor, Z, y[rows], weight)
+            if self.weight is not None:
+                last, prefix = last_step(predictor)
+                params = inspect.signature(last.fit).parameters.values()
+                passes_on = any(param.kind is param.VAR_KEYWORD for param in params)
+                if not passes_on and not has_fit_parameter(last, "sample_weight"):
+                    raise ValueError(
+                        "its fit takes no sample_weight, and X has weights"
+                    )
+                weights = {f"{prefix}sample_weight": self.weight[rows]}
+            predictor.fit(Z, y[rows], **weights)
         return predictor
 
     def _residual_variance(self, y):

@@ -166,7 +166,12 @@ class MixtureHead(ColumnHead):
     def start(self, X, weight, linear, rng, n_residuals=1000):
         """Fit mixtures to residuals of the linear model."""
         sample = np.resize(rng.permutation(len(X)), n_residuals)
-        residuals, weight = residuals_of(linear, X[sample], rng), weight[sample]
+        sampled, weight = X[sample], weight[sample]
+        hidden = rng.random(sampled.shape) < rng.random((n_residuals, 1))
+        visible = torch.from_numpy(~np.isnan(sampled) & ~hidden)
+        moments = linear(torch.from_numpy(np.nan_to_num(sampled)), visible)
+        mean, deviation = (moment.numpy() for moment in moments)
+        residuals = np.where(hidden, (sampled - mean) / deviation, np.nan)
         starts = []
         for x, n_present in zip(residuals.T, (~np.isnan(X)).sum(0), strict=True):
             present = ~np.isnan(x)
@@ -275,15 +280,6 @@ def fit_linear(X, weight, n_factors, rng, max_rows=4000):
         X, weight = X[chosen], weight[chosen]
     coefs, log_noise = as_arrays(fit_factors(X, weight, n_factors))
     return coefs, np.maximum(log_noise, -np.log(len(X)))
-
-
-def residuals_of(linear, X, rng):
-    """Return standardised residuals of hidden numbers given visible ones; (n, d)."""
-    present = ~np.isnan(X)
-    hidden = rng.random(X.shape) < rng.random((len(X), 1))
-    visible = torch.from_numpy(present & ~hidden)
-    mean, deviation = linear(torch.from_numpy(np.nan_to_num(X)), visible)
-    return np.where(hidden, (X - mean.numpy()) / deviation.numpy(), np.nan)
 
 
 def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.utils import get_tags
-from sklearn.utils.validation import has_fit_parameter
 
 from sklearn_mpt._checks import seed_from
 from sklearn_mpt._likelihoods.columns import Columns
@@ -40,24 +39,20 @@ def _forests():
     return classifiers, regressors
 
 
-def default_forest(is_classifier):
-    """Return an unfitted forest, as the estimator documents it."""
-    (classifier, _), (regressor, _) = _forests()
-    params = {"n_estimators": 60, "min_samples_leaf": 3}
-    if is_classifier:
-        return classifier(max_features="sqrt", **params)
-    return regressor(max_features=0.5, **params)
-
-
-def prepared(predictor, n_rows, rng):
-    """Return a clone whose parameters `random_state` that are None have seeds.
+def new_predictor(given, is_classifier, n_rows, rng):
+    """Return a clone of a predictor, or a forest, in which `random_state` has seeds.
 
     Each tree of a forest draws as many copies as there are rows, so that few leaves
     hold copies of one row only.
     """
-    predictor = clone(predictor)
+    classifiers, regressors = _forests()
+    if given is None:
+        forest = classifiers[0] if is_classifier else regressors[0]
+        given = forest(60, min_samples_leaf=3)
+        given.set_params(max_features="sqrt" if is_classifier else 0.5)
+    predictor = clone(given)
     params = predictor.get_params(deep=True)
-    if is_forest(predictor) and predictor.bootstrap:
+    if isinstance(predictor, classifiers + regressors) and predictor.bootstrap:
         if predictor.max_samples is None:
             predictor.set_params(max_samples=n_rows)
     names = [n for n in params if n == "random_state" or n.endswith("__random_state")]
@@ -72,29 +67,6 @@ def last_step(predictor):
         name, predictor = predictor.steps[-1]
         prefix += f"{name}__"
     return predictor, prefix
-
-
-def fit_weighted(predictor, Z, y, weight):
-    """Fit a predictor to rows with weights; None is 1 for each."""
-    if weight is None:
-        return predictor.fit(Z, y)
-    last, prefix = last_step(predictor)
-    params = inspect.signature(last.fit).parameters.values()
-    passes_on = any(param.kind is param.VAR_KEYWORD for param in params)
-    if not passes_on and not has_fit_parameter(last, "sample_weight"):
-        raise ValueError("its fit takes no sample_weight, and X has weights")
-    return predictor.fit(Z, y, **{f"{prefix}sample_weight": weight})
-
-
-def takes_gaps(predictor):
-    """Return whether a predictor takes NaN, by its tags; without tags it does not."""
-    has_tags = hasattr(predictor, "__sklearn_tags__")
-    return has_tags and get_tags(predictor).input_tags.allow_nan
-
-
-def is_forest(predictor):
-    """Return whether a predictor is a forest of scikit-learn."""
-    return isinstance(predictor, sum(_forests(), ()))
 
 
 def has_leaves(predictor):
@@ -115,16 +87,9 @@ def has_std(predictor):
     return "return_std" in inspect.signature(last.predict).parameters
 
 
-def with_std(predictor, Z):
-    """Return means and variances by ``return_std``; (n, 1) each."""
-    answer = predictor.predict(Z, return_std=True)
-    mean, std = (_checked("predict", array, (len(Z), 1)) for array in answer)
-    return mean, std**2
-
-
 def means(predictor, Z):
     """Return what ``predict`` of a regressor returns; (n, 1)."""
-    return _checked("predict", predictor.predict(Z), (len(Z), 1))
+    return checked("predict", predictor.predict(Z), (len(Z), 1))
 
 
 def probabilities(classifier, Z, n_categories):
@@ -132,7 +97,7 @@ def probabilities(classifier, Z, n_categories):
     codes = np.asarray(classifier.classes_).astype(int)
     prob = np.zeros((len(Z), n_categories))
     predicted = classifier.predict_proba(Z)
-    prob[:, codes] = _checked("predict_proba", predicted, (len(Z), len(codes)))
+    prob[:, codes] = checked("predict_proba", predicted, (len(Z), len(codes)))
     total = prob.sum(axis=1, keepdims=True)
     if (prob < 0).any() or np.abs(total - 1).max(initial=0) > 0.01:  # not rounding
         raise ValueError(
@@ -142,7 +107,7 @@ def probabilities(classifier, Z, n_categories):
     return prob / total
 
 
-def _checked(method, returned, shape):
+def checked(method, returned, shape):
     """Return what a method of a predictor returned as numbers of a shape."""
     returned = np.asarray(returned, dtype=np.float64)
     if returned.size != np.prod(shape):
@@ -223,7 +188,9 @@ class PredictorInputs:
         """
         if not self.visible.shape[1]:
             return np.zeros((len(self), 1))
-        return self._with_nan if takes_gaps(predictor) else self._with_indicators
+        has_tags = hasattr(predictor, "__sklearn_tags__")  # without them, no NaN
+        takes_nan = has_tags and get_tags(predictor).input_tags.allow_nan
+        return self._with_nan if takes_nan else self._with_indicators
 
     @cached_property
     def _coded(self):
