@@ -10,6 +10,7 @@ each other column, since other columns are independent in a component.
 """
 
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from sklearn_mpt._mixture.gaussians import (
     DiagonalConditioned,
     Patterns,
 )
-from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES, chunk_slices
+from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
 
 
 class Components(NamedTuple):
@@ -114,12 +115,28 @@ class MixtureDensity(Density):
 
     @property
     def row_bytes(self):
-        n_numbers = self._gaussians.pattern_numbers + 8 * self.layout.n_features + 8
-        return FLOAT_BYTES * len(self.components.weights) * n_numbers
+        return self._bytes * (self._gaussians.pattern_numbers + self._row_numbers)
+
+    @property
+    def _row_numbers(self):
+        return 8 * self.layout.n_features + 8
+
+    @property
+    def _bytes(self):
+        return FLOAT_BYTES * len(self.components.weights)
 
     def blocks(self, observed):
-        """Return slices of rows that stay within the memory."""
-        return chunk_slices(len(observed), self.row_bytes, CHUNK_BYTES)
+        """Return slices of rows that stay within the memory.
+
+        Neighbours with the same observed columns share matrices.
+        """
+        columns = observed[:, self.layout.gaussian]
+        is_new = columns.new_ones(len(columns))
+        is_new[1:] = (columns[1:] != columns[:-1]).any(1)
+        numbers = is_new * self._gaussians.pattern_numbers + self._row_numbers
+        block = numbers.cumsum(0) // (CHUNK_BYTES // self._bytes)
+        ends = block.unique(return_counts=True)[1].cumsum(0).tolist()
+        return [slice(*pair) for pair in pairwise([0, *ends])]
 
     def parts(self, observed):
         """Return `blocks` of rows, with the patterns of their Gaussian columns."""

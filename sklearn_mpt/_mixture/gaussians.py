@@ -103,34 +103,30 @@ class Patterns:
         """Whether both columns of an entry of a block are unobserved; (u, h, h)."""
         return self.is_hidden[:, :, None] & self.is_hidden[:, None]
 
-    def sum_of_blocks(self, blocks):
-        """Add up blocks (K, u, h, h) to matrices (K, g, g)."""
-        n_columns = self.distinct.shape[1]
-        total = blocks.new_zeros(len(blocks), n_columns**2)
-        indices = self.block_indices.flatten().expand(len(blocks), -1)
-        total.scatter_add_(1, indices, blocks.flatten(1))
-        return total.unflatten(1, (n_columns, n_columns))
+    @cached_property
+    def groups(self):
+        """Patterns (v,) with about as many rows, these rows (v, r), and which are theirs.
 
-    def at_hidden(self, vectors):
-        """Return the entries of vectors (K, n, g) at unobserved columns, (K, n, h)."""
-        columns = self.hidden_of_rows.expand(len(vectors), -1, -1)
-        return vectors.gather(2, columns)
-
-    def with_hidden(self, vectors, values):
-        """Add values (K, n, h) at unobserved columns to vectors (K, n, g)."""
-        columns = self.hidden_of_rows.expand(len(vectors), -1, -1)
-        return vectors.scatter_add(2, columns, values)
-
-    def totals(self, values):
-        """Add up the values (K, n, ...) of the rows of each pattern, (K, u, ...)."""
-        total = values.new_zeros(len(values), len(self.distinct), *values.shape[2:])
-        return total.index_add(1, self.pattern_index, values)
+        Where a pattern has fewer than r rows, others take their places.
+        """
+        index, counts = self.pattern_index, self.pattern_index.bincount()
+        order, starts = index.argsort(stable=True), counts.cumsum(0) - counts
+        level, groups = counts.log2().ceil(), []
+        for value in level.unique():
+            patterns = (level == value).nonzero()[:, 0]
+            place = torch.arange(int(counts[patterns].max()), device=index.device)
+            rows = (starts[patterns, None] + place).clamp(max=len(index) - 1)
+            groups.append((patterns, order[rows], place < counts[patterns, None]))
+        return groups
 
     def multiply(self, matrices, vectors):
         """Multiply vectors (K, n, b) by matrices (K, u, a, b) of their patterns."""
-        if len(self.distinct) == 1:
-            return vectors @ matrices[:, 0].mT
-        return (matrices[:, self.pattern_index] @ vectors[..., None])[..., 0]
+        products = [
+            (vectors[:, rows] @ matrices[:, patterns].mT)[:, is_row]
+            for patterns, rows, is_row in self.groups
+        ]
+        rows = torch.cat([rows[is_row] for _, rows, is_row in self.groups])
+        return torch.cat(products, 1)[:, rows.argsort()]
 
 
 class DenseGaussians:
@@ -158,9 +154,10 @@ class DenseGaussians:
             root = torch.linalg.cholesky(patterns.blocks(self.precision))
             covariance = torch.cholesky_inverse(root) * patterns.is_in_block
             log_det = (log_det + log_determinant(root))[:, patterns.pattern_index]
-            gradient = patterns.at_hidden(deviation @ self.precision)
-            expected = -patterns.multiply(covariance, gradient)
-            deviation = patterns.with_hidden(deviation, expected)
+            hidden = patterns.hidden_of_rows.expand(len(deviation), -1, -1)
+            gradient = (deviation @ self.precision).gather(2, hidden)
+            expected = patterns.multiply(covariance, gradient)
+            deviation = deviation.scatter_add(2, hidden, -expected)
         white = deviation @ self.whitening.mT
         size = LOG_2PI * observed.to(X.dtype).sum(1)
         log_prob = -0.5 * (white.square_().sum(2) + log_det + size)
@@ -205,9 +202,12 @@ class DenseConditioned:
         weighted = weight.T[..., None] * self._deviation
         scatters = weighted.mT @ self._deviation
         if self._covariance is not None:
-            pattern_weight = self.patterns.totals(weight.T)[..., None, None]
-            covariances = self.patterns.sum_of_blocks(pattern_weight * self._covariance)
-            scatters = scatters + covariances
+            patterns, flat = self.patterns, scatters.view(len(scatters), -1)
+            count = flat.new_zeros(len(flat), len(patterns.distinct))
+            count.index_add_(1, patterns.pattern_index, weight.T.contiguous())
+            covariances = count[..., None, None] * self._covariance
+            indices = patterns.block_indices.flatten().expand(len(flat), -1)
+            flat.scatter_add_(1, indices, covariances.flatten(1))
         return weighted.sum(1), scatters
 
     def entry_log_prob(self, X):
