@@ -10,9 +10,13 @@ import torch
 from torch.nn import functional
 
 from sklearn_mpt._base.nets import UserModuleWrapper
-from sklearn_mpt._latent.quadrature import gaussian_around
+from sklearn_mpt._latent.quadrature import Posterior
 from sklearn_mpt._likelihoods.base import FormedLocations, Locations
-from sklearn_mpt._matrices import identity, sums_of_outer_products
+from sklearn_mpt._matrices import (
+    identity,
+    inverse_of_lower,
+    sums_of_outer_products,
+)
 
 ACTIVATIONS = {
     "gelu": functional.gelu,
@@ -165,12 +169,12 @@ class Encoder(torch.nn.Module):
         # products with few columns are fastest where each column is contiguous
         information = functional.linear(inputs, self.information.T.contiguous())
         mean = torch.cholesky_solve(information[..., None], root)[..., 0]
-        if self.net is None:
-            return gaussian_around(mean, root)
-        change = self.net(inputs) - self.net(torch.zeros_like(inputs[:1]))
-        n_dims = mean.shape[1]
-        factor = _triangular(change[:, n_dims:], n_dims)
-        return gaussian_around(mean + change[:, :n_dims], root @ factor)
+        if self.net is not None:
+            change = self.net(inputs) - self.net(torch.zeros_like(inputs[:1]))
+            n_dims = mean.shape[1]
+            mean = mean + change[:, :n_dims]
+            root = root @ _triangular(change[:, n_dims:], n_dims)
+        return Posterior(mean, inverse_of_lower(root), root)
 
 
 def _triangular(entries, n_dims):

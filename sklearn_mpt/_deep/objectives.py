@@ -22,7 +22,6 @@ References
 """
 
 import math
-from abc import abstractmethod
 from copy import copy
 from typing import NamedTuple
 
@@ -40,7 +39,7 @@ from sklearn_mpt._latent.quadrature import (
     natural_parameters,
     standard_normal_log_prob,
 )
-from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, noises_of
+from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, encoder_inputs, noises_of
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
@@ -50,9 +49,47 @@ from sklearn_mpt._optim.nets import MinibatchLoss
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
 # any width before it is trained.
 MAX_COMPONENT = 30.0
-# Steps of an epoch, about, over few rows: it passes over them several times, before the
-# losses of the validation rows.
-MIN_STEPS = 16
+
+
+class SharedSamples(NamedTuple):
+    """Samples that all rows use, weighted by the mixture that they come from."""
+
+    z: torch.Tensor  # shape: (m, k)
+    moments: torch.Tensor  # shape: (m, p)
+    log_weight: torch.Tensor  # shape: (m,), to average over the prior
+
+
+def draw_samples(module, X, observed, noise, prior_samples):
+    """Return rows of each set, natural parameters of their posteriors, and samples.
+
+    As many samples are drawn from the posteriors given each set of features. If there
+    are more sets than samples for each row, only the first sets are used.
+    """
+    shape, observed_float = observed.shape[:2], observed.to(X.dtype)
+    rows = torch.nan_to_num(X) * observed_float
+    of_rows = rows.flatten(0, 1), observed_float.flatten(0, 1)
+    posterior = module.encoder(*encoder_inputs(module.likelihood, *of_rows))
+    densities = natural_parameters(posterior)
+    n_sets = min(shape[0], noise.shape[1])
+    n_used = n_sets * shape[1]
+    with torch.no_grad():
+        parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
+        parts = parts.transpose(0, 1).flatten(0, 1)
+        z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
+        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-MAX_COMPONENT, MAX_COMPONENT)
+        z = torch.cat([drawn, prior_samples])
+        z_moments = moments(z.double())
+        coefs, constant = (parameters[:n_used] for parameters in densities)
+        density, _ = logsumexp_and_softmax(torch.addmm(constant, z_moments, coefs.T))
+        log_prior = standard_normal_log_prob(z)
+        fraction = len(drawn) / len(z)
+        log_mixture = (density - math.log(n_used)).to(z.dtype)
+        if fraction < 1:
+            log_mixture = torch.logaddexp(
+                log_mixture + math.log(fraction), log_prior + math.log1p(-fraction)
+            )
+    samples = SharedSamples(z, z_moments, log_prior - log_mixture)
+    return rows, [part.unflatten(0, shape) for part in densities], samples
 
 
 def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
@@ -65,8 +102,9 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     (n_sets, n, d). noise : standard normal, (n, s, k). prior_samples : (m, k). scored :
     which sets have bounds with gradients; None is all.
     """
-    rows, densities, samples = _draw_samples(module, X, observed, noise, prior_samples)
-    locations, trains = module.decoder.locations(samples.z), torch.is_grad_enabled()
+    rows, densities, samples = draw_samples(module, X, observed, noise, prior_samples)
+    locations, kind = module.decoder.locations(samples.z), module.likelihood
+    trains = torch.is_grad_enabled()
     if scored is None or all(scored):  # the sets as rows: they share one product
         scored, rows, sets = [True], rows.flatten(0, 1)[None], [observed.flatten(0, 1)]
     else:
@@ -74,7 +112,8 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     bounds, expected = [], []
     for X_set, observed_set, is_scored in zip(rows, sets, scored, strict=True):
         with torch.set_grad_enabled(trains and is_scored):
-            bound, weight = samples.bounds(module, locations, (X_set, observed_set))
+            log_prob = kind.shared_log_prob(X_set, observed_set, locations)
+            bound, weight = LogMeanExp.apply(samples.log_weight + log_prob)
         bounds.append(bound)
         expected.append(weight.double() @ samples.moments)
     coefs, constant = densities
@@ -95,13 +134,14 @@ def shared_scores(module, X, mask, noise, prior_samples):
     """
     present = ~torch.isnan(X)
     observed = torch.stack([present & ~mask, present])
-    rows, densities, samples = _draw_samples(module, X, observed, noise, prior_samples)
+    rows, densities, samples = draw_samples(module, X, observed, noise, prior_samples)
     locations, kind = module.decoder.locations(samples.z), module.likelihood
     visible, all_rows = complete_as_one_row(observed)
     log_likelihood = kind.shared_log_prob(rows[0], visible, locations)
     log_weight = (samples.log_weight + log_likelihood).log_softmax(1)
     with torch.no_grad():
-        _, all_weight = samples.bounds(module, locations, (rows[1], all_rows))
+        of_all = kind.shared_log_prob(rows[1], all_rows, locations)
+        all_weight = (samples.log_weight + of_all).softmax(1)
         weights = torch.stack([log_weight.exp(), all_weight])
     log_prob = _expected_log_prob(kind, rows[1], log_weight, locations.product)
     log_prob = torch.where(mask & present, log_prob, 0.0)
@@ -140,250 +180,6 @@ def _expected_log_prob(likelihood, X, log_weight, location):
     )
 
 
-def _draw_samples(module, X, observed, noise, prior_samples):
-    """Return rows of each set, natural parameters of their posteriors, and samples."""
-    shape, observed_float = observed.shape[:2], observed.to(X.dtype)
-    rows = torch.nan_to_num(X) * observed_float
-    posterior = module.posterior(rows.flatten(0, 1), observed_float.flatten(0, 1))
-    densities = natural_parameters(posterior)
-    samples = SharedSamples.draw(posterior, densities, shape, noise, prior_samples)
-    return rows, [part.unflatten(0, shape) for part in densities], samples
-
-
-class SharedSamples(NamedTuple):
-    """Samples that all rows use, weighted by the mixture that they come from."""
-
-    z: torch.Tensor  # shape: (m, k)
-    moments: torch.Tensor  # shape: (m, p)
-    log_weight: torch.Tensor  # shape: (m,), to average over the prior
-
-    @classmethod
-    @torch.no_grad()
-    def draw(cls, posterior, densities, shape, noise, prior_samples):
-        """Draw as many samples from the posteriors given each set of features.
-
-        If there are more sets than samples for each row, only the first sets are used.
-        """
-        n_sets = min(shape[0], noise.shape[1])
-        n_used = n_sets * shape[1]
-        parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
-        parts = parts.transpose(0, 1).flatten(0, 1)
-        z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
-        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-MAX_COMPONENT, MAX_COMPONENT)
-        z = torch.cat([drawn, prior_samples])
-        z_moments = moments(z.double())
-        coefs, constant = (parameters[:n_used] for parameters in densities)
-        density, _ = logsumexp_and_softmax(torch.addmm(constant, z_moments, coefs.T))
-        log_prior = standard_normal_log_prob(z)
-        fraction = len(drawn) / len(z)
-        log_mixture = (density - math.log(n_used)).to(z.dtype)
-        if fraction < 1:
-            log_mixture = torch.logaddexp(
-                log_mixture + math.log(fraction), log_prior + math.log1p(-fraction)
-            )
-        return cls(z, z_moments, log_prior - log_mixture)
-
-    def bounds(self, module, locations, rows):
-        """Return bounds of rows, (n,), and the weights of the samples, (n, m)."""
-        log_prob = module.likelihood.shared_log_prob(*rows, locations)
-        return LogMeanExp.apply(self.log_weight + log_prob)
-
-
-class SampleCounts(NamedTuple):
-    """How many samples of z a minibatch takes, and in how many dimensions."""
-
-    per_row: int
-    n_prior: int
-    n_dims: int
-
-    def draw(self, n_rows, device, rng):
-        """Standard normal: shapes (n_rows, per_row, n_dims), (n_prior, n_dims)."""
-        shapes = (n_rows, self.per_row, self.n_dims), (self.n_prior, self.n_dims)
-        return tuple(
-            torch.tensor(rng.standard_normal(shape, dtype=np.float32), device=device)
-            for shape in shapes
-        )
-
-
-class RowLoss(MinibatchLoss):
-    """Base of the losses: minibatches of rows, with noise for samples of z."""
-
-    unseen_weight = 0.0
-
-    def __init__(self, rows, batch_size, samples, rng):
-        super().__init__(rows, batch_size, MIN_STEPS)
-        self.samples, self.rng = samples, rng
-
-    def batches(self):
-        X, weight, n_rows = self.rows.X, self.rows.relative_weight, len(self.rows.X)
-        n_batches = math.ceil(n_rows / self.batch_size)
-        for _ in range(self.count_passes(n_batches)):
-            for rows in np.array_split(self.rng.permutation(n_rows), n_batches):
-                noise = self.samples.draw(len(rows), X.device, self.rng)
-                yield X[rows], weight[rows], *noise
-
-    def losses(self, module, batch):
-        losses = self.row_losses(module, batch)
-        if not self.unseen_weight:
-            return losses
-        z = self.rng.standard_normal((len(losses), self.samples.n_dims))
-        location = module.decoder(torch.from_numpy(z).to(batch[0]))
-        levels, is_level = self.unseen.nan_to_num()[:, None], ~self.unseen.isnan()
-        log_prob = module.likelihood.entry_log_prob(levels.to(location), location)
-        return losses - self.unseen_weight * (log_prob * is_level[:, None]).sum((0, 2))
-
-    @abstractmethod
-    def row_losses(self, module, batch):
-        """Return the losses of the rows, without levels that no row has; (n,)."""
-
-
-class MaskedLoss(RowLoss):
-    """Base of the losses that draw masks."""
-
-    def __init__(self, rows, batch_size, samples, rng, masks):
-        super().__init__(rows, batch_size, samples, rng)
-        self.mask_rate, self.n_masks = masks
-
-    def draw(self, X):
-        """Draw a mask for each of some rows; bool Tensor of shape (n, d)."""
-        n_masks = len(X) if self.n_masks is None else min(self.n_masks, len(X))
-        masks = shared_masks(self.mask_rate, n_masks, X.shape[1], self.rng)
-        return torch.from_numpy(masks[np.arange(len(X)) % n_masks]).to(X.device)
-
-
-class DrawnMasksLoss(MaskedLoss):
-    """Minus D times the masked score: all features that a drawn mask hides."""
-
-    def batches(self):
-        """Yield minibatches, whose rows are repeated where there are more masks."""
-        for X, counts, *_ in super().batches():
-            rows = np.arange(max(len(X), self.n_masks)) % len(X)
-            X, counts = X[rows], counts[rows]
-            noise = self.samples.draw(len(X), X.device, self.rng)
-            yield X, counts, self.draw(X), noise
-
-    def row_losses(self, module, batch):
-        X, counts, mask, noise = batch
-        log_prob, posterior_fit = shared_scores(module, X, mask, *noise)
-        posterior_fit = posterior_fit.sum(0)
-        # the value is that of the masked scores alone
-        gain = X.shape[1] * masked_score(log_prob, mask)
-        return counts * (posterior_fit.detach() - posterior_fit - gain)
-
-
-class BoundGainsLoss(MaskedLoss):
-    """Minus D times the masked score, by differences of shared bounds."""
-
-    def batches(self):
-        for X, counts, *noise in super().batches():
-            n_masks = len(X) if self.n_masks is None else self.n_masks
-            sets, weights = training_sets(self.mask_rate, n_masks, X.shape[1], self.rng)
-            sets = torch.from_numpy(sets[:, np.arange(len(X)) % n_masks])
-            yield X, counts, sets.to(X.device), weights, noise
-
-    def row_losses(self, module, batch):
-        X, counts, sets, weights, noise = batch
-        observed = sets & ~torch.isnan(X)
-        scored = [weight != 0 for weight in weights]
-        bounds, posterior_fit = shared_bounds(module, X, observed, *noise, scored)
-        gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True) if w)
-        posterior_fit = posterior_fit.sum(0)
-        # the value is that of the masked scores alone
-        return counts * (posterior_fit.detach() - posterior_fit - gain)
-
-
-SAMPLES_PER_ROW = 16
-BATCH_SIZE = 256  # rows that share their samples
-# Between changes of the logarithm of the noise at which losses are compared. A smaller
-# one would magnify the rounding errors of single precision.
-NOISE_STEP = 0.1
-
-
-class ValidationRows:
-    """Losses of validation rows, by samples that are the same in every epoch."""
-
-    def __init__(self, rows, samples, seed, sets_noise=False, batch_size=BATCH_SIZE):
-        self.rows, self.sets_noise = rows, sets_noise
-        rng = np.random.default_rng(seed)
-        self.parts = []
-        for part in rows.X.split(batch_size):
-            (observed,) = complete_as_one_row((~part.isnan())[None])
-            self.parts.append((part.nan_to_num(), observed))
-        self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.parts]
-
-    @torch.no_grad()
-    def samples(self, module):
-        """Samples of z and their locations for each batch, whatever the noise is."""
-        sample_batches = []
-        for (X, observed), noise in zip(self.parts, self.noise, strict=True):
-            posterior = module.posterior(X, observed.expand_as(X))
-            densities = natural_parameters(posterior)
-            samples = SharedSamples.draw(posterior, densities, (1, len(X)), *noise)
-            sample_batches.append((samples, module.decoder.locations(samples.z)))
-        return sample_batches
-
-    @torch.no_grad()
-    def losses(self, module, samples=None):
-        """Return the loss of each row; (n,)."""
-        samples = self.samples(module) if samples is None else samples
-        bounds = [  # of copies, as locations keep their product
-            batch_samples.bounds(module, copy(locations), part)[0]
-            for (batch_samples, locations), part in zip(
-                samples, self.parts, strict=True
-            )
-        ]
-        losses = -self.rows.relative_weight * torch.cat(bounds)
-        return losses.double().cpu().numpy()
-
-    def after_epoch(self, module):
-        """Set the noise, if it is set after every epoch; return the losses."""
-        if self.sets_noise:
-            return self._set_noise(module, n_steps=1)
-        return self.losses(module)
-
-    def after_training(self, module):
-        """Set the noise for the last time; it is not trained any more."""
-        self._set_noise(module, n_steps=10, is_shrunk=True)
-        for noise in noises_of(module.likelihood):
-            noise.requires_grad_(False)
-
-    @torch.no_grad()
-    def _set_noise(self, module, n_steps, is_shrunk=False):
-        """Multiply the noise variances by one factor; return the losses of the rows.
-
-        The decoder fits the rows that it is trained on better than others, so that the
-        noise estimated on them is too small. The logarithm of the factor is that of the
-        lowest mean loss, by a parabola around the best of several, `n_steps` to both
-        sides. It may be shrunk to 0 by its standard error.
-        """
-        noises, samples = noises_of(module.likelihood), self.samples(module)
-        if not noises:
-            return self.losses(module, samples)
-        start, chosen = [noise.clone() for noise in noises], 0.0
-        changes = NOISE_STEP * np.arange(-n_steps, n_steps + 1)
-
-        def losses_at(change):
-            for noise, log_noise in zip(noises, start, strict=True):
-                noise.copy_(log_noise + change / LOG_NOISE_STEP)
-            return self.losses(module, samples)
-
-        try:
-            losses = np.stack([losses_at(change) for change in changes])
-            mean = losses.mean(1)
-            best = np.clip(mean.argmin(), 1, 2 * n_steps - 1)
-            slopes = (losses[best + 1] - losses[best - 1]) / (2 * NOISE_STEP)
-            curvature = np.diff(mean, 2)[best - 1] / NOISE_STEP**2
-            if curvature > 0:
-                step = np.clip(-slopes.mean() / curvature, -0.5, 0.5)
-                chosen = changes[best] + step
-            if is_shrunk and chosen:
-                error = sem(slopes) / curvature if len(slopes) > 1 else np.inf
-                chosen *= max(0.0, 1 - error**2 / max(chosen**2, TINY))
-        finally:  # after an interruption, too
-            losses = losses_at(chosen)
-        return losses
-
-
 def row_sample_bound(module, X, noise):
     """Return the importance-weighted bound by each row's own samples; (n,)."""
     observed, filled = ~torch.isnan(X), torch.nan_to_num(X)
@@ -396,35 +192,191 @@ def row_sample_bound(module, X, noise):
     return log_mean_exp(log_likelihood + log_ratio, 1)
 
 
-class BoundLoss(RowLoss):
+# The losses of rows that are trained, (n,), by functions of a module, rows (n, d) and
+# `rng`. n_samples : of z for each row. n_prior : of the prior. n_masks : drawn in each
+# step; None is one for each row.
+
+
+def draw_noise(X, n_samples, n_prior, n_dims, rng):
+    """Draw standard normal noise; shapes (n, n_samples, n_dims), (n_prior, n_dims)."""
+    shapes = (len(X), n_samples, n_dims), (n_prior, n_dims)
+    return [
+        torch.tensor(rng.standard_normal(shape, dtype=np.float32), device=X.device)
+        for shape in shapes
+    ]
+
+
+def draw_row_masks(X, mask_rate, n_masks, rng):
+    """Draw a mask for each of some rows; bool, (n, d)."""
+    n_masks = len(X) if n_masks is None else min(n_masks, len(X))
+    masks = shared_masks(mask_rate, n_masks, X.shape[1], rng)
+    return torch.from_numpy(masks[np.arange(len(X)) % n_masks]).to(X.device)
+
+
+def drawn_mask_losses(module, X, rng, *, n_samples, n_prior, mask_rate, n_masks):
+    """Minus D times the masked score: all features that a drawn mask hides."""
+    noise = draw_noise(X, n_samples, n_prior, module.n_dims, rng)
+    mask = draw_row_masks(X, mask_rate, n_masks, rng)
+    log_prob, posterior_fit = shared_scores(module, X, mask, *noise)
+    return _training_losses(X.shape[1] * masked_score(log_prob, mask), posterior_fit)
+
+
+def bound_gain_losses(module, X, rng, *, n_samples, n_prior, mask_rate, n_masks=None):
+    """Minus D times the masked score, by differences of shared bounds."""
+    noise = draw_noise(X, n_samples, n_prior, module.n_dims, rng)
+    sets, weights = training_sets(mask_rate, len(X), X.shape[1], rng)
+    observed = torch.from_numpy(sets).to(X.device) & ~torch.isnan(X)
+    scored = [weight != 0 for weight in weights]
+    bounds, posterior_fit = shared_bounds(module, X, observed, *noise, scored)
+    gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True) if w)
+    return _training_losses(gain, posterior_fit)
+
+
+def _training_losses(gain, posterior_fit):
+    """Return losses whose value is minus the gain, and which train posteriors, too."""
+    posterior_fit = posterior_fit.sum(0)
+    return posterior_fit.detach() - posterior_fit - gain
+
+
+def bound_losses(module, X, rng, *, n_samples, n_prior):
     """Minus the importance-weighted bound: ELBO with one sample per row, else IWAE."""
-
-    def row_losses(self, module, batch):
-        X, counts, noise, _ = batch
-        return -counts * row_sample_bound(module, X, noise)
+    noise, _ = draw_noise(X, n_samples, n_prior, module.n_dims, rng)
+    return -row_sample_bound(module, X, noise)
 
 
-class EncodeDecodeLoss(MaskedLoss):
-    """Minus D times the masked score by chains, over minibatches of rows."""
+def encode_decode_losses(module, X, rng, *, n_samples, n_prior, mask_rate, n_masks):
+    """Minus D times the masked score by chains."""
+    n_steps, (n_rows, n_features) = EncodeDecodeDensity.n_steps, X.shape
+    normal = rng.standard_normal((n_rows, n_steps + 1, n_samples, module.n_dims))
+    uniform = rng.random((n_rows, n_steps, n_samples, n_features))
+    noise = [torch.tensor(u, dtype=X.dtype, device=X.device) for u in (normal, uniform)]
+    mask, present = draw_row_masks(X, mask_rate, n_masks, rng), ~torch.isnan(X)
+    visible = present & ~mask
+    log_prob = encode_decode_log_prob(module, torch.nan_to_num(X), visible, noise)
+    return -n_features * masked_score(torch.where(mask & present, log_prob, 0.0), mask)
+
+
+class RowLoss(MinibatchLoss):
+    """One of the losses of rows, in minibatches of them."""
+
+    # of_rows : from a module and rows to their losses. n_masks : of a step, of which
+    # few rows have several each. unseen : levels that no row has, which weigh as much.
+
+    def __init__(self, rows, batch_size, rng, of_rows, n_masks=None):
+        # few rows are passed several times in an epoch, before validation rows
+        super().__init__(rows, batch_size, min_steps=16)
+        self.rng, self.of_rows, self.n_masks = rng, of_rows, n_masks or 1
+        self.unseen, self.unseen_weight = None, 0.0
 
     def batches(self):
-        n_features = self.rows.X.shape[1]
-        n_chains, _, n_dims = self.samples
-        n_steps = EncodeDecodeDensity.n_steps
-        for X, counts, *_ in super().batches():
-            normal = self.rng.standard_normal((len(X), n_steps + 1, n_chains, n_dims))
-            uniform = self.rng.random((len(X), n_steps, n_chains, n_features))
-            noise = [
-                torch.tensor(u, dtype=X.dtype, device=X.device)
-                for u in (normal, uniform)
-            ]
-            yield X, counts, self.draw(X), noise
+        X, weight, n_rows = self.rows.X, self.rows.relative_weight, len(self.rows.X)
+        n_batches = math.ceil(n_rows / self.batch_size)
+        for _ in range(self.count_passes(n_batches)):
+            for rows in np.array_split(self.rng.permutation(n_rows), n_batches):
+                rows = rows[np.arange(max(len(rows), self.n_masks)) % len(rows)]
+                yield X[rows], weight[rows]
 
-    def row_losses(self, module, batch):
-        X, counts, mask, noise = batch
-        present = ~torch.isnan(X)
-        log_prob = encode_decode_log_prob(
-            module, torch.nan_to_num(X), present & ~mask, noise
-        )
-        log_prob = torch.where(mask & present, log_prob, 0.0)
-        return -X.shape[1] * counts * masked_score(log_prob, mask)
+    def losses(self, module, batch):
+        X, weight = batch
+        losses = weight * self.of_rows(module, X, self.rng)
+        if not self.unseen_weight:
+            return losses
+        z = self.rng.standard_normal((len(X), module.n_dims))
+        location = module.decoder(torch.from_numpy(z).to(X))
+        levels, is_level = self.unseen.nan_to_num()[:, None], ~self.unseen.isnan()
+        log_prob = module.likelihood.entry_log_prob(levels.to(location), location)
+        return losses - self.unseen_weight * (log_prob * is_level[:, None]).sum((0, 2))
+
+
+class ValidationRows:
+    """Losses of validation rows, by samples that are the same in every epoch."""
+
+    # sets_noise : whether the noise is set after every epoch, and not trained.
+    # batch_size : rows that share their samples.
+
+    def __init__(
+        self, rows, n_prior, n_dims, seed, sets_noise, *, n_samples=16, batch_size=256
+    ):
+        self.rows, self.sets_noise = rows, sets_noise
+        rng = np.random.default_rng(seed)
+        self.parts = [
+            (X, *complete_as_one_row((~X.isnan())[None]), *noise)
+            for X in rows.X.split(batch_size)
+            for noise in [draw_noise(X, n_samples, n_prior, n_dims, rng)]
+        ]
+
+    @torch.no_grad()
+    def samples(self, module):
+        """Samples of z and their locations for each batch, whatever the noise is."""
+        samples = [
+            draw_samples(module, X, (~X.isnan())[None], *noise)[2]
+            for X, _, *noise in self.parts
+        ]
+        return [(s, module.decoder.locations(s.z)) for s in samples]
+
+    @torch.no_grad()
+    def losses(self, module, samples=None):
+        """Return the loss of each row; (n,)."""
+        samples, bounds = self.samples(module) if samples is None else samples, []
+        for (drawn, locations), (X, observed, *_) in zip(
+            samples, self.parts, strict=True
+        ):
+            log_prob = module.likelihood.shared_log_prob(
+                X.nan_to_num(),
+                observed,
+                copy(locations),  # it keeps their product
+            )
+            bounds.append(log_mean_exp(drawn.log_weight + log_prob, 1))
+        losses = -self.rows.relative_weight * torch.cat(bounds)
+        return losses.double().cpu().numpy()
+
+    def after_epoch(self, module):
+        """Set the noise, if it is set after every epoch; return the losses."""
+        if self.sets_noise:
+            return self.set_noise(module, n_steps=1)
+        return self.losses(module)
+
+    def after_training(self, module):
+        """Set the noise for the last time; it is not trained any more."""
+        self.set_noise(module, n_steps=10, is_shrunk=True)
+        for noise in noises_of(module.likelihood):
+            noise.requires_grad_(False)
+
+    @torch.no_grad()
+    def set_noise(self, module, n_steps, *, step=0.1, is_shrunk=False):
+        """Multiply the noise variances by one factor; return the losses of the rows.
+
+        The decoder fits the rows that it is trained on better than others, so that the
+        noise estimated on them is too small. The logarithm of the factor is that of the
+        lowest mean loss, by a parabola around the best of several, `n_steps` to both
+        sides. It may be shrunk to 0 by its standard error.
+        """
+        noises, samples = noises_of(module.likelihood), self.samples(module)
+        if not noises:
+            return self.losses(module, samples)
+        start, chosen, losses = [noise.clone() for noise in noises], 0.0, []
+        # a smaller step would magnify the rounding errors of single precision
+        changes = step * np.arange(-n_steps, n_steps + 1)
+        try:
+            for change in changes:
+                _change_noise(noises, start, change)
+                losses.append(self.losses(module, samples))
+            losses = np.stack(losses)
+            mean = losses.mean(1)
+            best = np.clip(mean.argmin(), 1, 2 * n_steps - 1)
+            slopes = (losses[best + 1] - losses[best - 1]) / (2 * step)
+            curvature = np.diff(mean, 2)[best - 1] / step**2
+            if curvature > 0:
+                chosen = changes[best] + np.clip(-slopes.mean() / curvature, -0.5, 0.5)
+            if is_shrunk and chosen:
+                error = sem(slopes) / curvature if len(slopes) > 1 else np.inf
+                chosen *= max(0.0, 1 - error**2 / max(chosen**2, TINY))
+        finally:  # after an interruption, too
+            _change_noise(noises, start, chosen)
+        return self.losses(module, samples)
+
+
+def _change_noise(noises, start, change):
+    """Set noises to those of a start, whose logarithms are changed."""
+    for noise, log_noise in zip(noises, start, strict=True):
+        noise.copy_(log_noise + change / LOG_NOISE_STEP)

@@ -1,7 +1,5 @@
 """Where the training of a deep model starts, as arrays."""
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 
@@ -12,6 +10,9 @@ from sklearn_mpt._likelihoods.base import encoder_inputs
 from sklearn_mpt._numbers import ROUNDING, TINY
 from sklearn_mpt._optim.weights import relative_weights
 
+# From so many features on, nets are those that suit images. What they gain is in
+# benchmarks/RESULTS.rst, "Deep models: what the recipe consists of".
+IMAGE_FEATURES = 256
 N_ROWS = 512  # rows, or samples of z, by which layers are scaled
 # Largest total variance of the locations, of each of which it is at most 1. A larger
 # one would fit some rows at every z, and no z would be free for others.
@@ -25,43 +26,35 @@ MIN_NOISE_FRACTION = 0.1  # of all features together
 ACTIVATION_SCALE = 4.0
 
 
-class WeightedRows(NamedTuple):
-    """Standardised rows, NaN where missing, and their sample weights, of mean 1."""
-
-    X: np.ndarray
-    weight: np.ndarray
-
-    @classmethod
-    def from_arrays(cls, X, weight):
-        return cls(X, relative_weights(weight, len(X)))
-
-    def total(self, entries):
-        """Return the weighted sum over rows of entries, (n, m); (m,)."""
-        return (self.weight[:, None] * entries).sum(0)
-
-    def sample(self, n_rows, rng):
-        """Draw `n_rows` rows in proportion to their weights; return their numbers."""
-        order = rng.permutation(len(self.X))
-        ends = self.weight[order].cumsum()
-        return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]
+def widths_and_activation(widths, activation, n_features):
+    """Return those of the hidden layers of the encoder."""
+    is_image = n_features >= IMAGE_FEATURES
+    if isinstance(widths, str):
+        widths = (128, 128, 128) if is_image else (128, 128)
+    if activation == "auto":
+        activation = "relu" if is_image else "silu"
+    return tuple(widths), activation
 
 
-def start(recipe, n_components, likelihood, X, rng, weight=None):
+def start(widths, activation, n_components, likelihood, X, rng, weight=None):
     """Return the fitted attributes from which training starts."""
     units = unit_attributes(likelihood, X, weight)
     shift, scale = units["_shift"], units["_scale"]
-    rows = WeightedRows.from_arrays((X - shift) / scale, weight)
-    location = likelihood.start_location(rows.X, weight)
-    sizes = [n_components, *recipe.widths[::-1], len(location)]
-    layers = _decoder_start(sizes, location, recipe.activation, rng)
-    fitted = units | {"activation_": recipe.activation}
-    fitted |= likelihood.start_attributes(rows.X, scale, weight)
-    if recipe.widths and "noise_variance_" in fitted:
+    X = (X - shift) / scale
+    location = likelihood.start_location(X, weight)
+    sizes = [n_components, *widths[::-1], len(location)]
+    layers = _decoder_start(sizes, location, activation, rng)
+    fitted = units | {"activation_": activation}
+    fitted |= likelihood.start_attributes(X, scale, weight)
+    weight = relative_weights(weight, len(X))
+    if widths and "noise_variance_" in fitted:
         fraction = np.clip(NOISE_FRACTION * X.shape[1], MIN_NOISE_FRACTION, 1)
         fitted["noise_variance_"] = fraction * fitted["noise_variance_"]
-    fitted |= _encoder_start(recipe, n_components, likelihood, rows, rng)
-    if not recipe.widths:
-        W, changed = linear_part(likelihood, fitted, rows, location, n_components)
+    fitted |= _encoder_start(
+        widths, activation, n_components, likelihood, X, weight, rng
+    )
+    if not widths:
+        W, changed = linear_part(likelihood, fitted, X, weight, location, n_components)
         layers, fitted = ([W], [location]), fitted | changed
     (*coefs, last_coef), (*intercepts, last) = layers
     shift, scale = units_of_locations(likelihood, shift, scale)
@@ -82,22 +75,24 @@ def _decoder_start(sizes, location, activation, rng):
     return coefs, intercepts
 
 
-def _encoder_start(recipe, n_components, likelihood, rows, rng):
+def _encoder_start(widths, activation, n_components, likelihood, X, weight, rng):
     """Return an encoder whose net is 0, so that it is the additive posterior."""
-    inputs, observed = _encoder_inputs(likelihood, rows.X)
+    inputs, observed = _encoder_inputs(likelihood, X)
     n_inputs = inputs.shape[1]
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
     coef = 0.1 * unit * rng.normal(size=(n_inputs, n_components))
     coefs, intercepts = [], []
-    if recipe.widths:
-        sizes = [2 * n_inputs, *recipe.widths, n_outputs]
+    if widths:
+        sizes = [2 * n_inputs, *widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        sample = rows.sample(N_ROWS, rng)
+        order = rng.permutation(len(X))  # rows are drawn in proportion to their weights
+        places = np.arange(min(N_ROWS, len(X))) + 0.5
+        sample = order[np.searchsorted(weight[order].cumsum(), places)]
         entering = np.concatenate([inputs[sample], observed[sample]], 1)
-        propagate(coefs, intercepts, recipe.activation, entering, 1.0, rng)
+        propagate(coefs, intercepts, activation, entering, 1.0, rng)
         coefs[-1][:], intercepts[-1][:] = 0, 0
-    centre = rows.total(inputs) / np.maximum(rows.total(observed), TINY)
+    centre = weight @ inputs / np.maximum(weight @ observed, TINY)
     return {
         "encoder_information_": np.concatenate([coef, -centre[:, None] * coef]),
         "encoder_precision_": unit * rng.normal(size=(n_components, n_inputs)),
@@ -114,22 +109,22 @@ def _encoder_inputs(likelihood, X):
     return inputs * observed, observed
 
 
-def linear_part(likelihood, fitted, rows, location, n_components):
+def linear_part(likelihood, fitted, X, weight, location, n_components):
     """Return the coefficients of a linear decoder, and attributes, by components.
 
     Rows enter by their gradients in the locations, in units of the Fisher information:
     for Gaussian features that is probabilistic PCA, with the encoder its posterior.
     """
     at_noise = likelihood.from_attributes(fitted, fitted["_scale"])
-    inputs, observed = _encoder_inputs(likelihood, rows.X)
-    gradient, root, _ = gradients_at(at_noise, rows.X, location, rows.weight)
-    size = np.sqrt(rows.weight)[:, None]
+    inputs, observed = _encoder_inputs(likelihood, X)
+    gradient, root, _ = gradients_at(at_noise, X, location, weight)
+    size = np.sqrt(weight)[:, None]
     W, noise = closed_form_of_rows(size * (gradient / root), n_components)
     # gradients are linear in what is read: their coefficients, and constants
-    count = np.maximum(rows.total(observed), TINY)
-    centre, level = rows.total(inputs) / count, rows.total(gradient) / count
+    count = np.maximum(weight @ observed, TINY)
+    centre, level = weight @ inputs / count, weight @ gradient / count
     centred = observed * (inputs - centre)
-    square, covariance = rows.total(centred**2), rows.total(centred * gradient)
+    square, covariance = weight @ centred**2, weight @ (centred * gradient)
     varies = square > count * (ROUNDING * centre) ** 2  # by more than rounding errors
     factor = np.where(varies, covariance, 0.0) / np.maximum(square, TINY)
     information = np.concatenate([factor, level - factor * centre])[:, None]
@@ -141,48 +136,3 @@ def linear_part(likelihood, fitted, rows, location, n_components):
         "encoder_information_": information / noise * np.concatenate([W.T, W.T]),
         "encoder_precision_": W * (root / np.sqrt(noise)),
     }
-
-
-# From so many features on, nets are those that suit images. What they gain is in
-# benchmarks/RESULTS.rst, "Deep models: what the recipe consists of".
-IMAGE_FEATURES = 256
-
-
-class DeepRecipe(NamedTuple):
-    """How the nets of a deep model are built and trained."""
-
-    widths: tuple[int, ...]  # of the encoder's hidden layers; the decoder's in reverse
-    activation: str
-    batch_size: int
-    n_samples: int  # samples of z for each row of a step
-    n_prior_samples: int  # of the prior, in each step
-    # whether validation rows set a noise variance of all features after every epoch
-    sets_noise: bool
-
-
-def recipe_for(params, likelihood, n_rows, n_features):
-    """Return the recipe for rows of this kind."""
-    is_image, objective = n_features >= IMAGE_FEATURES, params.objective
-    has_many_numbers = is_image and likelihood.values_of_each(n_features) is None
-    widths, batch_size = params.hidden_layer_sizes, params.batch_size
-    if isinstance(widths, str):
-        widths = (128, 128, 128) if is_image else (128, 128)
-    activation = params.activation
-    if activation == "auto":
-        activation = "relu" if is_image else "silu"
-    n_samples = params.n_importance_samples
-    if objective == "elbo":
-        n_samples = 1
-    elif n_samples == "auto":
-        n_samples = 16 if objective == "iwae" else 4
-    return DeepRecipe(
-        widths=tuple(widths),
-        activation=activation,
-        batch_size=int(np.clip(n_rows // 16, 32, 128))
-        if batch_size == "auto"
-        else batch_size,
-        n_samples=n_samples,
-        # samples of the prior are near the posteriors only in few dimensions
-        n_prior_samples=min(128, 1024 // 2**params.n_components),
-        sets_noise=has_many_numbers and objective == "mpt",
-    )

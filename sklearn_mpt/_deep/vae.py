@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -31,15 +32,14 @@ from sklearn_mpt._deep.density import (
 )
 from sklearn_mpt._deep.nets import ACTIVATIONS, UserDecoder
 from sklearn_mpt._deep.objectives import (
-    SAMPLES_PER_ROW,
-    BoundGainsLoss,
-    BoundLoss,
-    DrawnMasksLoss,
-    EncodeDecodeLoss,
-    SampleCounts,
+    RowLoss,
     ValidationRows,
+    bound_gain_losses,
+    bound_losses,
+    drawn_mask_losses,
+    encode_decode_losses,
 )
-from sklearn_mpt._deep.start import recipe_for, start
+from sklearn_mpt._deep.start import IMAGE_FEATURES, start, widths_and_activation
 from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._optim.weights import UNSEEN_COUNT, relative_weights
@@ -47,9 +47,9 @@ from sklearn_mpt._tables.weights import warn_constant
 
 # How features are predicted from others: the density, the loss that trains it if
 # n_masks is "auto", and the loss if n_masks is a number.
-CONDITIONALS = {
-    "importance": (DeepDensity, BoundGainsLoss, DrawnMasksLoss),
-    "encode_decode": (EncodeDecodeDensity, EncodeDecodeLoss, EncodeDecodeLoss),
+CONDITIONALS: dict[str, tuple] = {
+    "importance": (DeepDensity, bound_gain_losses, drawn_mask_losses),
+    "encode_decode": (EncodeDecodeDensity, encode_decode_losses, encode_decode_losses),
 }
 
 
@@ -271,8 +271,10 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
 
     def _start(self, X, rng, weight):
         likelihood = self._likelihood()
-        recipe = recipe_for(self, likelihood, *X.shape)
-        fitted = start(recipe, self.n_components, likelihood, X, rng, weight)
+        net = widths_and_activation(
+            self.hidden_layer_sizes, self.activation, X.shape[1]
+        )
+        fitted = start(*net, self.n_components, likelihood, X, rng, weight)
         fitted["lml_method_"] = "importance"
         if self.decoder is not None:
             rows = (X - fitted["_shift"]) / fitted["_scale"]
@@ -299,31 +301,46 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
     def _epochs(self, data, training):
         fitted, likelihood = data.fitted, self._likelihood()
         module = module_of(fitted, likelihood, data.device, self.decoder).float()
-        recipe = recipe_for(self, likelihood, *data.X.shape)
         rows, held_out = self._split_rows(data)
-        counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
-        samples, validation = SampleCounts(*counts), None
+        n_rows, n_features = data.X.shape
+        # samples of the prior are near the posteriors only in few dimensions
+        n_prior, validation = min(128, 1024 // 2**self.n_components), None
         if len(held_out.X):
             noises = noises_of(module.likelihood)
-            n_noises = sum(noise.numel() for noise in noises)
-            sets_noise = recipe.sets_noise and n_noises == 1
+            is_image = n_features >= IMAGE_FEATURES
+            sets_noise = (
+                is_image
+                and likelihood.values_of_each(n_features) is None
+                and self.objective == "mpt"
+                and sum(noise.numel() for noise in noises) == 1
+            )
             for noise in noises:
                 noise.requires_grad_(not sets_noise)
-            of_row = samples._replace(per_row=SAMPLES_PER_ROW)
-            validation = ValidationRows(held_out, of_row, fitted["_seed"], sets_noise)
-        args = rows, recipe.batch_size, samples, data.rng
+            validation = ValidationRows(
+                held_out, n_prior, self.n_components, fitted["_seed"], sets_noise
+            )
+        n_masks = None if self.n_masks == "auto" else self.n_masks
+        batch_size, n_samples = self.batch_size, self.n_importance_samples
+        if batch_size == "auto":
+            batch_size = np.clip(n_rows // 16, 32, 128)
+        if self.objective == "elbo":
+            n_samples = 1
+        elif n_samples == "auto":
+            n_samples = 16 if self.objective == "iwae" else 4
+        params = {"n_samples": n_samples, "n_prior": n_prior}
         if self.objective == "mpt":
             _, at_once, drawn = CONDITIONALS[self.conditional]
-            is_auto = self.n_masks == "auto"
-            kind, n_masks = (at_once, None) if is_auto else (drawn, self.n_masks)
-            loss = kind(*args, (self.mask_rate, n_masks))
+            kind = at_once if n_masks is None else drawn
+            params |= {"mask_rate": self.mask_rate, "n_masks": n_masks}
         else:
-            loss = BoundLoss(*args)
+            kind, n_masks = bound_losses, None
+        of_rows = functools.partial(kind, **params)
+        loss = RowLoss(rows, batch_size, data.rng, of_rows, n_masks)
         unseen = likelihood.unseen(data.X) if data.is_all else ()
         if len(unseen):
             loss.unseen = as_tensor(unseen, data.device)
-            n_rows = len(data.X) if data.weight is None else data.weight.sum()
-            loss.unseen_weight = UNSEEN_COUNT / n_rows
+            total = n_rows if data.weight is None else data.weight.sum()
+            loss.unseen_weight = UNSEEN_COUNT / total
         return self._net_epochs(
             data, training, module, loss, validation, self.learning_rate
         )

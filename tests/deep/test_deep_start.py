@@ -1,16 +1,15 @@
 """Where deep models start, and that they learn curves from there."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
 from reference import ml_optimum
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
+
+pytestmark = pytest.mark.filterwarnings("ignore:Maximum iterations")
 
 
 def low_rank(n=300, n_features=6):
@@ -86,9 +85,7 @@ def test_a_ring_is_learned(objective):
     model = MPTDeepVAE(
         1, hidden_layer_sizes=(32, 32), objective=objective, max_iter=25, random_state=0
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(X)
+    model.fit(X)
     angles = np.linspace(0, 2 * np.pi, 500, endpoint=False)
     points = np.column_stack([np.cos(angles), np.sin(angles)])
     distance = ((test[:, None] - points) ** 2).sum(2)
@@ -103,18 +100,14 @@ def test_a_ring_is_learned(objective):
 
 def test_a_net_of_linear_rows_ends_near_the_linear_optimum():
     X = low_rank(n=150)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = MPTDeepVAE(hidden_layer_sizes=(16,), max_iter=60, random_state=0).fit(X)
+    model = MPTDeepVAE(hidden_layer_sizes=(16,), max_iter=60, random_state=0).fit(X)
     assert model.score(X) > ml_optimum(X, 2) - 0.15
 
 
 def test_the_same_seed_gives_the_same_fit():
     X = ring(40, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = MPTDeepVAE(1, hidden_layer_sizes=(8,), max_iter=4, random_state=3)
-        one, two = (clone(model).fit(X) for _ in range(2))
+    model = MPTDeepVAE(1, hidden_layer_sizes=(8,), max_iter=4, random_state=3)
+    one, two = (clone(model).fit(X) for _ in range(2))
     assert torch.equal(torch.tensor(one.loss_curve_), torch.tensor(two.loss_curve_))
     assert_allclose(one.score_samples(X[:9]), two.score_samples(X[:9]), rtol=1e-12)
 
@@ -123,7 +116,5 @@ def test_losses_are_in_the_units_of_the_rows():
     X, curves = low_rank(), []
     for scale in (1, 1000):
         model = MPTDeepVAE(hidden_layer_sizes=(), max_iter=2, random_state=0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            curves.append(model.fit(scale * X).loss_curve_)
+        curves.append(model.fit(scale * X).loss_curve_)
     assert_allclose(np.subtract(*curves[::-1]), 6 * np.log(1000), atol=0.01)

@@ -1,7 +1,6 @@
 """Deep models of tables, whose columns are of several kinds."""
 
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -9,12 +8,12 @@ import skops.io
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import bernoulli, norm, poisson
-from sklearn.exceptions import ConvergenceWarning
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTDeepVAE, mpt_curve
 from sklearn_mpt._tables.reader import TableReader
 
+pytestmark = pytest.mark.filterwarnings("ignore:Maximum iterations")
 KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
 
 
@@ -27,9 +26,7 @@ def fit(X, **changes):
         "max_iter": 14,
         "random_state": 0,
     }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return MPTDeepVAE(**(settings | changes)).fit(X)
+    return MPTDeepVAE(**(settings | changes)).fit(X)
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,18 @@
 
 import copy
 import functools
-import warnings
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import log_density, low_rank_rows, ml_optimum
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 from test_deep_start import ring
 from test_deep_vae import mean_and_covariance
 
 from sklearn_mpt import MPTDeepVAE
+
+pytestmark = pytest.mark.filterwarnings("ignore:Maximum iterations")
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
 KINDS = {
@@ -33,12 +33,6 @@ def rows(kind="gaussian"):
     return np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
 
 
-def quiet_fit(model, X, weight=None):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return model.fit(X, sample_weight=weight)
-
-
 def quick(**settings):
     defaults = {"hidden_layer_sizes": (8,), "max_iter": 10, "random_state": 0}
     return MPTDeepVAE(1, **{**defaults, **settings})
@@ -46,7 +40,7 @@ def quick(**settings):
 
 @functools.cache
 def trained():
-    return quiet_fit(quick(max_iter=2), rows())
+    return quick(max_iter=2).fit(rows())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,11 +66,11 @@ OBJECTIVES = [
 @pytest.mark.parametrize("changes", OBJECTIVES)
 def test_losses_are_weighted_means(changes):
     """So their sums over rows are linear in the weights, with the same samples."""
-    model = quiet_fit(quick(max_iter=0, early_stopping=False, **changes), rows())
+    model = quick(max_iter=0, early_stopping=False, **changes).fit(rows())
     model.set_params(warm_start=True, max_iter=1, learning_rate=1e-9)
 
     def total_loss(weight):
-        (loss,) = quiet_fit(copy.deepcopy(model), rows(), weight).loss_curve_
+        (loss,) = copy.deepcopy(model).fit(rows(), sample_weight=weight).loss_curve_
         return loss * weight.sum()
 
     one, two = 1.0 + WEIGHT, 5.0 - WEIGHT
@@ -107,7 +101,7 @@ def test_without_held_out_rows_no_epochs_are_added():
 def test_noise_of_many_features_is_that_of_held_out_rows_all_along():
     def fit(**parameters):
         model = quick(validation_fraction=0.25, max_iter=20, random_state=0)
-        return quiet_fit(model.set_params(**parameters), few_wide)
+        return model.set_params(**parameters).fit(few_wide)
 
     few_wide = low_rank_rows(60, 300, 2, 0.3, seed=0)  # more features than rows
     tuned, trained = fit(), fit(early_stopping=False)
@@ -119,7 +113,7 @@ def test_noises_of_columns_are_trained_however_many_they_are():
     X[:, 60:] = np.random.default_rng(1).normal(size=(60, 60))
     X[:, -1] = X[:, -1] > 0
     kinds = ["gaussian"] * 119 + ["bernoulli"]
-    noise = quiet_fit(quick(likelihood=kinds, max_iter=12), X).noise_variance_
+    noise = quick(likelihood=kinds, max_iter=12).fit(X).noise_variance_
     unexplained = noise / X.var(0)
     assert unexplained[:60].mean() < 0.7 * np.nanmean(unexplained[60:])
 
@@ -134,11 +128,11 @@ def test_a_linear_decoder_reaches_the_weighted_optimum():
 
     def reached(**settings):
         model.set_params(**settings)
-        parameters = mean_and_covariance(quiet_fit(clone(model), X, weight))
+        parameters = mean_and_covariance(clone(model).fit(X, sample_weight=weight))
         return np.average(log_density(X, *parameters), weights=weight)
 
     optimum = ml_optimum(np.repeat(X, weight, 0), 1)
-    unweighted = mean_and_covariance(quiet_fit(clone(model), X))
+    unweighted = mean_and_covariance(clone(model).fit(X))
     assert optimum - np.average(log_density(X, *unweighted), weights=weight) > 0.2
     assert 0 < optimum - reached() < 0.03
     assert 0 < optimum - reached(objective="iwae") < 0.03
@@ -159,7 +153,7 @@ def test_the_heavier_half_of_a_ring_is_drawn_more_often():
     X = ring(400, 0)
     weight = np.where(X[:, 0] > 0, 4.0, 1.0)
     model = quick(hidden_layer_sizes=(32, 32), max_iter=60)
-    drawn = quiet_fit(model, X, weight).sample(4000, random_state=0)
+    drawn = model.fit(X, sample_weight=weight).sample(4000, random_state=0)
     share = np.average(X[:, 0] > 0, weights=weight)
     assert abs(np.mean(drawn[:, 0] > 0) - share) < 0.05
     assert abs(np.mean(X[:, 0] > 0) - share) > 0.2
@@ -167,20 +161,18 @@ def test_the_heavier_half_of_a_ring_is_drawn_more_often():
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_weights_of_zero_leave_rows_out(method):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        by_weight, without = (quick(max_iter=3) for _ in range(2))
-        getattr(by_weight, method)(rows(), sample_weight=WEIGHT > 0)
-        getattr(without, method)(rows()[WEIGHT > 0])
+    by_weight, without = (quick(max_iter=3) for _ in range(2))
+    getattr(by_weight, method)(rows(), sample_weight=WEIGHT > 0)
+    getattr(without, method)(rows()[WEIGHT > 0])
     assert by_weight.loss_curve_ == without.loss_curve_
     some = rows()[:9]
     assert_array_equal(by_weight.score_samples(some), without.score_samples(some))
 
 
 def test_weights_that_are_all_the_same_change_nothing():
-    unweighted, some = quiet_fit(quick(max_iter=3), rows()), rows()[:9]
+    unweighted, some = quick(max_iter=3).fit(rows()), rows()[:9]
     scores = unweighted.score_samples(some)
     for weight in (1, 2.0**20):
-        fitted = quiet_fit(quick(max_iter=3), rows(), np.full(60, weight))
+        fitted = quick(max_iter=3).fit(rows(), sample_weight=np.full(60, weight))
         assert fitted.loss_curve_ == unweighted.loss_curve_
         assert_array_equal(fitted.score_samples(some), scores)

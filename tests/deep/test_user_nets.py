@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder
 from sklearn_mpt._deep.nets import UserDecoder
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 
+pytestmark = pytest.mark.filterwarnings("ignore")
 DIGITS = (load_digits().data[:400] > 7).astype(float)
 
 
@@ -55,12 +55,6 @@ class ConvDecoder(torch.nn.Module):
         return self.last(functional.silu(self.up(hidden))).flatten(1)
 
 
-def fit(model, X=DIGITS):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model.fit(X)
-
-
 def masked(**parameters):
     defaults = {"max_iter": 4, "batch_size": 64, "n_orders": 1, "random_state": 0}
     return MPTMaskedAutoencoder(
@@ -76,10 +70,10 @@ def deep(**parameters):
 @pytest.mark.parametrize("make", [masked, deep])
 def test_own_nets_learn_and_are_given_back(make):
     torch_state = torch.get_rng_state()
-    start, model = fit(make(max_iter=0)), fit(make())
+    start, model = make(max_iter=0).fit(DIGITS), make().fit(DIGITS)
     rows = DIGITS[:20]
     assert model.score(rows) > start.score(rows) + 0.1
-    again = fit(clone(model))
+    again = clone(model).fit(DIGITS)
     assert_array_equal(again.score_samples(rows[:4]), model.score_samples(rows[:4]))
     kept = pickle.loads(pickle.dumps(model))
     assert_array_equal(kept.score_samples(rows[:4]), model.score_samples(rows[:4]))
@@ -92,12 +86,12 @@ def test_own_nets_learn_and_are_given_back(make):
     assert holds == []  # what is fitted are arrays
     # a trained module is where training starts
     name = "net" if make is masked else "decoder"
-    given = fit(make(**{name: module}, max_iter=0))
+    given = make(**{name: module}, max_iter=0).fit(DIGITS)
     for before, after in zip(
         module.state_dict().values(), given.module_.state_dict().values(), strict=True
     ):
         assert torch.equal(before, after)
-    fit(make(**{name: module}, max_iter=1))
+    make(**{name: module}, max_iter=1).fit(DIGITS)
     for before, after in zip(
         module.state_dict().values(), model.module_.state_dict().values(), strict=True
     ):
@@ -107,7 +101,7 @@ def test_own_nets_learn_and_are_given_back(make):
 
 
 def test_layers_of_own_nets_are_trained_as_such_and_scored_without_noise():
-    model = fit(masked(max_iter=1))
+    model = masked(max_iter=1).fit(DIGITS)
     module = model.module_
     assert int(module.norm.num_batches_tracked) > 0
     rows = np.where(np.random.default_rng(0).random((6, 64)) < 0.3, np.nan, DIGITS[:6])
@@ -133,7 +127,7 @@ def test_the_derivatives_of_own_decoders():
 
 def test_own_decoders_of_numbers_fill_gaps():
     X = load_digits().data[:60] / 16
-    model = fit(deep(likelihood="gaussian"), X)
+    model = deep(likelihood="gaussian").fit(X)
     gaps = np.where(np.random.default_rng(0).random((5, 64)) < 0.3, np.nan, X[:5])
     assert np.isfinite(model.impute(gaps)).all()
     locations = model.inverse_transform(np.zeros((1, 2)))
@@ -243,7 +237,7 @@ def test_likelihoods_of_ones_own(kind):
     z = rng.normal(size=(150, 1))
     X = rng.geometric(1 / (1 + np.exp(z * [1, -1, 1]))) - 1.0
     own = Geometric("Misses")
-    model = fit(kind(likelihood=own, max_iter=3, random_state=0), X)
+    model = kind(likelihood=own, max_iter=3, random_state=0).fit(X)
     grid = np.arange(12.0)
     rows = np.repeat(X[:1], len(grid), 0)
     rows[:, 1] = grid
@@ -266,16 +260,16 @@ def test_means_that_overflow_far_from_all_rows_are_imputed():
         hidden_layer_sizes=(16,), likelihood=Geometric(), max_iter=1, random_state=0
     )
     X[:6] = np.where(rng.random((6, 3)) < 0.4, np.nan, X[:6])
-    filled = fit(model, X).impute(X[:6])
+    filled = model.fit(X).impute(X[:6])
     assert (filled >= 0).all()
     assert filled.max() <= 10 * np.nanmax(X)
 
 
 def test_a_likelihood_of_ones_own_is_the_distribution():
     X = np.array([[0.0, 3.0], [1.0, 0.0], [2.0, 5.0], [0.0, 1.0]])
-    model = fit(
-        MPTMaskedAutoencoder(likelihood=Geometric(), max_iter=0, random_state=0), X
-    )
+    model = MPTMaskedAutoencoder(
+        likelihood=Geometric(), max_iter=0, random_state=0
+    ).fit(X)
     rate = (4 + 0.5) / (4 + X.sum(0) + 1)
     expected = geom.logpmf(X + 1, rate).sum(1)
     assert_allclose(model.score_samples(X), expected, rtol=1e-6)
