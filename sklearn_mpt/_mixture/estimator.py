@@ -41,7 +41,7 @@ from sklearn_mpt._mixture.em import (
     em_on_part,
     from_best_start,
 )
-from sklearn_mpt._mixture.information import MixtureParameters, standard_deviations
+from sklearn_mpt._mixture.information import MixtureParameters
 from sklearn_mpt._mixture.start import (
     KINDS_OF_STARTS,
     first_components,
@@ -428,9 +428,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             parameters = MixtureParameters(components, layout)
             tensors = as_tensor(X, device), as_tensor(weight, device)
             at_floor = self._components_at_floor(vars(self))
-            covariance = parameters.covariance(*tensors, at_floor)
-            errors, joint = standard_deviations(parameters, covariance)
-        return Bunch(**errors, covariance=joint)
+            return Bunch(**parameters.standard_errors(*tensors, at_floor))
 
     def covariate_effects(
         self,

@@ -105,7 +105,7 @@ class Patterns:
 
     @cached_property
     def groups(self):
-        """Patterns (v,) with about as many rows, these rows (v, r), and which are theirs.
+        """Patterns (v,) with about as many rows, rows (v, r), and which are theirs.
 
         Where a pattern has fewer than r rows, others take their places.
         """

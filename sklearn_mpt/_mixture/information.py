@@ -7,6 +7,7 @@ first and the third are determined up to constants.
 
 import numpy as np
 import torch
+from scipy.linalg import block_diag
 
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.density import Components, MixtureDensity
@@ -56,34 +57,32 @@ class MixtureParameters:
 
     def covariance(self, X, weight, at_floor):
         """Return the covariance of the estimates, (p, p); NaN if not determined."""
+        layout, n_components = self.layout, len(self._like.weights)
         information = self._information(X, weight)
         expected = self._expected_information(X, information)
-        n_components, n_columns = self._like.means.shape
-        n_locations, free = self._shapes[2][1], slice(sum(self._sizes[:3]), None)
         # Functions of the parameters that are always 0: the sum of log-weights, what
         # centring takes from locations, and covariances at a limit.
-        weights = np.zeros((1, len(self.values)))
-        weights[0, :n_components] = 1.0
-        tied = np.zeros((n_components * n_locations, len(self.values)))
-        if n_locations:
-            eye = identity(n_locations, self.values)
-            fixed = (eye - self.layout.likelihood.centre(eye)).cpu().numpy()
-            first = free.start - self._sizes[2]
-            tied[:, first : free.start] = np.kron(np.eye(n_components), fixed)
-        marks = self._like.weights.new_zeros(n_components)
-        marks[at_floor] = 1.0
+        fixed = [np.ones((1, n_components)), np.zeros((0, self._sizes[1]))]
+        eye = identity(self._shapes[2][1], self.values)
+        if layout.likelihood is not None:
+            centred = (eye - layout.likelihood.centre(eye)).cpu().numpy()
+            fixed.append(np.kron(np.eye(n_components), centred))
+        fixed = block_diag(*fixed)
+        at_limit = torch.zeros(n_components, dtype=torch.bool)
+        at_limit[at_floor] = True
         marked = Components(
-            *(marks.view(-1, *[1] * (p.ndim - 1)).expand_as(p) for p in self._like)
+            *(at_limit.view(-1, *[1] * (p.ndim - 1)).expand_as(p) for p in self._like)
         )
-        parts = [part.flatten() for part in self.layout.form.free(marked)]
         known = np.zeros(len(self.values), dtype=bool)
-        known[free] = torch.cat(parts).cpu().numpy() > 0
+        free = [part.flatten() for part in layout.form.free(marked)]
+        known[sum(self._sizes[:3]) :] = torch.cat(free).numpy()
+        fixed = np.pad(fixed, [(0, 0), (0, len(known) - fixed.shape[1])])
+        n_rotations = layout.form.n_rotations(len(layout.gaussian))
         covariance = covariance_of(
             information.cpu().numpy(),
-            constraints=np.concatenate([weights, tied, np.eye(len(known))[known]]),
+            constraints=np.concatenate([fixed, np.eye(len(known))[known]]),
             expected=expected.cpu().numpy(),
-            n_rotations=(n_components - len(at_floor))
-            * self.layout.form.n_rotations(n_columns),
+            n_rotations=(n_components - len(at_floor)) * n_rotations,
         )
         covariance[known] = covariance[:, known] = np.nan
         return covariance
@@ -138,27 +137,32 @@ class MixtureParameters:
             reported["covariances"] = layout.form.compress(components.covariances)
         return reported
 
+    def standard_errors(self, X, weight, at_floor):
+        """Return errors of `reported` numbers, by the delta method.
 
-def standard_deviations(parameters, covariance):
-    """Return standard deviations of `reported` numbers, by the delta method."""
-    lost = np.isnan(covariance.diagonal())
-    known = np.nan_to_num(covariance)
-    deviations, jacobians, joint_deviations = {}, [], []
-    for name, value in parameters.reported(parameters.values).items():
-        jacobian = torch.autograd.functional.jacobian(
-            lambda values, name=name: parameters.reported(values)[name],
-            parameters.values,
-        )
-        jacobian = jacobian.reshape(-1, len(known)).cpu().numpy()
+        Also the joint covariance of `JOINT`, which are the first of them.
+        """
+
+        def all_reported(values):
+            return torch.cat(
+                [part.flatten() for part in self.reported(values).values()]
+            )
+
+        covariance = self.covariance(X, weight, at_floor)
+        lost, known = np.isnan(covariance.diagonal()), np.nan_to_num(covariance)
+        jacobian = torch.autograd.functional.jacobian(all_reported, self.values)
+        jacobian = jacobian.cpu().numpy()
+        is_lost = all_reported(self.values).isnan().cpu().numpy()
+        is_lost |= (jacobian[:, lost] != 0).any(axis=1)
         variance = ((jacobian @ known) * jacobian).sum(axis=1)
-        is_lost = value.isnan().flatten().cpu().numpy()
-        variance[is_lost | (jacobian[:, lost] != 0).any(axis=1)] = np.nan
-        deviations[name] = np.sqrt(variance).reshape(value.shape)
-        if name in JOINT:
-            jacobians.append(jacobian)
-            joint_deviations.append(deviations[name])
-    jacobian = np.concatenate(jacobians)
-    joint = jacobian @ known @ jacobian.T
-    is_lost = np.isnan(np.concatenate([d.flatten() for d in joint_deviations]))
-    joint[is_lost] = joint[:, is_lost] = np.nan
-    return deviations, joint
+        deviation = np.sqrt(np.where(is_lost, np.nan, variance))
+        reported, errors, start = self.reported(self.values), {}, 0
+        for name, part in reported.items():
+            end = start + part.numel()
+            errors[name] = deviation[start:end].reshape(part.shape)
+            start = end
+        n_joint = sum(reported[name].numel() for name in JOINT if name in reported)
+        jacobian, is_lost = jacobian[:n_joint], is_lost[:n_joint]
+        joint = jacobian @ known @ jacobian.T
+        joint[is_lost] = joint[:, is_lost] = np.nan
+        return errors | {"covariance": joint}
