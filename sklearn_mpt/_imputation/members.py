@@ -12,7 +12,7 @@ from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.covariances import Full
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
-from sklearn_mpt._mixture.em import MixtureRows, MStepParams
+from sklearn_mpt._mixture.em import MixtureRows
 from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._mixture.start import first_components
 
@@ -99,17 +99,15 @@ class Gaussians:
         """Fit a mixture from clusters of rows on, shrunk more where these are small."""
         fraction = n_components * coding.width / len(numbers)
         model, rng = cls(coding, SHRINKAGES[0] * fraction), np.random.default_rng(0)
-        args = coding.code(numbers), weight, n_components, "kmeans", rng, model._params
-        start = cls(coding, model.shrinkage, first_components(*args))
+        args = coding.code(numbers), weight, n_components, "kmeans", rng
+        start = first_components(*args, model._layout, model.shrinkage)
+        start = cls(coding, model.shrinkage, start)
         return start.fit(numbers, weight)
 
     @property
-    def _params(self):
-        """The layout of the columns, and what each step of EM is told."""
+    def _layout(self):
         features = torch.arange(self.coding.width, device="cpu")
-        layout = MixtureLayout(Full(), features, features[:0], None)
-        none = torch.empty((0, 0), device="cpu")
-        return MStepParams(self.shrinkage, layout, none)
+        return MixtureLayout(Full(), features, features[:0], None)
 
     @property
     def _components(self):
@@ -123,7 +121,8 @@ class Gaussians:
     def fit(self, numbers, weight, n_steps=FIRST_STEPS):
         """Return what steps of EM make of this one."""
         Z, weight = map(torch.from_numpy, (self.coding.code(numbers), weight))
-        rows, components = MixtureRows(Z, weight, self._params), self._components
+        rows = MixtureRows(Z, weight, self._layout, self.shrinkage)
+        components = self._components
         for _ in range(n_steps):
             components = rows.m_step(components, rows.statistics(components))
             if components is None:
@@ -137,7 +136,7 @@ class Gaussians:
         Z = torch.from_numpy(self.coding.code(numbers))
         order = pattern_order(~Z.isnan())
         Z, back = Z[order], order.argsort()
-        density, found = MixtureDensity(self._components, self._params.layout), []
+        density, found = MixtureDensity(self._components, self._layout), []
         for rows, patterns in density.parts(~Z.isnan()):
             given = density.given(Z[rows], ~Z[rows].isnan(), patterns)
             mean = self._components.means + given.gaussian.deviation

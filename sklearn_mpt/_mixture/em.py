@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._base.density import as_tensor
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._numbers import CHUNK_BYTES, MIN_INFORMATION, chunk_slices
@@ -46,14 +47,6 @@ class SufficientStatistics(NamedTuple):
 
     def __add__(self, other):
         return SufficientStatistics(*(a + b for a, b in zip(self, other, strict=True)))
-
-
-class MStepParams(NamedTuple):
-    """Settings of the M-step."""
-
-    reg_covar: float
-    layout: object
-    unseen: torch.Tensor  # categories that no row has
 
 
 def location_derivatives(density, X, row_weight, row_counts=None):
@@ -87,14 +80,20 @@ def _by_component(counts, covariances):
 class MixtureRows:
     """The training rows, and the steps of EM on them."""
 
+    # is_all : whether they are all there are, so that categories may have no row.
+
     max_tries = 20
 
-    def __init__(self, X, weight, step_params):
+    def __init__(self, X, weight, layout, reg_covar, is_all=True):
         # Rows with the same gaps share matrices, so they are made neighbours.
-        self.order = pattern_order(~X[:, step_params.layout.gaussian].isnan())
+        self.order = pattern_order(~X[:, layout.gaussian].isnan())
         self.X, self.weight = X[self.order], weight[self.order]
         self.n_rows = float(self.weight.sum())
-        self.step_params = step_params
+        self.layout, self.reg_covar = layout, reg_covar
+        self.unseen = ()  # categories that no row has
+        if layout.likelihood is not None and is_all:
+            unseen = layout.likelihood.unseen(X[:, layout.others].cpu().numpy())
+            self.unseen = as_tensor(unseen, X.device)
         self._parts = None  # blocks of rows, with their patterns
 
     def statistics(self, components, responsibility=None):
@@ -103,7 +102,7 @@ class MixtureRows:
         responsibility : of the components for rows, times their weights, (n, K); None
         is that of the model.
         """
-        density = MixtureDensity(components, self.step_params.layout)
+        density = MixtureDensity(components, self.layout)
         if self._parts is None:
             self._parts = density.parts(~self.X.isnan())
         statistics = []
@@ -138,7 +137,7 @@ class MixtureRows:
         Returned are also the gradient that they stand for, per row, and the sums of
         values and weights by mask.
         """
-        layout, hidden = self.step_params.layout, pairs.masks[pairs.of_mask]
+        layout, hidden = self.layout, pairs.masks[pairs.of_mask]
         observed = ~(self.X[pairs.rows].isnan() | hidden)
         order = pattern_order(observed[:, layout.gaussian])
         hidden = hidden[order]
@@ -191,7 +190,7 @@ class MixtureRows:
         have noise, so that variances and counts may fall by `MAX_FALL` at most. None if
         the result is no valid mixture.
         """
-        reg_covar, layout, unseen = self.step_params
+        layout = self.layout
         weights, means, before, locations, loadings, noise = components
         component_rows = self.n_rows * weights
         keep = 1.0 if are_differences else 1 - size
@@ -207,16 +206,17 @@ class MixtureRows:
         if are_differences and not form.is_valid(pooled - least * before):
             return None
         covariances, loadings, noise = form.estimate(
-            scatter, counts, loadings, noise, size, reg_covar
+            scatter, counts, loadings, noise, size, self.reg_covar
         )
         if not form.is_valid(covariances):
             return None
         if layout.likelihood is not None:  # a step of Fisher scoring, of at most 1 each
             gradient, information = statistics.gradient, statistics.information
-            if len(unseen):  # as if some rows had them
-                count = UNSEEN_COUNT * ~unseen[:, None].isnan() * weights[:, None]
+            if len(self.unseen):  # as if some rows had them
+                values = self.unseen[:, None]
+                count = UNSEEN_COUNT * ~values.isnan() * weights[:, None]
                 count = layout.likelihood.to_locations(count)  # shape: (r, K, l)
-                values = unseen[:, None].nan_to_num()
+                values = values.nan_to_num()
                 slopes, curvatures = layout.likelihood.derivatives(values, locations)
                 gradient = gradient + (count * slopes).sum(0)
                 information = information + (count * curvatures).sum(0)
@@ -338,5 +338,5 @@ class MaskedRows:
     def mixed(self, components, other, weight):
         pairs = zip(components, other, strict=True)
         mixed = Components(*(torch.lerp(a, b, weight) for a, b in pairs))
-        form = self.rows.step_params.layout.form
+        form = self.rows.layout.form
         return mixed._replace(covariances=form.covariances_of(*form.free(mixed), mixed))

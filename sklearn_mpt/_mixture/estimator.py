@@ -36,7 +36,6 @@ from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayo
 from sklearn_mpt._mixture.em import (
     MaskedRows,
     MixtureRows,
-    MStepParams,
     em,
     em_on_part,
     from_best_start,
@@ -707,10 +706,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if kind == "auto":
             kind = ("kmeans", "hierarchical", "random_from_data")[min(i, 2)]
         weight = np.ones(len(X)) if weight is None else weight
-        rows, step_params = self._numbers(X), self._step_params(layout, X)
-        components = first_components(
-            rows, weight, self.n_components, kind, rng, step_params
-        )
+        args = self.n_components, kind, rng, layout, self.reg_covar
+        components = first_components(self._numbers(X), weight, *args)
         names = self._table_names or range(self.n_features_in_)
         arrays = {
             name: getattr(self, name)
@@ -727,13 +724,6 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     # Training
 
-    def _step_params(self, layout, X, is_all=True):
-        unseen = np.empty((0, 0))
-        if layout.likelihood is not None and is_all:
-            unseen = layout.likelihood.unseen(X[:, layout.others.cpu().numpy()])
-        unseen = as_tensor(unseen, layout.others.device)
-        return MStepParams(self.reg_covar, layout, unseen)
-
     def _epochs(self, data, training):
         layout = self._layout(data.device)
         rows = as_view(data.X, data.device)
@@ -744,8 +734,8 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
                 components = self._started(data.X, data.weight, i, data.rng)
                 starts.append(Components(*(p.to(data.device) for p in components)))
         weight = as_tensor(weight, data.device)
-        step_params = self._step_params(layout, data.X, data.is_all)
-        training_rows = MixtureRows(rows, weight, step_params)
+        args = layout, self.reg_covar, data.is_all
+        training_rows = MixtureRows(rows, weight, *args)
         rate, tol = self.learning_rate, self.tol
         if not data.is_all:
             (training.params,) = starts

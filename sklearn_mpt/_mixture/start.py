@@ -17,9 +17,8 @@ from sklearn_mpt._tables.labels import aligned, first_labels
 MAX_MERGED_ROWS = 2000
 
 
-def first_components(X, weight, n_components, kind, rng, step_params):
+def first_components(X, weight, n_components, kind, rng, layout, reg_covar):
     """Return components that a few M-steps fit to first responsibilities of rows."""
-    layout, reg_covar = step_params.layout, step_params.reg_covar
     numbers = X[:, layout.gaussian.numpy()].astype(float)
     others = X[:, layout.others.numpy()].astype(float)
     mean, variance, _ = column_moments(numbers, weight)
@@ -51,7 +50,7 @@ def first_components(X, weight, n_components, kind, rng, step_params):
     )
     # M-steps with gaps, and of locations, are not at the maximum at once
     n_steps = 3 if rows[:, layout.gaussian].isnan().any() else 1
-    training = MixtureRows(rows, responsibility.sum(1), step_params)
+    training = MixtureRows(rows, responsibility.sum(1), layout, reg_covar)
     for _ in range(n_steps if layout.likelihood is None else 10):
         statistics = training.statistics(components, responsibility)
         after = training.m_step(components, statistics)

@@ -16,7 +16,7 @@ from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
     ObjectiveParams,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns  # noqa: E402
-from sklearn_mpt._mixture.em import MixtureRows, MStepParams  # noqa: E402
+from sklearn_mpt._mixture.em import MixtureRows  # noqa: E402
 from sklearn_mpt._optim.masks import (  # noqa: E402
     MaskedPairs,
     MaskSource,
@@ -130,8 +130,7 @@ def test_all_masks_have_the_statistics_of_whole_rows(kind):
     density = model.fit(X)._density()
     layout, components = density.layout, density.components
     weight = torch.from_numpy(np.linspace(0.5, 1.5, len(X)))
-    step_params = MStepParams(1e-6, layout, torch.empty(0, 0))
-    training = MixtureRows(torch.from_numpy(X), weight, step_params)
+    training = MixtureRows(torch.from_numpy(X), weight, layout, 1e-6)
     exact = training.statistics(components)
     pairs, share = all_pairs(len(X))
     total = 0.0
