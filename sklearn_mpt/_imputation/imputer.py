@@ -165,10 +165,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         standardised numbers; fraction of ``wrong`` categories; mean number of ``steps``
         between predicted and true ordered categories; ``gain`` in the log-probability
         of the mixture of all models so far; ``seconds`` of processor time; ``outcome``:
-        "gained" if the model predicts better than the smaller one of its kind, "no
-        gain", with which a kind ends, or "failed"; ``weight``, the mean over columns, 0
-        if not chosen. ``pandas.DataFrame(imputer.selection_)``
-        makes a table.
+        "gained" if the mixture predicts better with the model, "no gain", with which a
+        kind ends, or "failed"; ``weight``, the mean over columns, 0 if not chosen.
+        ``pandas.DataFrame(imputer.selection_)`` makes a table.
     unmodelled_ : dict
         Columns that are not modelled, by name or number, and why, if `estimator` is
         None.
@@ -195,10 +194,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
     A fifth of the present entries, of 500 to 2000 rows, is hidden from all models; in
     small tables up to four times, until 200 entries have been hidden. A larger model of
-    a kind, or less shrinkage, is tried if the one before it predicted the hidden
-    entries better than the one before that, by more than a standard error and more than
-    0.003 nats per entry, in log-probability or in squared errors. A model that cannot
-    be fitted to the table is left out. The models are mixed, with weights for each
+    a kind, or less shrinkage, is tried if with the one before it the mixture of all
+    models gained more than 0.005 nats per hidden entry, or half a percent of the root
+    mean squared error. A model that cannot be fitted to the table is left out. The
+    models are mixed, with weights for each
     column: those of conditionals maximise the log-probability of the hidden entries
     [2]_ [4]_, those of means the squared error [5]_. Hidden entries of a column count
     beside ten (200 for means) that are like those of all numbers, or all categories. A

@@ -4,7 +4,6 @@ import copy
 
 import numpy as np
 import torch
-from sklearn.base import clone
 
 from sklearn_mpt._imputation.coding import Coding, latent, moments
 from sklearn_mpt._imputation.laws import Prediction, cell_probs
@@ -21,14 +20,12 @@ MIN_STD = 1e-9  # of coded numbers
 SHRINKAGES = 0.03, 1e-3, 3e-5
 # Steps of EM; from a fit of another shrinkage, or without the hidden entries; and of
 # fits to rows drawn with replacement, which stay too close to it with fewer.
-FIRST_STEPS, MORE_STEPS, BOOTSTRAP_STEPS = 8, 5, 10
+FIRST_STEPS, MORE_STEPS, BOOTSTRAP_STEPS = 5, 3, 10
 # Weight of far wider normal distributions in independent columns, so that a number far
 # outside of the rows costs tens of nats.
-OUTLIERS, WIDTHS = 0.01, np.array([1.0, 10.0, 1e2, 1e3, 1e4, 1e6])
-TREES = {
-    "numbers": {"n_estimators": 8, "min_samples_leaf": 3, "max_features": 0.5},
-    "categories": {"n_estimators": 10, "min_samples_leaf": 2, "max_features": 0.75},
-}
+OUTLIERS, WIDTHS = 0.01, np.logspace(0, 6, 7)
+# Trees of a column, and their parameters.
+N_TREES, TREES = 7, {"min_samples_leaf": 3, "max_features": 1.0}
 # Of linear relations of standardised numbers: largest variance, and largest deviation
 # of a row; largest error of what they determine.
 MAX_VARIANCE, MAX_DEVIATION, MAX_ERROR = 1e-4, 0.1, 0.05
@@ -180,59 +177,70 @@ class Factors:
 
 
 class Trees:
-    """An ensemble of trees for each of some columns, which split on gaps."""
+    """Extremely randomised trees of each of some columns, which split on gaps."""
 
-    # trees, inputs : dicts from columns to lists of ensembles, and to the columns that
-    # they read. spreads : of errors of coded numbers, (d,).
+    # inputs, trees, spreads : dicts from columns to the columns that they read, to
+    # lists of trees, and to deviations of errors of coded numbers.
 
-    def __init__(self, coding: Coding, trees, inputs, spreads):
-        self.coding, self.trees, self.inputs = coding, trees, inputs
-        self.spreads = spreads
+    def __init__(self, coding: Coding, inputs, seed, trees, spreads):
+        self.coding, self.inputs, self.seed = coding, inputs, seed
+        self.trees, self.spreads = trees, spreads
 
-    @classmethod
-    def fitted(cls, coding, numbers, weight, inputs, seed):
-        """Fit trees of columns; inputs : dict from these to the columns they read."""
-        from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+    def fit(self, numbers, weight):
+        """Return these trees, fitted."""
+        from sklearn.tree import ExtraTreeClassifier, ExtraTreeRegressor
 
-        number = ExtraTreesRegressor(**TREES["numbers"], random_state=seed)
-        category = ExtraTreesClassifier(**TREES["categories"], random_state=seed)
-        unfitted = {j: [number if coding.is_number[j] else category] for j in inputs}
-        spreads = np.ones(len(coding.counts))
-        member = cls(coding, unfitted, inputs, spreads)
-        return member.trained_on(numbers, weight, True)
+        trees, coding, X = {}, self.coding, numbers.astype(np.float32)
+        for j, read in self.inputs.items():
+            rows = np.flatnonzero(~np.isnan(numbers[:, j]) & (weight > 0))
+            y, of_rows = numbers[rows, j], X[np.ix_(rows, read)]
+            if coding.is_number[j]:
+                make, y = ExtraTreeRegressor, coding.scales.of(j).code(y)
+            else:
+                make, y = ExtraTreeClassifier, y.astype(int)
+            trees[j] = [
+                make(**TREES, random_state=self.seed + k).fit(of_rows, y, weight[rows])
+                for k in range(N_TREES)
+            ]
+        return Trees(coding, self.inputs, self.seed, trees, self.spreads)
 
     def trained_on(self, numbers, weight, is_drawn):
         """Return trees of rows drawn with replacement; the same for all rows."""
-        if not is_drawn:
-            return self
-        trees, coding, X = {}, self.coding, numbers.astype(np.float32)
-        for j, models in self.trees.items():
-            rows = np.flatnonzero(~np.isnan(numbers[:, j]) & (weight > 0))
-            y = numbers[rows, j]
-            y = coding.scales.of(j).code(y) if coding.is_number[j] else y.astype(int)
-            read = X[np.ix_(rows, self.inputs[j])]
-            trees[j] = [clone(models[0]).fit(read, y, weight[rows])]
-        return Trees(coding, trees, self.inputs, self.spreads)
+        return self.fit(numbers, weight) if is_drawn else self
 
     def joined(self, others):
-        """Return all trees of members that were fitted to other masks."""
-        members = self, *others
-        trees = {j: [m.trees[j][0] for m in members] for j in self.trees}
-        return Trees(self.coding, trees, self.inputs, self.spreads)
+        """Return all trees of members of other masks, or of other columns."""
+        inputs, spreads = self.inputs.copy(), self.spreads.copy()
+        trees = {j: list(of_column) for j, of_column in self.trees.items()}
+        for other in others:
+            inputs |= other.inputs
+            spreads |= other.spreads
+            for j, of_column in other.trees.items():
+                trees.setdefault(j, []).extend(of_column)
+        return Trees(self.coding, inputs, self.seed, trees, spreads)
 
     def predict(self, numbers, columns):
         coding, X = self.coding, numbers.astype(np.float32)
         mean, probs = np.full((len(X), 1, X.shape[1]), np.nan), {}
+        std = np.ones(X.shape[1])
         for j in self.trees.keys() & set(columns):
-            models, read = self.trees[j], X[:, self.inputs[j]]
-            if coding.is_number[j]:
-                mean[:, 0, j] = np.mean([of.predict(read) for of in models], axis=0)
+            gaps = np.flatnonzero(np.isnan(X[:, j]))
+            read, trees = X[np.ix_(gaps, self.inputs[j])], self.trees[j]
+            if not coding.is_number[j]:
+                probs[j] = np.tile(coding.frequencies[j], (len(X), 1))
+            else:
+                mean[:, 0, j], std[j] = 0.0, self.spreads.get(j, 1.0)
+            if not len(gaps):
                 continue
-            found = np.tile(coding.frequencies[j], (len(X), 1))
-            for of in models:
-                found[:, of.classes_] += of.n_estimators * of.predict_proba(read)
-            probs[j] = found / found.sum(axis=1, keepdims=True)
-        std = np.broadcast_to(self.spreads, mean.shape)
+            if coding.is_number[j]:
+                found = [tree.predict(read) for tree in trees]
+                mean[gaps, 0, j] = np.mean(found, axis=0)
+            else:
+                for tree in trees:
+                    place = np.ix_(gaps, tree.classes_)
+                    probs[j][place] += tree.predict_proba(read)
+                probs[j] /= probs[j].sum(axis=1, keepdims=True)
+        std = np.broadcast_to(std, mean.shape)
         return Prediction(np.ones((len(X), 1)), mean, std, probs)
 
 
@@ -256,6 +264,12 @@ class LinearRelations:
         deviation = np.abs(Z @ related)
         self.weights = related[:, deviation.max(axis=0, initial=0) < MAX_DEVIATION].T
         self.noise = np.sqrt(np.mean(deviation**2)) if deviation.size else 0.0
+        takes_part = (np.abs(self.weights) > 1e-9).any(axis=0)
+        self.columns, self.weights = (
+            self.columns[takes_part],
+            self.weights[:, takes_part],
+        )
+        self.shift, self.spread = self.shift[takes_part], self.spread[takes_part]
 
     def check(self, numbers, hidden_table):
         """Forget the relations if they are wrong of an entry that was hidden."""

@@ -39,9 +39,9 @@ MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
 MAX_FACTORS = 32
 # Inputs of the trees of a column, and columns of each kind on which they are tried.
 MAX_INPUTS, N_TRIED = 30, 3
-# Gain, in nats per hidden entry, that is worth the time of a member, and that is worth
-# a warning where a limit ended the search.
-MIN_GAIN, LARGE_GAIN = 3e-3, 0.01
+# Gain of the mixture that is worth the time of the next member, in nats per hidden
+# entry, or in the logarithm of the root mean squared error.
+MIN_GAIN = 0.005
 # Entries like those of all columns that are added to those of a column, for weights of
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 200.0
@@ -64,7 +64,7 @@ class Trial(NamedTuple):
     steps: float = np.nan
     gain: float = np.nan
     seconds: float = np.nan
-    outcome: str = GAINED
+    outcome: str = NO_GAIN
 
     @property
     def member(self):
@@ -94,9 +94,9 @@ class Search:
 
     def __init__(self, coding: Coding, numbers, weight, max_seconds, max_models, rng):
         self.coding, self.max_models = coding, max_models or np.inf
-        self.clock, self.deadline = time.process_time(), np.inf
+        self.deadline = np.inf
         if max_seconds not in ("auto", None):
-            self.deadline = self.clock + max_seconds
+            self.deadline = time.process_time() + max_seconds
         self.has_limit = max_seconds != "auto" or max_models is not None
         n_rows = int(np.clip(MAX_ENTRIES / coding.width, MIN_ROWS, MAX_ROWS))
         if len(numbers) > n_rows:
@@ -121,25 +121,14 @@ class Search:
         self.high = np.nanmax(numbers, axis=0) + margin
         self.seed = seed_from(rng)
         self.trials: list[Trial] = []
-        self.value = 0.0  # of the mixture of all so far
+        self.values = np.zeros(2)  # of the mixture of all so far
 
     def run(self):
         """Return the trials, indices of those that are kept, their weights and errors.
 
         The latter are those of hidden entries, in the order of `columns`.
         """
-        for name, fit, before in self._candidates():
-            ended_by = None
-            if self.trials and time.process_time() > self.deadline:
-                ended_by = "max_seconds"
-            if len(self.trials) >= self.max_models:
-                ended_by = "max_models"
-            if ended_by:
-                self._warn_of_limit(ended_by)
-                break
-            trial = self._tried(name, fit, before)
-            seconds, self.clock = time.process_time() - self.clock, time.process_time()
-            self.trials.append(trial._replace(seconds=seconds))
+        self._try_all()
         fitted = [i for i, t in enumerate(self.trials) if t.log_prob is not None]
         hidden = self._hidden(self._fitted)
         kept = hidden.kept()
@@ -151,17 +140,28 @@ class Search:
     def _fitted(self):
         return [trial for trial in self.trials if trial.log_prob is not None]
 
-    def _candidates(self):
-        """Yield names, functions that fit members to masks, and smaller ones of a kind.
-
-        A kind ends where its last member did not gain.
-        """
+    def _try_all(self):
+        """Try members of each kind while they gain, until a limit."""
         for kind in self._kinds():
-            before = None
-            for name, fit in kind:
-                yield name, fit, before
-                before = self.trials[-1]
-                if before.outcome != GAINED:
+            last = None
+            for k, (name, fit) in enumerate(kind):
+                ended_by = None
+                if self.trials and time.process_time() > self.deadline:
+                    ended_by = "max_seconds"
+                if len(self.trials) >= self.max_models:
+                    ended_by = "max_models"
+                # less shrinkage is no larger model
+                if ended_by and k > 1 and "shrinkage" not in name:
+                    warn_caller(
+                        f"MPTImputer ended the choice of models by {ended_by}, though "
+                        f"the last one, {last.name}, gained {last.gain:.2g} nats per "
+                        f"hidden entry. A larger {ended_by} may fill gaps in better."
+                    )
+                if ended_by:
+                    return
+                last = self._tried(name, fit, () if last is None else last.members)
+                self.trials.append(last)
+                if last.outcome != GAINED:
                     break
 
     def _kinds(self):
@@ -198,79 +198,72 @@ class Search:
         yield [("trees", self._trees)]
 
     def _shrunk(self, before, shrinkage):
-        if before is None:
+        if not before:
             start = Gaussians(self.coding, shrinkage)
             return [start.fit(*table) for table in self.tables]
         pairs = zip(before, self.tables, strict=True)
         return [member.shrunk(*table, shrinkage) for member, table in pairs]
 
     def _tried(self, name, fit, before):
-        """Fit and score one member; `before` is the smaller one of its kind."""
+        """Fit and score one member; `before` are the smaller ones of its kind."""
+        start = time.process_time()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                members = fit(None if before is None else before.members)
-                if not members:
-                    return Trial(name, outcome=NO_GAIN)
-                trial = self._scored(name, members)
+                members = fit(before)
+                trial = self._scored(name, members) if members else Trial(name)
         except NUMERICAL_ERRORS:
             if not self.trials:  # of columns alone, with which others are compared
                 raise
-            return Trial(name, outcome=FAILED)
-        if before is not None and not self._hidden([before, trial]).is_second_better():
-            trial = trial._replace(outcome=NO_GAIN)
-        value, _ = self._hidden([*self._fitted, trial]).values()
-        gain, self.value = value - self.value, value
-        return trial._replace(gain=gain)
-
-    def _warn_of_limit(self, name):
-        last = self.trials[-1]
-        # less shrinkage is no larger model
-        kind = [t for t in self.trials if t.name.split()[0] == last.name.split()[0]]
-        if len(kind) > 1 and "shrinkage" not in last.name and last.gain > LARGE_GAIN:
-            warn_caller(
-                f"MPTImputer ended the choice of models by {name}, though the "
-                f"last one, {last.name}, gained {last.gain:.2g} nats per hidden entry. "
-                f"A larger {name} may fill gaps in better."
-            )
+            trial = Trial(name, outcome=FAILED)
+        if trial.members:
+            values = self._hidden([*self._fitted, trial]).values()
+            gains, self.values = values - self.values, values
+            is_better = not self.trials or (gains > MIN_GAIN).any()
+            outcome = GAINED if is_better else NO_GAIN
+            trial = trial._replace(gain=gains[0], outcome=outcome)
+        return trial._replace(seconds=time.process_time() - start)
 
     def _trees(self, before):
-        """Fit trees of all columns of the kinds on some of whose columns they gain."""
-        is_number, columns = self.coding.is_number, []
+        """Fit trees of some columns of each kind, and of all of it where they gain."""
+        is_number, gaining = self.coding.is_number, []
         for group in np.flatnonzero(is_number), np.flatnonzero(~is_number):
-            tried = group[:: max(1, -(-len(group) // N_TRIED))]
-            entries = np.isin(self.columns, tried)
-            if entries.any():
-                trial = self._scored("trees", self._fitted_trees(tried))
-                values = [
-                    self._hidden(trials, entries).values()
-                    for trials in (self._fitted, [*self._fitted, trial])
-                ]
-                if (np.diff(values, axis=0) > MIN_GAIN).any():
-                    columns += group.tolist()
-        return self._fitted_trees(columns) if columns else []
+            is_tried = np.arange(len(group)) % max(1, -(-len(group) // N_TRIED)) == 0
+            tried, entries = group[is_tried], np.isin(self.columns, group[is_tried])
+            if not entries.any():
+                continue
+            members = self._fitted_trees(tried)
+            trial = self._scored("trees", members)
+            before, after = (
+                self._hidden(trials, entries).values()
+                for trials in (self._fitted, [*self._fitted, trial])
+            )
+            if (after - before > MIN_GAIN).any():
+                gaining += [members, self._fitted_trees(group[~is_tried])]
+        return [first.joined(others) for first, *others in zip(*gaining, strict=True)]
 
     def _fitted_trees(self, columns):
         """Return trees for each mask; their errors are those of all hidden entries."""
         d, coding = self.numbers.shape[1], self.coding
-        inputs = {j: np.delete(np.arange(d), j) for j in columns}
+        inputs = {j: np.delete(np.arange(d), j) for j in columns.tolist()}
         if d - 1 > MAX_INPUTS:  # the columns that tell most, by correlations
             Z = np.nan_to_num(coding.code(self.tables[0][0]))
-            for j in columns:
+            for j in inputs:
                 related = np.abs(Z[:, coding.blocks[j]].T @ Z).max(axis=0)
                 related = np.maximum.reduceat(related, coding.first)
                 related[j] = -1
                 inputs[j] = np.sort(related.argsort()[::-1][:MAX_INPUTS])
-        members = [Trees.fitted(coding, *t, inputs, self.seed) for t in self.tables]
+        trees = Trees(coding, inputs, self.seed, {}, {})
+        members = [trees.fit(*table) for table in self.tables]
         means = [
             member.predict(rows, columns).mean[:, 0]
             for member, (rows, _) in zip(members, self.tables, strict=True)
         ]
         coded = coding.scales.of(self.columns).code(self.truth)
         error = np.stack(means)[self.of_mask, self.rows, self.columns] - coded
-        for j in columns:
+        for j in columns[coding.is_number[columns]].tolist():
             of_column = error[self.columns == j]
-            if len(of_column) and coding.is_number[j]:
+            if len(of_column):
                 for member in members:
                     member.spreads[j] = max(np.sqrt(np.mean(of_column**2)), 1e-3)
         return members
@@ -388,29 +381,14 @@ class HiddenEntries(NamedTuple):
         return (weights.mean[:, self.columns] * self.error).sum(axis=0)
 
     def values(self):
-        """Return the log-probability of the best mixture, and half that of squares.
-
-        Both are means, in nats per entry; the second is of errors as of a normal law.
-        """
+        """Return the log-probability of the best mixture, and minus its log rmse."""
         weights = self.weights()
         weight = np.maximum(weights.log_prob[:, self.columns], TINY)
         log_prob = np.nan_to_num(self.log_prob, nan=-WORST)
         mixture = logsumexp(log_prob, b=weight, axis=0)
         square = np.average(self.mean_error(weights) ** 2, weights=self.weight)
-        return np.average(mixture, weights=self.weight), -0.5 * np.log(square + TINY)
-
-    def is_second_better(self):
-        """Return whether the second of two members gains more than noise."""
-        # In log-probability, or in squared errors in nats, per entry.
-        first, second = self.error
-        count = np.bincount(self.columns, self.weight)
-        squares = np.bincount(self.columns, self.weight * (first**2 + second**2))
-        scale = np.maximum(squares / np.maximum(count, 1e-12), 1e-30)[self.columns]
-        by_entry = [self.log_prob[1] - self.log_prob[0], (first**2 - second**2) / scale]
-        fraction = self.weight / self.weight.sum()
-        gains = by_entry @ fraction
-        noise = np.sqrt((by_entry - gains[:, None]) ** 2 @ fraction**2)
-        return (gains > np.maximum(noise, MIN_GAIN)).any()
+        log_prob = np.average(mixture, weights=self.weight)
+        return np.array([log_prob, -0.5 * np.log(square + TINY)])
 
 
 def log_prob_weights(hidden):

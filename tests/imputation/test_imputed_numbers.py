@@ -78,7 +78,8 @@ def test_a_density_is_at_most_one_over_the_step_of_the_numbers():
     log_prob = imputer.estimator_.conditional_log_prob(table, np.array([True, False]))
     assert log_prob[:, 0].max() <= -np.log(10)
     assert log_prob[:, 0].max() > -np.log(10) - 0.5
-    assert (imputer.selection_["log_prob"] <= np.log(x.std() / 10) + 1e-9).all()
+    most = np.nanmax(imputer.selection_["log_prob"])  # NaN of trees, which do not gain
+    assert most <= np.log(x.std() / 10) + 1e-9
 
 
 def test_bounds_of_users_replace_limits_of_what_was_seen():
