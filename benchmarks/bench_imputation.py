@@ -23,7 +23,8 @@ entries that are hidden:
 - ``wrong``: share of categories that are not those hidden (ranks: only where 100 are);
 - ``log prob``: nats per entry, numbers in standard deviations, for methods that give
   entries a distribution;
-- ``seconds``: of processor time.
+- ``seconds``: of processor time;
+- ``megabytes``: most memory beyond what was held before (on Linux).
 
 ``KNNImputer`` and ``IterativeImputer`` get codes of categories as numbers, in standard
 deviations, and what they fill in is rounded. missForest and boosting are rounds of
@@ -305,10 +306,21 @@ METHODS = {
 }
 
 
+def memory(which):
+    """Return megabytes that this process holds (VmRSS), or held at most (VmHWM)."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return np.nan
+    lines = status.read_text().splitlines()
+    return next(int(line.split()[1]) / 1000 for line in lines if which in line)
+
+
 def measure(method, table, hidden):
-    start = time.process_time()
+    if Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")  # the most begins anew
+    before, start = memory("VmRSS"), time.process_time()
     filled = method.fill(table.mask(hidden))
-    seconds = time.process_time() - start
+    seconds, most = time.process_time() - start, memory("VmHWM")
     error = np.abs(filled - codes_of(table).to_numpy())
     counts = n_codes(table)
     numbers, codes = error[hidden & (counts == 0)], error[hidden & (counts > 0)]
@@ -317,6 +329,7 @@ def measure(method, table, hidden):
         "wrong": np.mean(codes > 0) if codes.size else np.nan,
         "log prob": method.log_prob(table, hidden),
         "seconds": seconds,
+        "megabytes": most - before,
         "n categories": len(codes),
     }
 
@@ -342,7 +355,7 @@ def run(args):
 
 def report(results):
     """Print means of each table, and mean ranks over tables of each shape."""
-    measures = ["rmse", "wrong", "log prob", "seconds"]
+    measures = ["rmse", "wrong", "log prob", "seconds", "megabytes"]
     by_table = results.groupby(["table", "method"], sort=False)[measures].mean()
     print(by_table.round(3).to_string(na_rep="-"))
     few = results["n categories"] < ENOUGH_CATEGORIES
@@ -355,7 +368,8 @@ def report(results):
         found = of_methods.mean().round(2)
         found["smallest rmse"] = (of_shape["rmse"] == 1).groupby("method").sum()
         of_same = means.loc[of_shape.index].groupby("method", sort=False)
-        found["seconds"] = of_same["seconds"].mean().round(2)
+        for cost in "seconds", "megabytes":
+            found[cost] = of_same[cost].mean().round(2)
         n_tables, n_wrong = of_methods.count().max()
         print(f"\n{shape}: mean ranks over {n_tables} tables (wrong: {n_wrong})")
         print(found.to_string(na_rep="-"))

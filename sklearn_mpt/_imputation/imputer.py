@@ -392,11 +392,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         named = with_distinct_names(X)
         validate_data(self, named, reset=reset, skip_check_array=True)
         if not reset:
-            check_kind_of_table(X, self._reader, self._names(X))
+            names = getattr(self, "feature_names_in_", column_names(X))
+            check_kind_of_table(X, self._reader, list(names))
         return with_gaps(X, self.missing_values)
-
-    def _names(self, X):
-        return getattr(self, "feature_names_in_", np.array(column_names(X))).tolist()
 
     def _learn_table(self, X):
         """Learn how columns are read, and warn of those that are not modelled."""
@@ -691,13 +689,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             In nats per entry: log-probabilities of categories, log-densities of numbers
             in the units of their column.
         """
-        self._check_is_fitted()
+        X = self._known(X)
         if not hasattr(self.estimator_, "conditional_log_prob"):
             raise TypeError(
                 f"{type(self.estimator_).__name__} has no conditional_log_prob, and so "
                 "MPTImputer has no score with it."
             )
-        X = self._without_unknown(self._read(X))
         weight = check_sample_weight(sample_weight, X)
         rows, weight = Rows.from_table(X), np.ones(len(X)) if weight is None else weight
         is_chosen = hasattr(self, "unmodelled_")  # not the user's estimator

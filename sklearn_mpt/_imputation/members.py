@@ -265,10 +265,8 @@ class LinearRelations:
         self.weights = related[:, deviation.max(axis=0, initial=0) < MAX_DEVIATION].T
         self.noise = np.sqrt(np.mean(deviation**2)) if deviation.size else 0.0
         takes_part = (np.abs(self.weights) > 1e-9).any(axis=0)
-        self.columns, self.weights = (
-            self.columns[takes_part],
-            self.weights[:, takes_part],
-        )
+        self.columns = self.columns[takes_part]
+        self.weights = self.weights[:, takes_part]
         self.shift, self.spread = self.shift[takes_part], self.spread[takes_part]
 
     def check(self, numbers, hidden_table):

@@ -34,7 +34,7 @@ MIN_HIDDEN, MAX_MASKS = 200, 4
 MAX_ENTRIES, MIN_ROWS, MAX_ROWS = 60_000, 500, 2000
 # Most coded columns of Gaussians of all covariances, beyond which these take longer
 # than factors, and of mixtures.
-MAX_DENSE, MAX_MIXTURE = 200, 30
+MAX_DENSE, MAX_MIXTURE = 140, 30
 MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
 MAX_FACTORS = 32
 # Inputs of the trees of a column, and columns of each kind on which they are tried.

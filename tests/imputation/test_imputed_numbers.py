@@ -87,7 +87,7 @@ def test_bounds_of_users_replace_limits_of_what_was_seen():
     x = np.arange(60.0)
     gaps = np.column_stack([x, np.where(x < 10, np.nan, 3 * (x - 9.5))])
     row = np.array([[0.0, np.nan]])
-    bounds = [{}, {"min_value": -100.0}, {"min_value": 5.0}]
+    bounds = [{}, {"min_value": -np.inf}, {"min_value": 5.0}]
     found = [
         MPTImputer(max_models=6, random_state=0, **of).fit(gaps).transform(row)[0, 1]
         for of in bounds

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_wine
@@ -54,6 +53,7 @@ def test_models_are_chosen_by_entries_that_are_hidden(wine):
     assert {len(column) for column in tried.values()} == {4}
     assert_allclose(tried["weight"].sum(), 1)
     assert tried["name"][0] == "columns alone"
+    assert_allclose(tried["rmse"][0], 1, atol=0.1)
     best = tried["log_prob"].argmax()
     assert tried["weight"][1:].max() > tried["weight"][0]
     assert tried["weight"][0] < 0.2
@@ -102,33 +102,6 @@ def test_weights_of_means_minimise_the_squared_error():
     worse = np.array([0.5, 0.9, 0.4])[:, None]
     weights = mean_weights(hidden._replace(error=worse * noise[:1]))
     assert_allclose(weights[1], 0, err_msg="worse than independent columns")
-
-
-def test_weights_of_models_maximise_the_log_probability_of_hidden_entries():
-    """With one additional entry that only this model explains."""
-    log_probs = np.random.default_rng(0).normal(size=(2, 40))
-    share = np.linspace(0.001, 0.999, 999)
-    value = [logsumexp(log_probs.T, b=[w, 1 - w], axis=1).sum() for w in share]
-    best = share[np.argmax(value + np.log(share) + np.log(1 - share))]
-    assert_allclose(stacking_weights(log_probs)[0], best, atol=0.003)
-
-
-def test_weights_that_differ_between_ends_are_fitted_as_they_are_mixed():
-    """Entries between the ends have parts of the weights of both."""
-    log_probs = np.random.default_rng(0).normal(size=(2, 200))
-    place = np.linspace(0, 1, 200)
-    log_probs[0] += 2 * place
-    ends = np.stack([1 - place, place])
-    share = np.linspace(0.02, 0.98, 97)
-    first, last = (end[..., None] for end in np.meshgrid(share, share))
-    of_entries = first * ends[0] + last * ends[1]
-    each = np.stack([of_entries, 1 - of_entries])
-    value = logsumexp(log_probs[:, None, None], b=each, axis=0).sum(axis=-1)
-    value += sum(np.log(w * (1 - w))[..., 0] for w in (first, last))
-    i, j = np.unravel_index(value.argmax(), value.shape)
-    weights = stacking_weights(log_probs, 1.0, ends)
-    assert_allclose(weights.sum(axis=1), 1)
-    assert_allclose(weights[:, 0], [share[j], share[i]], atol=0.02)
 
 
 def test_one_model_takes_columns_alone(wine):
@@ -246,13 +219,6 @@ def test_conditionals_of_powers_are_densities_with_the_expected_values():
         assert_allclose((drawn <= middle).mean(), below, atol=0.04)
 
 
-def test_rmse_of_trials_is_in_standard_deviations_of_the_table():
-    X = skewed_table(300, np.random.default_rng(3))[:, :3]
-    X[np.random.default_rng(4).random(X.shape) < 0.2] = np.nan
-    selection = MPTImputer(max_models=1, random_state=0).fit(X).selection_
-    assert_allclose(selection["rmse"], 1, atol=0.2)
-
-
 def test_draws_leave_independent_columns_out():
     """Rows drawn from them would weaken the dependence of columns."""
     rng = np.random.default_rng(0)
@@ -312,20 +278,15 @@ def test_fits_of_several_tables_differ_by_what_rows_leave_uncertain():
     assert_allclose(np.var(means), expected, rtol=0.6)
 
 
-def test_the_score_prefers_the_model_that_suits(wine):
-    X, _ = wine
-    scores = {
-        k: MPTImputer(MPTProbabilisticPCA(k, init="pca", max_iter=0)).fit(X).score(X)
-        for k in (1, 5)
-    }
-    search = GridSearchCV(
-        MPTImputer(MPTProbabilisticPCA(init="pca", max_iter=0)),
-        {"estimator__n_components": [1, 5]},
-        cv=2,
-    ).fit((X - np.nanmean(X, axis=0)) / np.nanstd(X, axis=0))
-    assert np.isfinite(list(scores.values())).all()
-    assert search.best_params_["estimator__n_components"] in (1, 5)
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+def test_the_score_prefers_the_model_that_suits():
+    """Of one and of three factors, in a grid search of the imputer alone."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3)) @ rng.normal(size=(3, 8))
+    X += 0.1 * rng.normal(size=X.shape)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    imputer = MPTImputer(MPTProbabilisticPCA(init="pca", max_iter=0))
+    search = GridSearchCV(imputer, {"estimator__n_components": [1, 3]}, cv=2).fit(X)
+    assert search.best_params_["estimator__n_components"] == 3
 
 
 def test_the_score_counts_each_entry_once():
@@ -348,27 +309,6 @@ def test_unknown_categories_are_refused_or_missing():
         clone(imputer).set_params(unknown="error").fit(X).transform(new)
     assert filled.loc[0, "b"] in ("x", "y")
     assert new.loc[0, "b"] == "z"
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_table_keeps_its_columns_and_dtypes(frame):
-    imputer = table_imputer().set_output(transform="pandas")
-    filled = imputer.fit_transform(frame)
-    assert isinstance(filled, pd.DataFrame)
-    assert (filled.dtypes == frame.dtypes).all()
-    assert not filled.isna().any().any()
-    assert list(imputer.get_feature_names_out()) == list(frame.columns)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_draws_follow_random_state(frame):
-    imputer = table_imputer(method="sample")
-    draws = [
-        clone(imputer).set_params(random_state=seed).fit(frame).transform(frame)
-        for seed in (0, 0, 1)
-    ]
-    assert draws[0].equals(draws[1])
-    assert not draws[0].equals(draws[2])
 
 
 def test_parameters_of_the_model_are_searched_in_a_pipeline(wine):
@@ -420,11 +360,13 @@ def test_columns_without_gaps_are_left_as_they_are(frame, method):
     whole = some_table(120)
     gaps = frame.assign(level=whole["level"], visits=whole["visits"])
     imputer = table_imputer(method=method, random_state=0)
-    filled = imputer.set_output(transform="pandas").fit(gaps).transform(gaps)
+    filled = imputer.set_output(transform="pandas").fit_transform(gaps)
     pd.testing.assert_frame_equal(
         filled[["level", "visits"]], whole[["level", "visits"]]
     )
     assert not filled.isna().any().any()
+    assert (filled.dtypes == gaps.dtypes).all()
+    assert list(imputer.get_feature_names_out()) == list(gaps.columns)
 
 
 def test_parts_of_a_table_have_their_own_draws_by_a_random_state_instance(wine):

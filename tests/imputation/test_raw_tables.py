@@ -401,21 +401,6 @@ def test_bounds_hold_for_what_is_filled_in(model):
         assert_array_equal(np.asarray(filled)[~gone], frame[~gone])
 
 
-def test_bounds_of_users_replace_the_limits_of_what_was_seen():
-    frame = pd.DataFrame({"x": np.arange(60.0), "y": 2 * np.arange(60.0)})
-    frame.loc[57:, "y"] = np.nan
-    row = pd.DataFrame({"x": [-30.0], "y": [np.nan]})
-    seen, free, bound = (
-        MPTImputer(max_models=3, random_state=0, min_value=least)
-        .fit(frame)
-        .transform(row)["y"][0]
-        for least in (None, {"y": -np.inf}, {"y": -5})
-    )
-    assert seen == 0
-    assert free < -20
-    assert -5 <= bound < -2
-
-
 @pytest.mark.parametrize("placeholder", [-1, "?"])
 def test_missing_values_may_be_marked(placeholder):
     frame = table(n=np.arange(N), word=np.where(Z > 0, "a", "b"))
