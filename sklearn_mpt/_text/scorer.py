@@ -260,6 +260,8 @@ class MPTScorer(
             *opened, self._opening_params = OpeningParams.of(self).open()
             self._opened = language_model, tokenizer = tuple(opened)
             check_words(self.method, tokenizer)
+            self.uses_gathered_head_ = probe(language_model, len(tokenizer))
+            language_model.gathered = self.uses_gathered_head_
             if texts is not None:
                 wholes = [whole_text(text) for text in texts]
                 warn_of_no_words(tokenizer, self._distinct_windows(wholes)[0])
@@ -267,8 +269,6 @@ class MPTScorer(
             self.max_length_ = longest_input(model, tokenizer, self.max_length)
             self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
             self.mask_token_id_ = tokenizer.mask_token_id
-            self.uses_gathered_head_ = probe(language_model, len(tokenizer))
-            language_model.gathered = self.uses_gathered_head_
         return self
 
     def transform(self, X: Texts) -> np.ndarray:

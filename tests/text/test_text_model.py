@@ -205,29 +205,91 @@ def classifier():
     return transformers.BertForSequenceClassification(config)
 
 
+class Altered(transformers.BertForMaskedLM):
+    """Its logits are changed by a function of them and of the tokens."""
+
+    def forward(self, input_ids, attention_mask=None):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
+        output.logits = self.change(output.logits, input_ids)
+        return output
+
+
+def altered(change):
+    model = Altered(transformers.BertConfig(**SIZES))
+    model.load_state_dict(make_model().state_dict())
+    model.change = change
+    return model
+
+
+def rolls_dice(logits, ids):
+    return logits * (1 + ids.new_empty(1).float().uniform_())
+
+
+def needs_memory(logits, ids):
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+class PeftModel(torch.nn.Module):
+    """A wrapper that takes what its model takes, as that of peft does."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.base_model, self.config = model, model.config
+
+    def forward(self, *args, **kwargs):
+        return self.base_model(*args, **kwargs)
+
+
+def half_on_meta():
+    model = make_model()
+    model.bert.encoder.layer[0].to("meta")
+    return model
+
+
+def with_few_logits():
+    model = make_model()
+    model.cls.predictions.decoder = torch.nn.Linear(16, 20)
+    return model
+
+
+OTHER_KINDS = [
+    (bart, "an encoder-decoder one, BartForConditionalGeneration"),
+    (t5, "an encoder-decoder one, T5ForConditionalGeneration"),
+    (gpt2, "a causal one, GPT2LMHeadModel"),
+    (decoder, "a causal one, Bert"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), OTHER_KINDS)
+def test_folders_of_other_kinds_of_models_are_refused(make, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        scorer_of(str(save(make(), tmp_path))).fit(TEXTS)
+
+
 @pytest.mark.parametrize(
-    ("make", "message", "of_folder"),
+    ("make", "message"),
     [
-        (bart, "an encoder-decoder one, BartForConditionalGeneration", True),
-        (t5, "an encoder-decoder one, T5ForConditionalGeneration", True),
-        (gpt2, "a causal one, GPT2LMHeadModel", True),
-        (decoder, "a causal one, Bert", True),
-        (without_head, "one row of logits per token, got BertModel", False),
-        (classifier, "one row of logits per token, got BertForSequenceClass", False),
+        *OTHER_KINDS,
+        (without_head, "one row of logits per token, got BertModel"),
+        (classifier, "one row of logits per token, got BertForSequenceClass"),
+        (lambda: 3, "model must be a name, a folder, a loaded"),
+        (lambda: make_model(vocab_size=20), "21 tokens and BertForMaskedLM 20"),
+        (lambda: altered(rolls_dice), "the same each time; Altered does not"),
+        (lambda: altered(needs_memory), "CUDA out of memory"),  # is no bad model
+        (lambda: altered(lambda z, ids: z * np.nan), "finite predictions, but .* Alt"),
+        (lambda: PeftModel(make_model()), r"by that name, .*model.get_base_model\(\)"),
+        (with_few_logits, r"logits of this .* are of 20 tokens"),
+        (lambda: make_model().to("meta"), "model must hold its weights, .* 'meta'"),
+        (half_on_meta, "model must hold its weights, .* 'meta'"),
     ],
 )
-def test_other_kinds_of_models_are_refused(make, message, of_folder, tmp_path):
-    """Those of a folder without a head lack weights; see above."""
-    with pytest.raises(ValueError, match=message):
+def test_models_that_cannot_be_scored_are_refused(make, message):
+    kinds = (ValueError, TypeError, torch.OutOfMemoryError)
+    with torch.random.fork_rng(), pytest.raises(kinds, match=message):
         scorer_of(make(), make_tokenizer()).fit(TEXTS)
-    if of_folder:
-        with pytest.raises(ValueError, match=message):
-            scorer_of(str(save(make(), tmp_path))).fit(TEXTS)
 
 
-def test_a_model_and_its_tokenizer_are_needed():
-    with pytest.raises(TypeError, match="model must be a name, a folder, a loaded"):
-        scorer_of(3, make_tokenizer()).fit(TEXTS)
+def test_a_loaded_model_needs_its_tokenizer():
     with pytest.raises(ValueError, match=r"tokenizer must be given .*BertForMaskedLM"):
         scorer_of(make_model()).fit(TEXTS)
 
@@ -236,11 +298,6 @@ def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"pip install '\.\[text\]'"):
         runpy.run_path(str(Path(sklearn_mpt.__file__).parent / "_text" / "__init__.py"))
-
-
-def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
-    with pytest.raises(ValueError, match="21 tokens and BertForMaskedLM 20"):
-        scorer_of(make_model(vocab_size=20), make_tokenizer()).fit(TEXTS)
 
 
 def test_max_length_is_the_least_of_model_tokenizer_and_parameter():
@@ -282,18 +339,8 @@ def test_global_torch_state_is_untouched(folder):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-class HeadThatMixes(transformers.BertForMaskedLM):
-    """Its predictions depend on other positions than their own hidden state."""
-
-    def forward(self, input_ids, attention_mask=None):
-        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
-        output.logits = output.logits + output.logits.mean(dim=1, keepdim=True)
-        return output
-
-
 def test_a_head_that_mixes_positions_is_noticed():
-    with torch.random.fork_rng():
-        model = HeadThatMixes(transformers.BertConfig(**SIZES))
+    model = altered(lambda logits, ids: logits + logits.mean(dim=1, keepdim=True))
     scorer = scorer_of(model, make_tokenizer(), method="pll").fit()
     assert not scorer.uses_gathered_head_
     (score,) = scorer.score_samples(["a dog"])
@@ -306,22 +353,6 @@ def test_a_head_that_mixes_positions_is_noticed():
             logits = model.eval()(masked).logits
         total += float(logits.log_softmax(-1)[0, position, ids[0, position]])
     assert np.isclose(score, total, rtol=1e-5)
-
-
-class RollsDice(transformers.BertForMaskedLM):
-    """Its predictions are random."""
-
-    def forward(self, input_ids, attention_mask=None):
-        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
-        output.logits = output.logits * (1 + input_ids.new_empty(1).float().uniform_())
-        return output
-
-
-def test_a_model_that_predicts_at_random_is_refused():
-    with torch.random.fork_rng():
-        model = RollsDice(transformers.BertConfig(**SIZES))
-        with pytest.raises(ValueError, match="the same each time; RollsDice does not"):
-            scorer_of(model, make_tokenizer()).fit()
 
 
 def test_a_compiled_model_is_scored_as_the_model_itself():
@@ -354,19 +385,8 @@ def test_a_tokenizer_that_tells_hidden_tokens_is_refused():
         scorer_of(model, tokenizer).fit()
 
 
-class LooksAtPadding(transformers.BertForMaskedLM):
-    """Its predictions depend on padding."""
-
-    def forward(self, input_ids, attention_mask=None):
-        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
-        output.logits = output.logits * input_ids.shape[1]
-        return output
-
-
 def test_texts_are_not_padded():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = LooksAtPadding(transformers.BertConfig(**SIZES))
+    model = altered(lambda logits, ids: logits * ids.shape[1])
     scorer = scorer_of(model, make_tokenizer(), method="pll").fit()
     alone = [scorer.score([text]) for text in TEXTS]
     np.testing.assert_allclose(scorer.score_samples(TEXTS), alone, rtol=1e-5)
@@ -380,18 +400,6 @@ def test_errors_that_are_not_of_the_folder_are_passed_on(folder, monkeypatch, er
     monkeypatch.setattr(transformers.AutoModelForMaskedLM, "from_pretrained", fail)
     with pytest.raises(type(error), match=str(error)):
         scorer_of(folder).fit()
-
-
-class OutOfMemory(transformers.BertForMaskedLM):
-    def forward(self, input_ids, attention_mask=None):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def test_a_model_that_memory_does_not_hold_is_no_bad_model():
-    with torch.random.fork_rng():
-        model = OutOfMemory(transformers.BertConfig(**SIZES))
-    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-        scorer_of(model, make_tokenizer()).fit()
 
 
 # Forward passes: chunks of logits, memory and precision
