@@ -1,7 +1,7 @@
 """What the package uses of scikit-learn's callbacks, which are experimental there.
 
 Where a test of this file fails, scikit-learn has changed them: mend
-``sklearn_mpt/_callbacks.py``, ``sklearn_mpt/_base/estimator.py`` and
+``sklearn_mpt/_base/callbacks.py``, ``sklearn_mpt/_base/estimator.py`` and
 ``sklearn_mpt/_measure/monitor.py``. ``nox -s upcoming`` runs the tests with the
 development version of scikit-learn; a workflow does so every night.
 """

@@ -355,22 +355,6 @@ def test_curves_of_texts_on_other_masks_are_not_subtracted(scorer, other):
         mpt_curve(scorer, TEXTS) - mpt_curve(scorer, texts, **other)
 
 
-@pytest.mark.slow
-def test_intervals_of_the_sum_of_texts_cover():
-    log_joint = random_joint(6)
-    rng = np.random.default_rng(0)
-    index = np.unique(rng.choice(3**6, size=12, p=log_joint.exp().flatten().numpy()))
-    texts = np.array(all_texts(6))[index]
-    truth = log_joint.flatten().numpy()[index].mean()
-    scorer = joint_scorer(log_joint, n_masks=2).fit()
-    intervals = [
-        mpt_curve(scorer, texts, random_state=seed).lml_interval()
-        for seed in range(200)
-    ]
-    covered = np.mean([low <= truth <= high for low, high in intervals])
-    assert 0.9 <= covered <= 0.99
-
-
 def test_curve_refuses_what_has_no_meaning_for_texts(scorer):
     for kwargs in ({"mask_sizes": [1, 2]}, {"allocation": "neyman"}):
         with pytest.raises(ValueError, match=r"For texts, .* mask_sizes must be None"):
