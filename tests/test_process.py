@@ -1,12 +1,9 @@
 """The process around an estimator: its modes change no number, and stay the same."""
 
 import functools
-import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -199,41 +196,6 @@ def test_threads_do_not_disturb_one_another(name):
     for found in results:
         for a, b in zip(found, expected, strict=True):
             assert_array_equal(a, b)
-
-
-WORKERS = """
-from multiprocessing import get_context
-import numpy as np
-from numpy.testing import assert_array_equal
-from sklearn.base import clone
-from sklearn_mpt import MPTLinearVAE
-
-if __name__ == "__main__":
-    X = (np.random.default_rng(0).normal(size=(30, 5)) > 0).astype(float)
-    settings = {"slope_prior": 2.0, "tol": 0.01, "random_state": 0}
-    model = MPTLinearVAE(1, likelihood="bernoulli", **settings).fit(X)
-    mask = np.arange(5) < 2
-    expected = model.conditional_log_prob(X, mask)  # torch has run before the fork
-    here = clone(model).partial_fit(X)
-    with get_context("fork").Pool(1) as pool:
-        found = pool.apply_async(model.conditional_log_prob, (X, mask)).get(60)
-        trained = pool.apply_async(clone(model).partial_fit, (X,)).get(60)
-    assert_array_equal(found, expected)
-    assert_array_equal(trained.score_samples(X), here.score_samples(X))
-    print("forked")
-"""
-
-
-def test_forked_workers_give_the_same(tmp_path):
-    """In a new process: torch refuses to fork one that has used other devices.
-
-    Workers that are started anew are those of loky, which the tests of engines use.
-    """
-    (tmp_path / "workers.py").write_text(WORKERS)
-    command = [sys.executable, str(tmp_path / "workers.py")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.stdout == "forked\n", done.stderr
 
 
 @pytest.mark.no_cover  # what interrupts coverage leaves it locked

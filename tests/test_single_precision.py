@@ -128,30 +128,6 @@ def test_rows_come_back_in_single_precision(function, model, single, double):
     assert_array_equal(found, function(model, double).astype(np.float32))
 
 
-def test_blocks_are_raised_one_by_one(monkeypatch):
-    """Sums over many blocks of rows in single precision are those in double."""
-    monkeypatch.setattr("sklearn_mpt._gaussian.moments.CACHE_ENTRIES", 6 * 7)
-    X = rows_for("ppca", gaps=False)
-    X /= X.std(axis=0)  # so that little cancels
-    model = MPTProbabilisticPCA(2, init="pca", max_iter=0).fit(X)
-    curves = [
-        mpt_curve(model, rows, n_masks=2, random_state=0).scores
-        for rows in (X, X.astype(np.float64))
-    ]
-    assert_allclose(*curves, rtol=1e-10)
-
-
-def test_rows_are_read_where_they_are():
-    """Also those that cannot be written to, or whose columns lie together."""
-    X = rows_for("ppca", gaps=True)
-    expected = quiet_fit(MODELS["ppca"], X).components_
-    close = {"atol": 1e-6 * np.abs(expected).max()}
-    locked = X.copy()
-    locked.flags.writeable = False
-    for rows in (locked, np.asfortranarray(X), np.repeat(X, 2, axis=0)[::2]):
-        assert_allclose(quiet_fit(MODELS["ppca"], rows).components_, expected, **close)
-
-
 @pytest.mark.usefixtures("own")
 def test_a_fit_leaves_the_rows_as_they_are(name, single):
     assert_array_equal(single, rows_for(name, gaps=np.isnan(single).any()))
