@@ -20,7 +20,6 @@ from sklearn_mpt import (
     MPTLinearVAE,
     mpt_curve,
 )
-from sklearn_mpt._gaussian.rotation import rotated
 from sklearn_mpt._items.item_statistics import collapse_cells
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))
@@ -335,27 +334,33 @@ def test_s_x2_of_few_items_with_equal_slopes_rejects_at_its_level():
     assert abs(share - 0.05) < 3 * error
 
 
-def test_cells_collapse_until_one_person_is_expected():
-    observed = np.array([[3.0, 0], [5, 1], [6, 4], [1, 9], [0, 5]])
-    expected = np.array([[2.6, 0.4], [4.8, 1.2], [5.5, 4.5], [1.4, 8.6], [0.3, 4.7]])
-    one, other = collapse_cells(observed, expected)
-    assert_allclose(other, [[7.4, 1.6], [5.5, 4.5], [1.7, 13.3]])
-    assert_allclose(one, [[8, 1], [6, 4], [1, 14]])
+CELLS = {  # observed and expected numbers, and these after collapsing
+    "of less than one person": (
+        [[3.0, 0], [5, 1], [6, 4], [1, 9], [0, 5]],
+        [[2.6, 0.4], [4.8, 1.2], [5.5, 4.5], [1.4, 8.6], [0.3, 4.7]],
+        [[8, 1], [6, 4], [1, 14]],
+        [[7.4, 1.6], [5.5, 4.5], [1.7, 13.3]],
+    ),
+    "of scores that exclude an answer": (
+        [[1.0, 0], [5, 5], [6, 4], [2, 8], [0, 2]],
+        [[np.nan, 1], [5, 5], [5, 5], [3, 7], [2, np.nan]],
+        [[6, 5], [6, 4], [2, 10]],
+        [[5, 6], [5, 5], [5, 7]],
+    ),
+    "of rare categories": (
+        [[1.0, 3, 4], [2, 3, 5]],
+        [[0.2, 3.8, 4], [2, 3, 5]],
+        [[4, 4, 0], [2, 3, 5]],
+        [[4, 4, np.nan], [2, 3, 5]],
+    ),
+}
 
 
-def test_sum_scores_that_exclude_an_answer_join_their_neighbours():
-    observed = np.array([[1.0, 0], [5, 5], [6, 4], [2, 8], [0, 2]])
-    expected = np.array([[np.nan, 1], [5, 5], [5, 5], [3, 7], [2, np.nan]])
-    one, other = collapse_cells(observed, expected)
-    assert_allclose(one, [[6, 5], [6, 4], [2, 10]])
-    assert_allclose(other, [[5, 6], [5, 5], [5, 7]])
-
-
-def test_rare_categories_join_their_neighbours():
-    observed = np.array([[1.0, 3, 4], [2, 3, 5]])
-    one, other = collapse_cells(observed, np.array([[0.2, 3.8, 4], [2, 3, 5]]))
-    assert_allclose(one, [[4, 4, 0], [2, 3, 5]])
-    assert_allclose(other, [[4, 4, np.nan], [2, 3, 5]])
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_join_their_neighbours(name):
+    observed, expected, *collapsed = map(np.array, CELLS[name])
+    for found, other in zip(collapse_cells(observed, expected), collapsed, strict=True):
+        assert_allclose(found, other)
 
 
 def test_srmsr_is_that_of_enumerated_correlations(lsat7):
@@ -434,9 +439,8 @@ def test_guessing_at_its_bound_takes_errors_from_its_item_alone():
         assert_allclose(error, other_error, rtol=0.02)
 
 
-@pytest.mark.parametrize("seed", [4, 14, 27])
-def test_errors_of_other_items_outlive_guessing_that_is_hardly_determined(seed):
-    X = three_parameter_answers(seed, n_items=20, max_slope=2.0)
+def test_errors_of_other_items_outlive_guessing_that_is_hardly_determined():
+    X = three_parameter_answers(seed=27, n_items=20, max_slope=2.0)
     model = MPTItemResponse("3pl", slope_prior=3.0).fit(X)
     with pytest.warns(UserWarning, match="guessing_prior"):
         found = model.item_parameters(X)
@@ -557,7 +561,9 @@ def test_groups_differ_in_mean_and_variance():
         mean, error = model.abilities(rows[:1], groups=[group])
         params = {"groups": [group], "n_draws": 2000, "random_state": 0}
         drawn = model.abilities(rows[:1], "plausible", **params).theta
+        assert drawn.shape == (2000, 1, 1)
         assert_allclose(drawn.mean(), mean[0, 0], atol=4 * error[0, 0] / 2000**0.5)
+        assert_allclose(drawn.std(), error[0, 0], atol=0.05)
     with pytest.raises(ValueError, match="groups must be among those of fit"):
         model.abilities(rows[:1], groups=["c"])
 
@@ -601,21 +607,17 @@ def test_missing_labels_of_groups_are_refused(missing, answers_of_groups):
         MPTItemResponse().fit(X, groups=labels)
 
 
-def test_a_warm_start_refuses_groups_that_the_model_does_not_have(answers_of_groups):
-    X, groups = answers_of_groups
-    model = MPTItemResponse(warm_start=True, max_iter=2)
-    with pytest.warns(ConvergenceWarning):
-        model.fit(X)
-    with pytest.raises(ValueError, match="groups must be those of the fitted model"):
-        model.fit(X, groups=groups)
-
-
-def test_reference_groups_that_are_none_are_refused(answers_of_groups):
+def test_groups_that_are_not_known_are_refused(answers_of_groups):
     X, groups = answers_of_groups
     with pytest.raises(ValueError, match="reference_group must be one of the groups"):
         MPTItemResponse(reference_group="none").fit(X, groups=groups)
     with pytest.raises(ValueError, match="groups was not given"):
         MPTItemResponse(reference_group=groups[0]).fit(X)
+    model = MPTItemResponse(warm_start=True, max_iter=2)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X)
+    with pytest.raises(ValueError, match="groups must be those of the fitted model"):
+        model.fit(X, groups=groups)
 
 
 @pytest.mark.parametrize(
@@ -761,11 +763,16 @@ def test_several_abilities_and_their_rotations():
 def test_rotation_finds_simple_structure():
     simple = np.array([[1.5, 0], [1, 0], [0.5, 0], [0, 1], [0, 0.8], [0, 1.2]])
     angle = np.array([[np.cos(0.6), -np.sin(0.6)], [np.sin(0.6), np.cos(0.6)]])
+    model = MPTItemResponse.from_items(
+        discrimination=simple @ angle, intercept=np.zeros(6)
+    )
+    length = np.sqrt((simple**2).sum(1, keepdims=True) + np.pi**2 / 3)
     for method in ("varimax", "quartimax", "oblimin", "promax"):
-        found, correlation = rotated(simple @ angle, method)
+        solution = model.factor_loadings(rotation=method)
+        found = np.abs(solution.loadings)
         order = np.argsort(-found[0])
-        assert_allclose(found[:, order], simple, atol=1e-4)
-        assert_allclose(correlation, np.eye(2), atol=1e-4)
+        assert_allclose(found[:, order], simple / length, atol=1e-4)
+        assert_allclose(solution.factor_correlation, np.eye(2), atol=1e-4)
 
 
 def test_likelihoods_of_several_abilities_without_a_maximum_are_at_infinity():
@@ -818,20 +825,6 @@ def test_several_abilities_of_a_wide_population_have_a_wide_grid():
     assert_allclose(wide.score_samples(rows), expected, atol=1e-6)
 
 
-def test_fixed_items_by_difficulty_are_those_by_intercept():
-    slopes, difficulty = [0.8, 1.5], [[-1.0, 0.5], [-0.2, 0.9]]
-    for name in ("graded", "gpcm"):
-        model = MPTItemResponse.from_items(
-            model=name, discrimination=slopes, difficulty=difficulty
-        )
-        assert_allclose(model.difficulty_, difficulty)
-        again = MPTItemResponse.from_items(
-            model=name, discrimination=slopes, intercept=model.intercept_
-        )
-        rows = all_rows(model)
-        assert_allclose(again.score_samples(rows), model.score_samples(rows))
-
-
 @pytest.mark.parametrize("groups", [None, 0, 1])
 def test_modes_of_posteriors_in_groups_are_the_highest_ones(groups):
     """On a fine grid; those of guessed answers have several modes."""
@@ -859,13 +852,6 @@ def test_modes_of_posteriors_in_groups_are_the_highest_ones(groups):
         for sign, shift in ((2, 0), (-1, 10), (-1, -10))
     )
     assert_allclose(found.std_error[:, 0], 0.01 / np.sqrt(curvature), rtol=0.02)
-
-
-def test_plausible_values_have_the_moments_of_the_posterior(lsat7):
-    theta, error = lsat7.abilities(PATTERNS[[5]], n_draws=2000, method="plausible")
-    assert theta.shape == (2000, 1, 1)
-    assert_allclose(theta.mean(), lsat7.transform(PATTERNS[[5]])[0, 0], atol=0.05)
-    assert_allclose(theta.std(), error[0, 0], atol=0.05)
 
 
 def test_information_of_the_test_is_the_variance_of_the_slope(lsat7):
@@ -951,7 +937,6 @@ def as_categories(codes, levels, **params):
 
 FORMS = {  # of answers 0 to 3
     "1 to 4": lambda codes: codes + 1,
-    "1 to 4 in a frame": lambda codes: pd.DataFrame(codes + 1).add_prefix("q"),
     "integers": lambda codes: pd.DataFrame(codes.astype(int) + 1).add_prefix("q"),
     "polars": lambda codes: pl.DataFrame(codes.astype(int) - 5, schema=list("abcd")),
     "pandas": lambda codes: as_categories(codes, LEVELS, ordered=True),
@@ -962,6 +947,9 @@ FORMS = {  # of answers 0 to 3
         ]
     ),
 }
+
+
+LOWEST = {"1 to 4": 1, "integers": 1, "polars": -5}
 
 
 def results_of_answers(model, X):
@@ -1000,22 +988,15 @@ def test_answers_in_every_form_are_those_of_their_codes(form, answered):
         results_of_answers(model, X), expected_of_codes, strict=True
     ):
         assert_allclose(result, expected, rtol=1e-6)
+    if form in LOWEST:  # expected answers are numbers of the scale
+        at = [[-1.0], [0.3]]
+        expected = plain.item_probabilities(at) @ np.arange(4)
+        assert_allclose(model.inverse_transform(at), expected + LOWEST[form])
     drawn, drawn_codes = (m.sample(50, random_state=0) for m in (model, plain))
     coded = np.asarray(FORMS[form](drawn_codes))
     assert_array_equal(np.asarray(drawn), coded)
     plain = copy.deepcopy(plain).partial_fit(codes)
     assert_allclose(model.partial_fit(X).score(X), plain.score(codes))
-
-
-@pytest.mark.parametrize("form", ["1 to 4", "integers"])
-def test_expected_answers_are_numbers_of_the_scale(form):
-    codes = survey()
-    plain = MPTItemResponse("graded").fit(codes)
-    model = MPTItemResponse("graded").fit(FORMS[form](codes))
-    Z = [[-1.0], [0.3]]
-    expected = np.einsum("nic,c->ni", plain.item_probabilities(Z), np.arange(4))
-    assert_allclose(plain.inverse_transform(Z), expected)
-    assert_allclose(model.inverse_transform(Z), expected + 1)
 
 
 def test_gaps_in_ordered_categories_are_filled_with_categories():
@@ -1104,31 +1085,47 @@ def test_answers_outside_the_scale_are_refused():
         model.score(survey())
 
 
-def test_what_is_not_valid_is_refused(lsat7):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "Exactly one of intercept and difficulty"),
+        (
+            {"model": "graded", "intercept": [[0.0, 1.0]]},
+            "Thresholds of graded items must be in order",
+        ),
+        (
+            {"difficulty": [0.0, np.inf]},
+            r"item 1: difficulty must be 1 finite .* \[inf\]",
+        ),
+        (
+            {"difficulty": [0.0], "latent_variance": 0.0},
+            "latent_variance must be finite and > 0",
+        ),
+        (
+            {"discrimination": np.eye(2), "factor_correlation": [1, 0.5]}
+            | {"intercept": [0.0, 0.0]},
+            "positive definite matrix of correlations",
+        ),
+    ],
+)
+def test_parameters_that_are_not_valid_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        MPTItemResponse.from_items(**given)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (MPTItemResponse("4pl"), "model must be one of 'rasch'"),
+        (MPTItemResponse("rasch", 2), "n_components must be 1 where items are 'rasch'"),
+        (MPTItemResponse(["2pl"] * 2), "one name for each of the 5 items, got 2"),
+    ],
+)
+def test_models_that_are_not_valid_are_refused(model, message, lsat7):
+    with pytest.raises(ValueError, match=message):
+        model.fit(PATTERNS)
     with pytest.raises(ValueError, match=r"item 4 \(model '2pl'\) must be codes 0..1"):
         lsat7.transform(PATTERNS + 1)
-    with pytest.raises(ValueError, match="model must be one of 'rasch'"):
-        MPTItemResponse("4pl").fit(PATTERNS)
-    with pytest.raises(
-        ValueError, match="n_components must be 1 where items are 'rasch'"
-    ):
-        MPTItemResponse("rasch", 2).fit(PATTERNS)
-    with pytest.raises(ValueError, match="one name for each of the 5 items, got 2"):
-        MPTItemResponse(["2pl", "2pl"]).fit(PATTERNS)
-    with pytest.raises(ValueError, match="Exactly one of intercept and difficulty"):
-        MPTItemResponse.from_items(discrimination=[1.0])
-    with pytest.raises(ValueError, match="Thresholds of graded items must be in order"):
-        MPTItemResponse.from_items(model="graded", intercept=[[0.0, 1.0]])
-    with pytest.raises(
-        ValueError, match=r"item 1: difficulty must be 1 finite .* \[inf\]"
-    ):
-        MPTItemResponse.from_items(difficulty=[0.0, np.inf])
-    with pytest.raises(ValueError, match="latent_variance must be finite and > 0"):
-        MPTItemResponse.from_items(difficulty=[0.0], latent_variance=0.0)
-    with pytest.raises(ValueError, match="positive definite matrix of correlations"):
-        MPTItemResponse.from_items(
-            discrimination=np.eye(2), intercept=[0.0, 0.0], factor_correlation=[1, 0.5]
-        )
     with pytest.raises(ValueError, match="nested must have fewer parameters"):
         lsat7.likelihood_ratio_test(lsat7, PATTERNS)
 

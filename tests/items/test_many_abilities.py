@@ -130,11 +130,12 @@ def test_draws_have_the_moments_of_the_model(items, prior):
 
 def test_the_information_is_minus_the_hessian_over_the_prior(items):
     """Of slopes, intercepts and logits of guessing, by automatic differentiation."""
-    model, X = items._model_of(vars(items)), answers(15)
-    objective = model.objective(X, np.ones(len(X)), None, items._priors, "cpu")
+    model, X = items._model_of(vars(items)), answers(8)
+    groups = np.zeros(len(X), dtype=int)
+    objective = model.objective(X, np.ones(len(X)), groups, items._priors, "cpu")
     accuracy = importance(IMPORTANCE_POINTS, K, torch.device("cpu"), (0,))
     found = objective.observed_information(model.start("cpu"), accuracy)
-    (unit,) = normal_points(2**13, K, [0], 1)
+    (unit,) = normal_points(2**12, K, [0], 1)
     z, rows = torch.from_numpy(unit), torch.from_numpy(X)
 
     def log_likelihood(flat):
@@ -210,19 +211,13 @@ def test_another_population_of_many_abilities_is_refused(population):
         )
 
 
-def long_slopes(n_rows=150, seed=0):
-    """Answers to a few items of four abilities, and a fit to them."""
-    rng = np.random.default_rng([seed, n_rows])
-    slopes = rng.uniform(0.6, 2, (K, 10)) * rng.choice([-1, 1], (K, 10))
-    logits = rng.normal(size=(n_rows, K)) @ slopes + rng.normal(size=10)
-    X = (logits + rng.logistic(size=logits.shape) > 0).astype(float)
-    return X
-
-
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_fits_and_log_likelihoods_are_those_of_averages_over_the_prior():
-    X = long_slopes()
-    (unit,) = normal_points(2**16, K, [5], 1)
+    rng = np.random.default_rng([0, 150])
+    slopes = rng.uniform(0.6, 2, (K, 10)) * rng.choice([-1, 1], (K, 10))
+    logits = rng.normal(size=(150, K)) @ slopes + rng.normal(size=10)
+    X = (logits + rng.logistic(size=logits.shape) > 0).astype(float)
+    (unit,) = normal_points(2**15, K, [5], 1)
     values = []
     for seed in (0, 1):
         model = MPTItemResponse(n_components=K, random_state=seed).fit(X)

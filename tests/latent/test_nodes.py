@@ -1,27 +1,16 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.special import logsumexp
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.integrals import (  # noqa: E402
-    refine,
-    rows_of,
-)
+from sklearn_mpt._latent.integrals import refine, rows_of  # noqa: E402
 from sklearn_mpt._latent.quadrature import (  # noqa: E402
-    ComponentMoments,
     GaussHermite,
-    Nodes,
     Posterior,
     PosteriorMixture,
-    adapt,
-    gaussian_around,
-    gaussian_log_prob,
-    mixture_nodes,
     normal_points,
-    standard_normal_log_prob,
-    wide_component_scale,
+    pool,
 )
 
 ROWS = rows_of(torch.tensor([[0.3, 1.2], [-0.7, torch.nan]]).double())
@@ -59,19 +48,6 @@ def test_weights_integrate_over_the_prior(make, tolerance, posterior):
     assert (error < tolerance).all()
 
 
-def test_grid_is_exact_for_the_posterior_it_is_placed_on():
-    """Prior times a Gaussian factor: two nodes suffice for a constant."""
-    precision_root = torch.tensor([[[2.0]]]).double()
-    at = Posterior(torch.tensor([[0.75]]).double(), 1 / precision_root, precision_root)
-    rule = GaussHermite([2], 1, "cpu")
-    nodes = rule.place(rule.groups[0], [at], ROWS.take([0]))
-    log_factor = -0.5 * 3 * (nodes.z[..., 0] - 1) ** 2  # 3 = 2^2 - 1, 0.75 = 3 / 4
-    # N(z; 0, 1) exp(-3 (z - 1)^2 / 2) integrates to exp(-3 / 8) / 2
-    assert_allclose(
-        logsumexp(nodes.log_weight + log_factor, axis=1), -3 / 8 - np.log(2)
-    )
-
-
 def test_errors_of_rows_average_out():
     """Each row has points of its own: errors do not move together."""
     rng = np.random.default_rng(0)
@@ -106,31 +82,20 @@ def test_refine_goes_on_row_by_row():
     assert_array_equal(doubts, errors)
 
 
-def test_adapted_posteriors_are_nearer_to_a_gaussian_target():
-    """Parts beside the target end at its moments, and the last one is wider."""
-    one = torch.ones(1, 1, dtype=torch.float64)
-    parts = [gaussian_around(mean * one, one[None]) for mean in (-1.5, 0.5, 0.0)]
-    target = gaussian_around(1.0 * one, 2.0 * one[None])  # of variance 1 / 4
-    points = torch.from_numpy(normal_points(1024, 1, 0, 4))
-    nodes = mixture_nodes(points.unsqueeze(1), parts)
-    log_weight = nodes.log_weight - standard_normal_log_prob(nodes.z)
-    joint = log_weight + gaussian_log_prob(nodes.z, target)
-    halves = [
-        ComponentMoments.from_nodes(Nodes(z, weight, log_components), joint_part, parts)
-        for z, weight, log_components, joint_part in zip(
-            nodes.z.split(2048, 1),
-            nodes.log_weight.split(2048, 1),
-            nodes.log_components.split(2048, 2),
-            joint.split(2048, 1),
-            strict=True,
-        )
-    ]
-    *near, wide = adapt(parts, halves)
-    assert_allclose(near[1].mean, 1.0, atol=0.05)
-    assert_allclose(near[1].root ** 2, 0.25, atol=0.03)
-    assert_allclose(wide.mean, 1.0, atol=0.02)
-    assert_allclose(wide.root**2, wide_component_scale(1) ** 2 * 0.25, rtol=0.05)
-    together = ComponentMoments.from_nodes(nodes, joint, parts)
-    for one_part, other in zip(adapt(parts, [together]), [*near, wide], strict=True):
-        assert_allclose(one_part.mean, other.mean)
-        assert_allclose(one_part.root, other.root)
+def test_points_are_normal_reproducible_and_independent_between_replicates():
+    points = normal_points(1024, 2, seed=[0])
+    assert points.shape == (8, 1024, 2)
+    assert_allclose(points.mean(1), 0, atol=0.02)
+    assert_allclose((points**2).mean(1), 1, atol=0.05)
+    assert_array_equal(points, normal_points(1024, 2, seed=[0]))
+    assert (points[0] != points[1]).all()
+    assert (points != normal_points(1024, 2, seed=[1])).all()
+
+
+def test_standard_error_of_pooled_replicates_is_honest():
+    rng = np.random.default_rng(0)
+    means = 1 + 0.01 * rng.normal(size=(8, 100_000))
+    value, error = pool(torch.tensor(np.log(means)))
+    covered = np.mean(np.abs(value.numpy()) < 1.96 * error.numpy())
+    # by Student's t: standard errors of eight replicates are too small as they are
+    assert abs(covered - 0.95) < 4 * (0.95 * 0.05 / 100_000) ** 0.5
