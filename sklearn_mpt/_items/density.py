@@ -21,6 +21,7 @@ from sklearn_mpt._latent.integrals import (
     importance,
     integrate_average,
     log_joint,
+    refine_rows,
     rows_of,
 )
 from sklearn_mpt._latent.linear_map import shared_steps
@@ -161,7 +162,7 @@ class ItemDensity(IntegratedDensity):
             return prob.flatten(0, 1).T.reshape(*z.shape[:-1], -1)
 
         function = partial(integrate_average, flat_probs)
-        probs = self._estimate(function, self._rows(X), self.scoring)[0]
+        probs, *_ = refine_rows(function, self._rows(X), self.scoring, self.joint)
         probs = probs.unflatten(1, self.prob.shape[:2]).clamp(min=0)
         return probs / probs.sum(2, keepdim=True)
 

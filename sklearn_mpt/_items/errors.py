@@ -201,7 +201,19 @@ def covariance_of_fit(model, objective, names, groups):
     X = objective.X.cpu().numpy()
     is_constant = np.array([len(np.unique(x[~np.isnan(x)])) < 2 for x in X.T])
     guessed = np.isin(np.arange(len(names)), owner[at_bound]) & ~is_constant
-    _warn_of_lost_items(names, guessed, is_constant)
+    if is_constant.any():
+        warn_caller(
+            f"All answers to the item(s) {listed(names[is_constant])} are the same: "
+            "the parameters of these items have no standard errors. Drop the items."
+        )
+    if guessed.any():
+        warn_caller(
+            f"Guessing of the item(s) {listed(names[guessed])} is at its bound, "
+            "0: the rows do not tell it from the slope and the difficulty of these "
+            "items, whose parameters have no standard errors. A prior keeps "
+            "guessing off the bound: guessing_prior=(-1.4, 1.0) is one with median "
+            "0.2."
+        )
     is_far, free = np.zeros(len(groups), dtype=bool), model.free_population
     if free.any():
         is_far = far_groups(model, X, objective.context.group) & free[:, 1]
@@ -263,20 +275,3 @@ def _at_bounds(model, gradient, information, theta):
                 <= SINGULAR * abs(information.diagonal()).max()
             )
     return at_bound
-
-
-def _warn_of_lost_items(names, guessed, constant):
-    """Warn of items without standard errors; bool (d,) each."""
-    if constant.any():
-        warn_caller(
-            f"All answers to the item(s) {listed(names[constant])} are the same: "
-            "the parameters of these items have no standard errors. Drop the items."
-        )
-    if guessed.any():
-        warn_caller(
-            f"Guessing of the item(s) {listed(names[guessed])} is at its bound, "
-            "0: the rows do not tell it from the slope and the difficulty of these "
-            "items, whose parameters have no standard errors. A prior keeps "
-            "guessing off the bound: guessing_prior=(-1.4, 1.0) is one with median "
-            "0.2.",
-        )

@@ -14,6 +14,7 @@ References
    of the three-parameter logistic model", Applied Psychological Measurement 8, 1984.
 """
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -49,21 +50,6 @@ class PersonFit(NamedTuple):
     outfit: np.ndarray
 
 
-def _score_curves_leaving_out_items(prob, n_categories):
-    """Return sum score curves without each item in turn, and those of all items."""
-    # They are computed from sum scores of the items before and after the one left out.
-    d = len(prob)
-    before = [np.ones((1, prob.shape[2]))]
-    for j in range(d - 1):
-        before.append(_convolve(before[-1], prob[j, : n_categories[j]]))
-    after = np.ones((1, prob.shape[2]))
-    others = [None] * d
-    for j in reversed(range(d)):
-        others[j] = _convolve(before[j], after)
-        after = _convolve(after, prob[j, : n_categories[j]])
-    return others, after
-
-
 def _convolve(one, other):
     """Return the distribution of the sum of two scores at each node."""
     if len(one) < len(other):
@@ -83,30 +69,6 @@ def ranks_of(X, order):
     codes = np.where(missing, 0, X).astype(int)
     ranks = order.argsort(axis=1)[np.arange(len(order)), codes]
     return np.where(missing, np.nan, ranks)
-
-
-def score_tables(X, weight, prob, n_categories, node_weight):
-    """Return observed and expected numbers of answers by sum score, for each item."""
-    # Each item has two arrays (scores, c), without the smallest and the largest sum
-    # score. Expected numbers are NaN where an answer cannot occur with a sum score.
-    total = X.sum(axis=1).astype(int)
-    largest = int((n_categories - 1).sum())
-    others, all_scores = _score_curves_leaving_out_items(prob, n_categories)
-    at_score = np.bincount(total, weight, largest + 1)
-    score_prob = all_scores @ node_weight
-    tables = []
-    for j, rest in enumerate(others):
-        count = n_categories[j]
-        observed = np.zeros((largest + 1, count))
-        np.add.at(observed, (total, X[:, j].astype(int)), weight)
-        expected = np.full((largest + 1, count), np.nan)
-        joint = (prob[j, :count] * node_weight) @ rest.T
-        for c in range(count):
-            expected[c : c + joint.shape[1], c] = joint[c]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            expected *= (at_score / score_prob)[:, None]
-        tables.append((observed[1:-1], expected[1:-1]))
-    return tables
 
 
 def _merge(tables, row, target):
@@ -233,22 +195,34 @@ def s_x2(model, density, rows, weight):
             "item_fit needs some complete rows for S-X2, but all rows have missing "
             "answers."
         )
-    order = items.answer_order(density.joint)
-    prob = density.prob.numpy(force=True)
-    tables = score_tables(
-        ranks_of(rows[whole], order),
-        weight[whole],
-        np.take_along_axis(prob, order[..., None], 1),
-        items.n_categories,
-        density.log_weight.exp().numpy(force=True),
-    )
+    order, weight = items.answer_order(density.joint), weight[whole]
+    X = ranks_of(rows[whole], order).astype(int)
+    prob = np.take_along_axis(density.prob.numpy(force=True), order[..., None], 1)
+    node_weight = density.log_weight.exp().numpy(force=True)
+    # distributions of sum scores at nodes, of the items before each, and from it on
+    of_items = [prob[j, :count] for j, count in enumerate(items.n_categories)]
+    none = np.ones((1, len(node_weight)))
+    before = list(accumulate(of_items, _convolve, initial=none))
+    after = list(accumulate(of_items[::-1], _convolve, initial=none))[::-1]
+    total = X.sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.bincount(total, weight, largest + 1) / (before[-1] @ node_weight)
     # that of z is estimated from all items, and takes next to nothing from each
     owner = model.item_of_parameters[model.moves]
-    counts = np.bincount(owner[owner >= 0], minlength=len(items))
+    n_free = np.bincount(owner[owner >= 0], minlength=n_items)
     statistic, df = [], []
-    for (observed, expected), count in zip(tables, counts, strict=True):
-        observed, expected = collapse_cells(observed, expected)
-        free = np.count_nonzero(~np.isnan(expected)) - len(expected) - count
+    for j, of_item in enumerate(of_items):
+        observed = np.zeros((largest + 1, len(of_item)))
+        np.add.at(observed, (total, X[:, j]), weight)
+        # NaN where an answer cannot occur with a sum score
+        expected = np.full_like(observed, np.nan)
+        joint = (of_item * node_weight) @ _convolve(before[j], after[j + 1]).T
+        for c, numbers in enumerate(joint):
+            expected[c : c + len(numbers), c] = numbers
+        expected *= scale[:, None]
+        # without the smallest and the largest sum score
+        observed, expected = collapse_cells(observed[1:-1], expected[1:-1])
+        free = np.count_nonzero(~np.isnan(expected)) - len(expected) - n_free[j]
         value = np.nansum((observed - expected) ** 2 / expected)
         statistic.append(value if free > 0 else np.nan)
         df.append(max(int(free), 0))

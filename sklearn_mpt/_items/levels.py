@@ -42,20 +42,13 @@ def answers_of(kind, column):
     # An item with one answer has a second one: the next lower number, or 1 beside 0.
     if kind not in CATEGORIES:
         return None
-    value = _only_number(column)
-    if value is None:
-        return CATEGORIES[kind](column)
-    return np.array([value - 1, value]) if value > 0 else np.array([value, value + 1])
-
-
-def _only_number(column):
-    """Return the only number in a column, if there is one and it can be an answer."""
-    has_levels = column.series is not None and is_of_categories(column.series.dtype)
     present = column.present
-    if has_levels or not len(present) or kinds_of_values(present) != {"numbers"}:
-        return None
-    value = float(present[0])
-    return value if value >= 0 and (present == value).all() else None
+    has_levels = column.series is not None and is_of_categories(column.series.dtype)
+    if not has_levels and len(present) and kinds_of_values(present) == {"numbers"}:
+        value = float(present[0])
+        if value >= 0 and (present == value).all():
+            return np.array([value - 1, value] if value > 0 else [value, value + 1])
+    return CATEGORIES[kind](column)
 
 
 def check_two_answers(name, column_name, answers):

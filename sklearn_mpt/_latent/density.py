@@ -14,8 +14,7 @@ from sklearn_mpt._latent.integrals import (
     integrate_conditionals,
     integrate_log_prob,
     log_joint,
-    refine,
-    refine_mixtures,
+    refine_rows,
     rows_of,
 )
 from sklearn_mpt._latent.quadrature import mean_and_covariance, mixture_nodes, moments
@@ -65,9 +64,8 @@ class IntegratedDensity(LatentDensity):
 
     def lml(self, X):
         rows = self._rows(X)
-        value, error, random_error = self._estimate(
-            integrate_log_prob, rows, self.scoring
-        )
+        args = integrate_log_prob, rows, self.scoring, self.joint
+        value, error, random_error = refine_rows(*args)
         n_seen = rows.observed.sum(1)
         value = value - (rows.observed * self.units.log_scale).sum(1)
         value = torch.where(n_seen > 0, value, 0.0)
@@ -77,20 +75,18 @@ class IntegratedDensity(LatentDensity):
         return value, torch.where(n_seen > 0, error, 0.0), n_effective
 
     def conditional_log_prob(self, X, mask):
-        rows = self._rows(X, mask)
-        log_prob = self._conditionals(rows, self.predicting)
-        is_target = rows.present & ~rows.observed  # 0.0 elsewhere
-        return torch.where(is_target, log_prob - self.units.log_scale, 0.0)
-
-    def _conditionals(self, rows, accuracy):
-        value, error, _ = self._estimate(integrate_conditionals, rows, accuracy)
+        rows, accuracy = self._rows(X, mask), self.predicting
+        args = integrate_conditionals, rows, accuracy, self.joint
+        value, error, _ = refine_rows(*args)
         largest = accuracy.tolerance if accuracy.is_quadrature else MAX_AVERAGE_ERROR
         inaccurate = (error > largest).nonzero()
-        if len(inaccurate) == 0:
-            return value
         accuracy = self.scoring if accuracy.is_quadrature else accuracy.finest()
-        integrate = partial(self._estimate, integrate_log_prob, accuracy=accuracy)
-        for row_index, feature in (part.T for part in inaccurate.split(len(value))):
+
+        def integrate(rows):
+            return refine_rows(integrate_log_prob, rows, accuracy, self.joint)
+
+        blocks = inaccurate.split(len(value)) if len(inaccurate) else ()
+        for row_index, feature in (block.T for block in blocks):
             entries = row_index, feature
             difference, difference_error = conditionals_by_difference(
                 rows, entries, integrate
@@ -99,7 +95,8 @@ class IntegratedDensity(LatentDensity):
             value[row_index, feature] = torch.where(
                 better, difference, value[row_index, feature]
             )
-        return value
+        is_target = rows.present & ~rows.observed  # 0.0 elsewhere
+        return torch.where(is_target, value - self.units.log_scale, 0.0)
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X, "Means of latent variables")
@@ -131,7 +128,7 @@ class IntegratedDensity(LatentDensity):
             return integrate_average(mean, rows, rule, model)
 
         accuracy = self.averaging.without_shared()
-        mean = self._estimate(average, self._rows(X[index]), accuracy)[0]
+        mean, *_ = refine_rows(average, self._rows(X[index]), accuracy, self.joint)
         within = expected.index_copy(0, index, self.units.restore(mean))
         return torch.where(is_open, within, expected)
 
@@ -182,29 +179,16 @@ class IntegratedDensity(LatentDensity):
     def _average(self, latent_function, X, name, is_needed=None):
         """Return E[f(z) | present entries]; (n, p)."""
         function, rows = partial(integrate_average, latent_function), self._rows(X)
-        value, _, error = self._estimate(function, rows, self.averaging)
+        value, _, error = refine_rows(function, rows, self.averaging, self.joint)
         if not self.averaging.is_quadrature:
             if is_needed is not None:
                 error = torch.where(is_needed, error, 0.0)
-            _warn_if_uncertain(name, error.amax(1))
+            is_uncertain = error.amax(1) > MAX_AVERAGE_ERROR
+            if is_uncertain.any():
+                warn_caller(
+                    f"{name} of {int(is_uncertain.sum())} of {len(error)} rows are "
+                    f"uncertain by up to {float(error.max()):.2g} of 1 plus their "
+                    "size: the posterior of the latent variables is hard to integrate "
+                    "over."
+                )
         return value
-
-    def _estimate(self, function, rows, accuracy):
-        """Refine a function of rows, rule and joint distribution; see `refine`."""
-        if not accuracy.is_quadrature:
-            return refine_mixtures(function, rows, accuracy, self.joint)
-        return refine(
-            lambda rule, index: function(rows.take(index), rule, self.joint),
-            accuracy.rules(),
-            accuracy.tolerance,
-        )
-
-
-def _warn_if_uncertain(name, error):
-    is_uncertain = error > MAX_AVERAGE_ERROR
-    if is_uncertain.any():
-        warn_caller(
-            f"{name} of {int(is_uncertain.sum())} of {len(error)} rows are uncertain "
-            f"by up to {float(error.max()):.2g} of 1 plus their size: the posterior of "
-            "the latent variables is hard to integrate over."
-        )

@@ -360,11 +360,12 @@ def refine(estimate, rules, tolerance, random_error_fraction=0.75):
     return best
 
 
-def refine_mixtures(function, rows, accuracy, model):
-    """Refine a function of rows, rule and model, by posteriors that are adapted."""
+def refine_rows(function, rows, accuracy, model):
+    """Refine a function of rows, rule and model; see `refine`."""
     # If there is a pilot, the posteriors of a row are adapted to the weights of the
-    # nodes of each rule before the next. See `refine`.
-    rows = rows._replace(posteriors=model.propose(rows))
+    # nodes of each rule before the next.
+    if not accuracy.is_quadrature:
+        rows = rows._replace(posteriors=model.propose(rows))
     if accuracy.pilot is None:
 
         def estimate_of(rule, index):

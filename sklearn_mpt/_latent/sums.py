@@ -217,31 +217,11 @@ def _shared_part(
     return (value[kept], weight[kept]), (*gradients, known.movedim(1, 0)), unresolved
 
 
-def _weight(weight, X):
-    return X.new_ones(len(X)) if weight is None else weight
-
-
-def _products(z):
-    """Return z, whose last entry is 1, and products of the others; (..., p)."""
-    # The order is that of `_as_matrices`.
-    n_dims = z.shape[-1] - 1
-    squares = (z[..., i:-1] * z[..., i : i + 1] for i in range(n_dims))
-    return torch.cat([z, *squares], -1)
-
-
-def _as_matrices(sums, width):
-    """Return sums of `_products` as matrices, (d, width, width)."""
-    full = sums.new_empty(len(sums), width, width)
-    full[:, :, -1] = full[:, -1] = sums[:, :width]
-    i, j = torch.triu_indices(width - 1, width - 1, device=sums.device)
-    full[:, i, j] = full[:, j, i] = sums[:, width:]
-    return full
-
-
 def _outer_sums(weight, z):
-    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1)."""
-    # weight : (m, d).
-    return _as_matrices((_products(z).T @ weight).T, z.shape[1])
+    """Return the sum of weight z z' over nodes, for each location."""
+    # weight : (m, l). Returns (l, k + 1, k + 1).
+    products = (z[:, :, None] * z[:, None]).flatten(1)
+    return (weight.T @ products).unflatten(1, (-1, z.shape[1]))
 
 
 def sums_of(value, weight, gradient, information, shape_params):
@@ -254,7 +234,8 @@ def sums_of(value, weight, gradient, information, shape_params):
 def row_node_sums(rows, nodes, point, likelihood, weight=None, blocks=None):
     """Return sums of log marginal likelihoods, with nodes by row."""
     # weight : weights of the rows. blocks : `shape_blocks` of the likelihood.
-    z, X, weight = append_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
+    z, X = append_one(nodes.z), rows.X[:, None]
+    weight = X.new_ones(len(X)) if weight is None else weight
     location = z @ point.coefs.T
     log_prob = likelihood.entry_log_prob(X, location)
     visible = rows.observed.to(z.dtype)
@@ -266,15 +247,10 @@ def row_node_sums(rows, nodes, point, likelihood, weight=None, blocks=None):
     if not visible.all():
         on_locations = likelihood.to_locations(known)
         derivative, information = on_locations * derivative, on_locations * information
-    width, products = z.shape[-1], r[..., None] * _products(z)
-    gradient = _summed_products(derivative, products[..., :width])
-    information = _as_matrices(_summed_products(information, products), width)
+    r, z = r.flatten()[:, None], z.flatten(0, 1)
+    gradient = derivative.flatten(0, 1).T @ (r * z)
+    information = _outer_sums(r * information.flatten(0, 1), z)
     return sums_of(value, weight, gradient, information, shape_params)
-
-
-def _summed_products(weight, factors):
-    """Return the sums over rows and nodes of (n, s, l) times (n, s, p); (l, p)."""
-    return (factors.flatten(0, 1).T @ weight.flatten(0, 1)).T
 
 
 def bound_sums(rows, joint, grid, weight=None, blocks=None):
@@ -283,7 +259,7 @@ def bound_sums(rows, joint, grid, weight=None, blocks=None):
     # gradient is taken at fixed posteriors. By Stein's identity, the mean of derivative
     # times z follows from the means of derivative and information.
     posterior = variational_posterior(rows, joint, grid)
-    weight = _weight(weight, rows.X)
+    weight = rows.X.new_ones(len(rows.X)) if weight is None else weight
     points, node_weight = location_points(posterior, joint, grid), grid[1].exp()
     likelihood, X = joint.likelihood, rows.X[:, None]
     observed_weight = node_weight[:, None] * (weight[:, None] * rows.observed)[:, None]
