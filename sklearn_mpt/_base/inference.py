@@ -190,45 +190,31 @@ class StandardErrorsMixin:
         with torch_modes(with_grad=True):
             tensors = as_tensor(X, device), as_tensor(weight, device)
             information = self._information(*tensors)
-        likelihood = self._likelihood().from_attributes(vars(self), self._scale)
         covariance = information.covariance(self.rotation)
-        return _errors(information, covariance, vars(self), likelihood)
-
-
-def _errors(information, covariance, fitted, likelihood):
-    """Return the Bunch of `standard_errors` from the covariance of all parameters."""
-    scale, (n_locations, width) = information.scale, information.coefs.shape
-    by_location = covariance[: n_locations * width, : n_locations * width]
-    by_location = by_location.reshape((n_locations, width) * 2)
-    location_index = np.arange(n_locations)
-    blocks = scale[:, None, None] ** 2 * by_location[location_index, :, location_index]
-    deviations = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
-    where = "mean" if "mean_" in fitted else "intercept"
-    errors = {"components": deviations[:, :-1].T, where: deviations[:, -1]}
-    shape_covariance = covariance[n_locations * width :, n_locations * width :]
-    return Bunch(
-        **errors,
-        **_shape_attribute_errors(likelihood, shape_covariance, fitted["_scale"]),
-        covariance=blocks,
-    )
-
-
-def _shape_attribute_errors(likelihood, covariance, scale):
-    """Return standard errors of attributes of shape parameters: the delta method."""
-    errors, shape_params = {}, likelihood.shape_params.detach().cpu()
-    for name, value in likelihood.shape_attributes(scale).items():
-        value = value.detach().cpu()
-        jacobian = torch.autograd.functional.jacobian(
-            lambda params: likelihood.at(params).shape_attributes(scale)[name],  # noqa: B023
+        n_locations, width = information.coefs.shape
+        n_coefs, index = n_locations * width, np.arange(n_locations)
+        by_location = covariance[:n_coefs, :n_coefs].reshape((n_locations, width) * 2)
+        blocks = information.scale[:, None, None] ** 2 * by_location[index, :, index]
+        deviations = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
+        where = "mean" if hasattr(self, "mean_") else "intercept"
+        errors = {"components": deviations[:, :-1].T, where: deviations[:, -1]}
+        # those of functions of shape parameters, by the delta method
+        likelihood = self._likelihood().from_attributes(vars(self), self._scale)
+        shape_params = likelihood.shape_params.detach().cpu()
+        shape_covariance = covariance[n_coefs:, n_coefs:]
+        attributes = likelihood.shape_attributes(self._scale)
+        jacobians = attributes and torch.autograd.functional.jacobian(
+            lambda at: tuple(likelihood.at(at).shape_attributes(self._scale).values()),
             shape_params,
         )
-        jacobian = jacobian.reshape(value.numel(), shape_params.numel()).numpy()
-        is_used = jacobian != 0  # the covariance of others may be NaN
-        variances = [
-            np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
-            for s, m in zip(jacobian, is_used, strict=True)
-        ]
-        deviations = np.where(value.isnan().flatten(), np.nan, variances)
-        deviations = deviations.reshape(value.shape)
-        errors[name.rstrip("_")] = deviations if value.ndim else float(deviations)
-    return errors
+        for (name, value), jacobian in zip(attributes.items(), jacobians, strict=True):
+            jacobian = jacobian.reshape(value.numel(), shape_params.numel()).numpy()
+            is_used = jacobian != 0  # the covariance of others may be NaN
+            variances = [
+                row[used] @ shape_covariance[np.ix_(used, used)] @ row[used]
+                for row, used in zip(jacobian, is_used, strict=True)
+            ]
+            is_nan = value.detach().isnan().flatten().cpu()
+            found = np.where(is_nan, np.nan, np.sqrt(variances)).reshape(value.shape)
+            errors[name.rstrip("_")] = found if value.ndim else float(found)
+        return Bunch(**errors, covariance=blocks)

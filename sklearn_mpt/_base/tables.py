@@ -47,37 +47,34 @@ class TableMPT(BaseMPT):
         """Return the likelihood of the features; its shape parameters do not matter."""
         if isinstance(self.likelihood, Likelihood):
             return copy.deepcopy(self.likelihood)
-        if self._is_of_numbers:
-            return LIKELIHOODS[self.likelihood]()
-        reader = self._reader
-        kind = reader.kinds[0]
-        if kind in KINDS_OF_NUMBERS and set(reader.kinds) == {kind}:
-            return LIKELIHOODS[kind]()
-        names = getattr(self, "feature_names_in_", None)
-        return Columns(reader.kinds, reader.n_categories, names)
+        first = self._kinds[0]
+        if first in KINDS_OF_NUMBERS and set(self._kinds) == {first}:
+            return LIKELIHOODS[first]()
+        return self._likelihood_by_column()
+
+    def _likelihood_by_column(self):
+        """Return the likelihood of the features as `Columns`, whatever their kinds."""
+        kinds, names = self._kinds, getattr(self, "feature_names_in_", None)
+        is_of_numbers = self._is_of_numbers
+        counts = [1] * len(kinds) if is_of_numbers else self._reader.n_categories
+        return Columns(kinds, counts, names)
 
     @property
     def _reader(self):
         return TableReader(self.likelihoods_, self.categories_, self._storage)
 
-    def _likelihood_by_column(self):
-        """Return the likelihood of the features as `Columns`, whatever their kinds."""
-        likelihood = TableMPT._likelihood(self)
-        if isinstance(likelihood, Columns):
-            return likelihood
-        kind = self.likelihood if self._is_of_numbers else self.likelihoods_[0]
-        n_features = self.n_features_in_
-        names = getattr(self, "feature_names_in_", None)
-        return Columns([kind] * n_features, [1] * n_features, names)
-
     def _measures_of_columns(self):
         """Return the measure of each column; see `_measures_of_columns` in contract."""
         if isinstance(self.likelihood, Likelihood):
             return [self.likelihood.measure] * self.n_features_in_
-        kinds = [self.likelihood] * self.n_features_in_
-        if not self._is_of_numbers:
-            kinds = self.likelihoods_
-        return [LIKELIHOODS[kind].measure for kind in kinds]
+        return [LIKELIHOODS[kind].measure for kind in self._kinds]
+
+    @property
+    def _kinds(self):
+        """The kind of each feature."""
+        if self._is_of_numbers:
+            return [self.likelihood] * self.n_features_in_
+        return self.likelihoods_
 
     @property
     def _is_of_numbers(self):
@@ -141,11 +138,6 @@ class TableMPT(BaseMPT):
             names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
             likelihood.check_columns(X, names.tolist())
             raise
-
-    @property
-    def _kinds(self):
-        """The kinds of the features: one for all, or that of each."""
-        return [self.likelihood] if self._is_of_numbers else self.likelihoods_
 
     def _read_training_rows(self, X, is_new, min_samples):
         """Read as the base class does; warn if Gaussian features are all 0 or 1."""
