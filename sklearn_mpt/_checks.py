@@ -23,7 +23,8 @@ from sklearn_mpt._messages import plain
 INTEGERS, FLOATS = (int, np.integer), (float, np.floating)
 NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
 RandomState = int | np.random.RandomState | None
-N_SEEDS, N_TORCH_SEEDS = 2**31, 2**63  # seeds that scikit-learn and torch take
+# Numbers of seeds that scikit-learn and torch take.
+N_SEEDS, N_TORCH_SEEDS = (int(np.iinfo(i).max) + 1 for i in (np.int32, np.int64))
 # A warning names the first calling line outside these packages.
 LIBRARIES = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
 
@@ -134,6 +135,15 @@ def check_finite(array, name):
         )
 
 
+def check_shape(array, name, shape, axes=""):
+    """Refuse an array of another shape; axes : in words, such as "(n_samples,)"."""
+    if np.shape(array) != shape:
+        expected = f"{axes} = {shape}" if axes else shape
+        raise ValueError(
+            f"{name} must have shape {expected}, got shape {np.shape(array)}."
+        )
+
+
 def check_bool(value, name):
     check(value, name, "boolean")
 
@@ -174,23 +184,13 @@ def check_device(device, dtype="float64"):
         ) from error
 
 
-def check_fitted_widths(sizes, fitted):
-    """Refuse to train on with other hidden layers than those of the fitted model."""
-    if not isinstance(sizes, str) and list(sizes) != list(fitted):
+def check_as_fitted(value, fitted, name):
+    """Refuse to train on with another value than that of the fitted model."""
+    if not isinstance(value, str) and not np.array_equal(value, fitted):
         raise ValueError(
-            f"hidden_layer_sizes={plain(sizes)!r} differ from the {list(fitted)} of "
-            "the fitted model that training goes on with; set warm_start=False, or "
-            "clone the estimator, to start anew."
-        )
-
-
-def check_fitted_components(n_components, n_fitted):
-    """Refuse to train on with another number of components."""
-    if n_components != n_fitted:
-        raise ValueError(
-            f"n_components={n_components} differs from the {n_fitted} of the fitted "
-            "model that training goes on with; set warm_start=False, or clone the "
-            "estimator, to start anew."
+            f"{name}={plain(value)!r} differs from the {fitted} of the fitted model "
+            "that training goes on with; set warm_start=False, or clone the estimator, "
+            "to start anew."
         )
 
 

@@ -31,7 +31,7 @@ from sklearn_mpt._checks import (
     POSITIVE,
     RandomState,
     StrictInterval,
-    check_fitted_widths,
+    check_as_fitted,
     check_widths,
     seed_from,
     warn_caller,
@@ -272,7 +272,8 @@ class MPTMaskedAutoencoder(TableMPT, NetMPT):
 
     def _check_fitted_parameters(self):
         if self.net is None:
-            check_fitted_widths(self.hidden_layer_sizes, self.hidden_layer_sizes_)
+            args = self.hidden_layer_sizes, self.hidden_layer_sizes_
+            check_as_fitted(*args, "hidden_layer_sizes")
 
     @property
     def _n_features_out(self):

@@ -12,7 +12,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
 from sklearn.utils.metadata_routing import UNUSED
 
-from sklearn_mpt._checks import check_fitted_components
+from sklearn_mpt._checks import check_as_fitted
 from sklearn_mpt._tables.frames import readable_numbers
 
 
@@ -34,7 +34,7 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return len(self.components_)
 
     def _check_fitted_parameters(self):
-        check_fitted_components(self.n_components, self._n_features_out)
+        check_as_fitted(self.n_components, self._n_features_out, "n_components")
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         r"""Compute the posterior mean of the latent variables of each row.

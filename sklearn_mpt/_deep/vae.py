@@ -19,7 +19,7 @@ from sklearn_mpt._checks import (
     COUNT,
     N_TORCH_SEEDS,
     RandomState,
-    check_fitted_widths,
+    check_as_fitted,
     check_widths,
     seed_from,
     warn_caller,
@@ -267,7 +267,7 @@ class MPTDeepVAE(LatentMixin, TableMPT, NetMPT):
         if self.decoder is not None:
             return
         widths = [len(intercepts) for intercepts in self.decoder_intercepts_[-2::-1]]
-        check_fitted_widths(self.hidden_layer_sizes, widths)
+        check_as_fitted(self.hidden_layer_sizes, widths, "hidden_layer_sizes")
 
     def _start(self, X, rng, weight):
         likelihood = self._likelihood()

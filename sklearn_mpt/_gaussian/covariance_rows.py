@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from sklearn.utils import check_array
 
-from sklearn_mpt._checks import check_floats
+from sklearn_mpt._checks import check_floats, check_shape
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 from sklearn_mpt._tables.frames import column_names, joined_frame, library_of
 from sklearn_mpt._tables.labels import aligned, indices_of, labels_of
@@ -89,8 +89,7 @@ def rows_from_covariance(
     else:
         names = range(d) if names is None else names
         mean = check_floats(aligned(mean, [names], "mean", WHOSE), "mean")
-    if mean.shape != (d,):
-        raise ValueError(f"mean must have shape {(d,)}, got shape {mean.shape}.")
+    check_shape(mean, "mean", (d,))
     half = np.sqrt(d * np.maximum(values, 0))[:, None] * vectors.T
     rows = mean + np.concatenate([half, -half])
     return _like(covariance, rows), np.full(2 * d, n_samples / (2 * d))

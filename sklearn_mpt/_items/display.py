@@ -9,22 +9,10 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_choice, check_floats
 from sklearn_mpt._measure.display import Display
-from sklearn_mpt._messages import listed
+from sklearn_mpt._tables.labels import column_index
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-def _chosen(names, items):
-    """Return the numbers of items that are given by number or by name."""
-    numbers = []
-    for item in np.atleast_1d(np.asarray(items, dtype=object)):
-        is_name = isinstance(item, str) and item in names
-        number = names.index(item) if is_name else item
-        if isinstance(number, str) or not 0 <= int(number) < len(names):
-            raise ValueError(f"items must be among {listed(names)}, got {item!r}.")
-        numbers.append(int(number))
-    return numbers
 
 
 class ItemCurveDisplay(Display):
@@ -123,7 +111,8 @@ class ItemCurveDisplay(Display):
             theta = np.linspace(-4, 4, 201)
         theta = check_floats(theta, "theta").ravel()
         names = [str(name) for name in estimator._item_names]
-        chosen = _chosen(names, range(len(names)) if items is None else items)
+        given = range(len(names)) if items is None else np.ravel(items).tolist()
+        chosen = [column_index(item, names, "items", "item") for item in given]
         prob = estimator.item_probabilities(theta)[:, chosen]
         counts = estimator.n_categories_[chosen]
         if kind == "auto":

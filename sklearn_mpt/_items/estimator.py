@@ -31,6 +31,7 @@ from sklearn_mpt._checks import (
     check_floats,
     check_int,
     check_real,
+    check_shape,
     warn_caller,
 )
 from sklearn_mpt._gaussian.rotation import ROTATIONS
@@ -993,11 +994,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         if theta is None:
             theta = self._map_rows(density, density.latent_mean, rows)
         theta = check_array(theta, ensure_all_finite="allow-nan")
-        if np.shape(theta) != (len(rows), self._n_features_out):
-            raise ValueError(
-                "theta must have shape (n_samples, n_components) = "
-                f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
-            )
+        shape = len(rows), self._n_features_out
+        check_shape(theta, "theta", shape, "(n_samples, n_components)")
         order = density.items.answer_order(density.joint)
         rows = statistics.ranks_of(rows, order)
         for part in chunk_slices(len(rows), order.size, CHUNK_ENTRIES):

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._checks import check_finite, check_floats
+from sklearn_mpt._checks import check_finite, check_floats, check_shape
 from sklearn_mpt._items.items import BINARY, WITHOUT_SLOPE, Items, length_of
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._messages import listed
-from sklearn_mpt._tables.labels import aligned, first_labels
+from sklearn_mpt._tables.labels import aligned, by_column, first_labels
 
 NAMES = ("discrimination", "intercept", "difficulty", "guessing", "category_scores")
 
@@ -37,15 +37,11 @@ class FixedParameters(NamedTuple):
             "category_scores": np.full((d, steps + 1), np.nan),
         }
         fixed = cls(values, np.zeros(len(items.item_of_parameters), dtype=bool))
-        positions = {key: j for j, key in enumerate(given if is_whole else labels)}
-        for key, parameters in given.items():
-            j = positions.get(key)
-            where = f"item {labels[j]!r}" if is_whole else f"fixed[{key!r}]"
-            if j is None:
-                raise ValueError(
-                    f"fixed has the item {key!r}, which is not one of "
-                    f"{listed(list(positions))}."
-                )
+        if not is_whole:
+            given = by_column(given, labels, "fixed", "item")
+        for j, parameters in given.items():
+            label = repr(labels[j])
+            where = f"item {label}" if is_whole else f"fixed[{label}]"
             if not isinstance(parameters, dict) or not set(parameters) <= set(NAMES):
                 raise ValueError(
                     f"{where} must be a dict with keys among {', '.join(NAMES)}, got "
@@ -212,12 +208,8 @@ def known_items(given, names, labels):
     arrays = {}
     for key, array in default.items():
         arrays[key] = array if given[key] is None else check_floats(given[key], key)
-        if arrays[key].shape != array.shape:
-            axes = "(n_items,)" if array.ndim == 1 else "(n_items, n_categories)"
-            raise ValueError(
-                f"{key} must have shape {axes} = {array.shape}, got "
-                f"{arrays[key].shape}."
-            )
+        axes = "(n_items,)" if array.ndim == 1 else "(n_items, n_categories)"
+        check_shape(arrays[key], key, array.shape, axes)
     by_item = {}
     for j, count in enumerate(counts):
         kept = thresholds[j][~np.isnan(thresholds[j])]

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
+from sklearn_mpt._checks import check_shape
 from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._items.items import Items
 from sklearn_mpt._items.model import ItemModel
@@ -94,11 +95,7 @@ def _checked(groups, X):
     """Return the labels of rows as an array."""
     warn_of_row_labels(X, groups, "groups")
     groups = np.asarray(groups)
-    n_rows = _n_rows(X)
-    if groups.shape != (n_rows,):
-        raise ValueError(
-            f"groups must have shape (n_samples,) = ({n_rows},), got {groups.shape}."
-        )
+    check_shape(groups, "groups", (_n_rows(X),), "(n_samples,)")
     missing = missing_in_array(groups)
     if missing.any():
         raise ValueError(

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_finite, check_floats
+from sklearn_mpt._checks import check_finite, check_floats, check_shape
 from sklearn_mpt._optim.steps import ascent_of, ascent_on_part
 from sklearn_mpt._tables.labels import aligned, labels_of
 
@@ -29,10 +29,7 @@ def initial_arrays(estimator, shapes, **used):
         if labels is not None and len(labels) == len(names):
             value = aligned(value, axes, name)
         value = check_floats(value, name)
-        if value.shape != shape:
-            raise ValueError(
-                f"{name} must have shape {shape}, got shape {value.shape}."
-            )
+        check_shape(value, name, shape)
         counted = value[used.get(key, True)]
         check_finite(counted, name)
         least = counted.min(initial=np.inf)

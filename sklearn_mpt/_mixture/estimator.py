@@ -20,9 +20,9 @@ from sklearn_mpt._checks import (
     COUNT,
     POSITIVE_OR_0,
     RandomState,
+    check_as_fitted,
     check_choice,
     check_device,
-    check_fitted_components,
     check_int,
     warn_caller,
 )
@@ -665,7 +665,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             )
 
     def _check_fitted_parameters(self):
-        check_fitted_components(self.n_components, self._n_features_out)
+        check_as_fitted(self.n_components, self._n_features_out, "n_components")
 
     def _layout(self, device="cpu"):
         """Return which columns are Gaussian, and the likelihood of the others."""

@@ -5,7 +5,7 @@ import reprlib
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_finite, check_floats, seed_from
+from sklearn_mpt._checks import check_finite, check_floats, check_shape, seed_from
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._mixture.density import Components
 from sklearn_mpt._mixture.em import MixtureRows
@@ -150,10 +150,7 @@ def with_given_arrays(components, arrays, columns, form, reg_covar):
             continue
         whose = "columns of X, or of the components"
         array = check_floats(aligned(value, labels, name, whose), name)
-        if array.shape != shape:
-            raise ValueError(
-                f"{name} must have shape {shape}, got shape {array.shape}."
-            )
+        check_shape(array, name, shape)
         check_finite(array, name)
         given[name.removesuffix("_init")] = torch.from_numpy(array)
     if "weights" in given:

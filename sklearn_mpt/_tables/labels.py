@@ -16,23 +16,23 @@ from sklearn_mpt._tables.frames import column_names
 COLUMNS = "columns of X"
 
 
-def by_column(values, names, parameter):
+def by_column(values, names, parameter, noun="column"):
     """Return the values of a dict, by the index of the column that each key names."""
     found = {}
     for key, value in values.items():
-        j = column_index(key, names, parameter)
+        j = column_index(key, names, parameter, noun)
         if j in found:
             raise ValueError(
-                f"{parameter} names column {names[j]!r} twice, by its name or its "
+                f"{parameter} names {noun} {names[j]!r} twice, by its name or its "
                 f"number {j}. Name it once."
             )
         found[j] = value
     return found
 
 
-def column_index(key, names, parameter):
-    """Return the index of the column that a name or a number stands for."""
-    key = plain(key)
+def column_index(key, names, parameter, noun="column"):
+    """Return the index of the column, or item, that a name or a number stands for."""
+    key, a = plain(key), "an" if noun[0] in "aeiou" else "a"
     is_bool = isinstance(key, bool)  # True equals 1
     found = [
         j
@@ -44,14 +44,14 @@ def column_index(key, names, parameter):
         found = [int(key)]
     if not found:
         raise ValueError(
-            f"{parameter} names a column {key!r}, which X does not have. Its "
-            f"columns are {listed(names)}."
+            f"{parameter} names {a} {noun} {key!r}, which X does not have. Its "
+            f"{noun}s are {listed(names)}."
         )
     if len(found) > 1:
         raise ValueError(
-            f"{parameter} names a column {key!r}, and X has {len(found)} of that "
+            f"{parameter} names {a} {noun} {key!r}, and X has {len(found)} of that "
             f"name, at {listed(found)}. Name them by these numbers, or give a "
-            "sequence with an entry for each column."
+            f"sequence with an entry for each {noun}."
         )
     return found[0]
 

@@ -155,7 +155,7 @@ def test_groups_can_have_fixed_items():
 @pytest.mark.parametrize(
     ("model", "params", "message"),
     [
-        ("2pl", {"fixed": {9: {}}}, "fixed has the item 9, which is not one of"),
+        ("2pl", {"fixed": {9: {}}}, "fixed names an item 9, which X does not have"),
         ("2pl", {"fixed": {0: {"slope": 1}}}, "must be a dict with keys among"),
         ("2pl", {"fixed": {0: {"guessing": 0.1}}}, "'2pl' items of 1 abilities can"),
         ("2pl", {"fixed": {0: {"difficulty": 1.0}}}, "give the discrimination, too"),

@@ -1139,7 +1139,7 @@ def test_displays():
     display = ItemCurveDisplay.from_estimator(model, theta=theta)
     mean = [np.arange(len(p)) @ p for p in probabilities(model, theta)]
     assert_allclose(display.curves, mean)
-    with pytest.raises(ValueError, match="items must be among"):
+    with pytest.raises(ValueError, match="items names an item 'age', which"):
         ItemCurveDisplay.from_estimator(model, items="age")
     plt.close("all")
 
