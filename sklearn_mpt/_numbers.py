@@ -1,17 +1,18 @@
 """Sizes of memory, slices that fit it, and floors, that all subpackages share."""
 
-FLOAT_BYTES = 8  # of a number in double precision
+import numpy as np
+
+FLOAT_BYTES = np.dtype(np.float64).itemsize
 # A tensor of this size fits the caches beside a few others; passes over larger ones
 # wait for memory.
-CACHE_BYTES = 2**22
-CACHE_ENTRIES = CACHE_BYTES // FLOAT_BYTES
+CACHE_ENTRIES = 2**19
 # Memory of what is computed for a chunk of rows. Larger chunks are no faster.
 CHUNK_BYTES = 2**25
 CHUNK_ENTRIES = CHUNK_BYTES // FLOAT_BYTES
 # Largest table that is kept from one pass to the next.
 KEPT_ENTRIES = 2**24
 # Whole numbers up to this are exact in double precision.
-MAX_EXACT_INTEGER = 2**53
+MAX_EXACT_INTEGER = int(2 / np.finfo(np.float64).eps)
 # Smallest mean Fisher information of a location. It may be 0, as where all amounts are.
 MIN_INFORMATION = 1e-12
 # Floor of divisors that are zero only where the dividend is.

@@ -42,7 +42,7 @@ from sklearn_mpt._autoregressive.predictors import (
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
-from sklearn_mpt._likelihoods.counts import MAX_LOG, MIN_DISPERSION
+from sklearn_mpt._likelihoods.counts import MAX_LOG, NegativeBinomial
 from sklearn_mpt._matrices import drawn_codes, median_codes
 from sklearn_mpt._numbers import FLOAT_BYTES, ROUNDING
 
@@ -282,7 +282,7 @@ class ResidualFamily(NamedTuple):
         """Return a likelihood and its locations with these means and variances."""
         location, dispersion = mean, variance
         if self.is_count:
-            dispersion = np.maximum((variance - mean) / mean**2, MIN_DISPERSION)
+            dispersion = np.maximum((variance - mean) / mean**2, NegativeBinomial.floor)
             location = np.log(mean)
         if self.kind == "poisson":
             dispersion = 1.0  # it has none

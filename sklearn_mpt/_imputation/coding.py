@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn_mpt._likelihoods.columns import ORDERED_KINDS
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._numbers import ROUNDING, TINY
-from sklearn_mpt._tables.kinds import MAX_LEVELS, ROWS_PER_LEVEL, step_of
+from sklearn_mpt._tables.kinds import step_of
 
 MAX_DECIMALS = 6  # numbers with more are on no grid
 # The ladder of powers. With these every number is the transform of a number. A power
@@ -147,10 +147,11 @@ class Coding:
         self.first, self.width = ends - sizes, int(ends[-1])
         self.blocks = list(map(slice, self.first.tolist(), ends.tolist()))
 
-    def _learn_values(self, j, numbers):
+    def _learn_values(self, j, numbers, *, max_levels=20, rows_per_level=5):
+        # levels in order cost a parameter each
         numbers = numbers[~np.isnan(numbers)]
         self.steps[j], values = decimal_step(numbers), np.unique(numbers)
-        if 2 <= len(values) <= min(MAX_LEVELS, len(numbers) / ROWS_PER_LEVEL):
+        if 2 <= len(values) <= min(max_levels, len(numbers) / rows_per_level):
             least = np.diff(values).min()
             if least >= ROUNDING * np.ptp(values):
                 self.levels[j], self.steps[j] = values, least

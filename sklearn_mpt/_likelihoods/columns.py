@@ -68,19 +68,15 @@ class Columns(Likelihood):
         Number of categories of each feature; 1 for those of another kind.
     names : sequence, default=None
         Of the features, for messages; None takes their numbers.
-    noise_variance : Tensor of shape (g,), default=None
-        Of the Gaussian features; None is 1.0.
     """
 
-    def __init__(self, kinds, n_categories, names=None, noise_variance=None):
+    def __init__(self, kinds, n_categories, names=None):
         super().__init__()
         self.kinds, self.n_categories = tuple(kinds), tuple(n_categories)
         self.names = range(len(self.kinds)) if names is None else names
         of_features = list(zip(self.kinds, self.n_categories, strict=True))
         groups = sorted(set(of_features), key=lambda group: (str(group[0]), group[1]))
         parts = [likelihood_of(*group, of_features.count(group)) for group in groups]
-        if noise_variance is not None and "gaussian" in self.kinds:
-            parts[groups.index(("gaussian", 1))] = Gaussian(noise_variance)
         self.parts = torch.nn.ModuleList(parts)
         part_of = np.array([groups.index(group) for group in of_features])
         self.n_locations_each = [parts[i].n_locations for i in part_of]

@@ -147,9 +147,6 @@ def _least_cost(X):
     return torch.where(X < least, exact, by_series)
 
 
-MIN_DISPERSION = 1e-6  # nearly Poisson: a smaller one changes log-probabilities less
-
-
 class NegativeBinomial(DispersionLikelihood):
     """Counts, given the logarithms of their means.
 
@@ -161,7 +158,7 @@ class NegativeBinomial(DispersionLikelihood):
 
     measure = "probability"
     bounds = (0.0, np.inf)
-    floor = MIN_DISPERSION
+    floor = 1e-6  # nearly Poisson: a smaller one changes log-probabilities less
     attribute = "dispersion_"
 
     @staticmethod

@@ -162,9 +162,6 @@ class Levels(ShapeLikelihood):
 
 
 MIN_GAP = 1e-6  # least gap between thresholds, whose logarithm is a parameter
-# Threshold below the first level, and minus that above the last. It is finite, as the
-# gradients of infinite ones are NaN.
-OUTER_THRESHOLD = 1e30
 
 
 class Ordinal(Levels):
@@ -219,11 +216,12 @@ class Ordinal(Levels):
             -self._shape_params_by_feature().exp().cumsum(-1), (1, 0)
         )
 
-    def _around(self, X, location):
+    def _around(self, X, location, outer=1e30):
         """Return the logits of P(x >= c) and P(x > c), for the level c of entries."""
+        # outer : threshold below the first level; gradients of infinite ones are NaN
         inner = self._thresholds().to(location.dtype)
-        table = torch.nn.functional.pad(inner, (1, 0), value=OUTER_THRESHOLD)
-        table = torch.nn.functional.pad(table, (0, 1), value=-OUTER_THRESHOLD)
+        table = torch.nn.functional.pad(inner, (1, 0), value=outer)
+        table = torch.nn.functional.pad(table, (0, 1), value=-outer)
         upper, lower = table[..., :-1], table[..., 1:]
         return location + at_codes(upper, X), location + at_codes(lower, X)
 

@@ -45,7 +45,7 @@ from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.information import covariance_of, information_by_hessian
 from sklearn_mpt._tables.frames import columns_of
-from sklearn_mpt._tables.kinds import is_of_categories, kinds_of_values
+from sklearn_mpt._tables.kinds import kinds_of_values
 
 CORRECTIONS = "bch", "ml", "none"
 
@@ -202,13 +202,12 @@ def read_covariates(covariates):
         covariates = array[:, None] if array.ndim == 1 else array
     arrays, names = [], []
     for column in columns_of(covariates):
-        is_coded = column.series is not None and is_of_categories(column.series.dtype)
-        if not is_coded and kinds_of_values(column.present) != {"strings"}:
+        if not column.is_coded and kinds_of_values(column.present) != {"strings"}:
             arrays.append(column.numbers())
             names.append(str(column.name))
             continue
         values, present = column.values, set(column.present.tolist())
-        declared = getattr(column.dtype, "categories", ()) if is_coded else ()
+        declared = getattr(column.dtype, "categories", ()) if column.is_coded else ()
         categories = [value for value in declared if value in present]
         categories = categories or sorted(present)
         if len(categories) < 2:

@@ -16,7 +16,6 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from sklearn_mpt._tables.frames import (
-    CODED_DTYPES,
     Column,
     array_of_objects,
     one_of_each_type,
@@ -115,12 +114,11 @@ class DayCoding(NamedTuple):
 
 def kind_of_days(column):
     """Return DATES, DURATIONS or, for all other columns, ""."""
-    dtype = None if column.series is None else column.series.dtype
-    if isinstance(dtype, nw.Datetime | nw.Date):
+    if isinstance(column.kind, nw.Datetime | nw.Date):
         return DATES
-    if isinstance(dtype, nw.Duration):
+    if isinstance(column.kind, nw.Duration):
         return DURATIONS
-    if dtype is None or isinstance(dtype, nw.Object):
+    if isinstance(column.kind, nw.Object | None):
         words = words_for(column.present)
         if words in ({DATES}, {DURATIONS}) and len(zones_of(column)) < 2:
             return words.pop()
@@ -129,9 +127,8 @@ def kind_of_days(column):
 
 def zones_of(column):
     """Return the set of the names of the time zones of dates; "" is none."""
-    dtype = None if column.series is None else column.series.dtype
-    if isinstance(dtype, nw.Datetime):
-        return {dtype.time_zone or ""}
+    if isinstance(column.kind, nw.Datetime):
+        return {column.kind.time_zone or ""}
     if column.values.dtype != object:
         return {""}
     zones = {getattr(value, "tzinfo", None) for value in column.present.tolist()}
@@ -192,10 +189,10 @@ class ColumnStorage(NamedTuple):
         """Return the storage of a column that `columns_of` has read."""
         storage = cls()
         if column.series is not None:
-            kind = column.series.dtype
+            kind = column.kind
             dtype = str(column.dtype) if column.is_pandas else type(kind).__name__
             storage = cls(library=column.backend.__name__, dtype=dtype)
-            if isinstance(kind, CODED_DTYPES):
+            if column.is_coded:
                 storage = storage._replace(numbers=LEVELS)
                 if not hasattr(column.dtype, "categories"):
                     return storage
@@ -300,7 +297,7 @@ def filled_series(column, numbers, gaps, storage, categories):
     given, nearest = ColumnStorage.from_column(column), storage
     is_same = (given.library, given.dtype) == (storage.library, storage.dtype)
     is_kept = is_same and given.numbers != LEVELS
-    if categories is None and storage.is_whole and column.series.dtype.is_integer():
+    if categories is None and storage.is_whole and column.kind.is_integer():
         is_kept, nearest = True, given
     is_kept = is_kept or _stores(column, given, storage.examples(categories, library))
     entries = column.values.astype(object)
@@ -326,7 +323,7 @@ def _stores(column, given, values):
     """Return whether the dtype of a column stores values, and as these types."""
     if given.levels is not None:
         return set(values) <= set(given.levels.tolist())
-    if given.numbers == OBJECTS or isinstance(column.series.dtype, nw.Object):
+    if given.numbers == OBJECTS or isinstance(column.kind, nw.Object):
         return False
     try:
         if column.is_pandas:

@@ -131,6 +131,16 @@ class Column(NamedTuple):
         return np.where(self.missing, np.nan, self.values).astype(np.float64)
 
     @property
+    def kind(self):
+        """The dtype of the series in narwhals; None for an array."""
+        return None if self.series is None else self.series.dtype
+
+    @property
+    def is_coded(self):
+        """Whether the dtype is one of categories."""
+        return isinstance(self.kind, CODED_DTYPES)
+
+    @property
     def dtype(self):
         """The dtype of the series, in the form that `series_of` takes."""
         native = nw.to_native(self.series)

@@ -26,6 +26,7 @@ from sklearn_mpt._tables.filling import (
 )
 from sklearn_mpt._tables.frames import (
     ADVICE,
+    CODED_DTYPES,
     VALUE_WORDS,
     array_of_objects,
     column_names,
@@ -39,13 +40,8 @@ from sklearn_mpt._tables.labels import by_column
 from sklearn_mpt._tables.looks import look_of
 
 INTERVAL = "interval"  # the kind of such columns
-
-
 FROM_DTYPE = "from_dtype"
 MIN_IDS = 20  # a column of at least so many distinct values is taken as names of rows
-# Largest number of levels in order, each of which costs a parameter, and smallest mean
-# number of rows for each.
-MAX_LEVELS, ROWS_PER_LEVEL = 20, 5
 MAX_GAPS = 2  # largest number of levels for each distinct value of a numeric column
 AS_CATEGORIES = "Its likelihood could be 'categorical'."
 EMPTY, ONE_VALUE = "no values", "one value"  # why a column has no kind
@@ -174,7 +170,7 @@ def kind_or_reason(requested, column, allowed):
         return kind, reason
     values = column.present.tolist()
     words = words_for(values) - {"strings"}
-    if words and (column.series is None or isinstance(column.series.dtype, nw.Object)):
+    if words and isinstance(column.kind, nw.Object | None):
         return None, " and ".join(sorted(words))
     n_distinct = len(set(values))
     if len(values) < MIN_IDS or 2 * n_distinct <= len(values):
@@ -207,8 +203,7 @@ def _reason_by_values(column):
 
 def _kind_by_dtype(column, allowed):
     """Return the kind of a column with values, or why it has none; see above."""
-    dtype = None if column.series is None else column.series.dtype
-    is_coded = dtype is not None and is_of_categories(dtype)
+    dtype, is_coded = column.kind, column.is_coded
     if not is_coded and _holds_intervals(column):
         reason = "intervals, which MPTLinearVAE takes"
         return (INTERVAL, "") if INTERVAL in allowed else (None, reason)
@@ -216,13 +211,9 @@ def _kind_by_dtype(column, allowed):
         return "bernoulli", ""
     if dtype is not None and is_of_numbers(dtype):
         return "gaussian", ""
-    if is_coded and is_ordered(column) and "ordinal" in allowed:
+    if is_ordered(column) and "ordinal" in allowed:
         return "ordinal", ""
-    if (
-        not is_coded
-        and dtype is not None
-        and not isinstance(dtype, nw.Object | nw.String)
-    ):
+    if not is_coded and not isinstance(dtype, nw.Object | nw.String | None):
         return None, f"dtype {column.dtype if isinstance(dtype, nw.Unknown) else dtype}"
     kinds, words = kinds_of_values(column.present), words_for(column.present)
     if len(kinds) > 1:
@@ -237,16 +228,14 @@ def _kind_by_dtype(column, allowed):
 
 def is_of_categories(dtype):
     """Return whether a dtype of narwhals is one of categories."""
-    return isinstance(dtype, nw.Categorical | nw.Enum)
+    return isinstance(dtype, CODED_DTYPES)
 
 
 def is_ordered(column):
-    """Return whether a column of a DataFrame has levels in an order."""
-    if not is_of_categories(column.series.dtype):
-        return False
-    if column.is_pandas:
+    """Return whether a column has a dtype of levels in an order."""
+    if column.is_coded and column.is_pandas:
         return bool(column.dtype.ordered)
-    return isinstance(column.series.dtype, nw.Enum)
+    return isinstance(column.kind, nw.Enum)
 
 
 def _categories(column):
@@ -274,7 +263,7 @@ def _categories(column):
 
 def _levels(column):
     """Return the levels of a column in order, including levels that no row has."""
-    if column.series is not None and is_ordered(column):
+    if is_ordered(column):
         levels = list(column.dtype.categories)
     elif column.series is None and column.values.dtype != object:
         _check_codes(column, column.present)

@@ -235,6 +235,5 @@ def check_no_categories(X, advice):
     for column in columns_of(X, is_wanted=is_of_categories):
         if len(column.present):
             raise ValueError(
-                f"Column {column.name!r} holds {column.series.dtype}, not numbers; "
-                f"{advice}"
+                f"Column {column.name!r} holds {column.kind}, not numbers; {advice}"
             )

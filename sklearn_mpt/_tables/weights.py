@@ -10,12 +10,6 @@ from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CACHE_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
 from sklearn_mpt._tables.labels import check_columns, labels_of
 
-# Rows of so small a weight change no sum, but they would change ranges, categories, and
-# what is drawn.
-MIN_WEIGHT = 1e-8
-# Priors count as about one row: a tenth of the weight of so few rows.
-FEW_ROWS = 10
-
 
 def check_mask(mask, n_samples, names):
     """Return a boolean mask of shape (1, n_features) or (n_samples, n_features)."""
@@ -82,9 +76,10 @@ def warn_of_row_labels(X, argument, name):
         )
 
 
-def counted_rows(weight):
+def counted_rows(weight, *, least=1e-8):
     """Return the indices of rows whose weight is not 0."""
-    return np.flatnonzero(weight > MIN_WEIGHT * weight.max())
+    # others change no sum, but ranges, categories, and what is drawn
+    return np.flatnonzero(weight > least * weight.max())
 
 
 def rows_that_count(X, sample_weight):
@@ -121,9 +116,10 @@ def sums_of_rows(X, weight):
     return sums
 
 
-def warn_of_few_rows(weight):
+def warn_of_few_rows(weight, *, few=10):
     """Warn if weights of many rows add up to few, beside priors that count as rows."""
-    if weight is not None and weight.sum() < min(FEW_ROWS, len(weight)):
+    # priors count as about one row
+    if weight is not None and weight.sum() < min(few, len(weight)):
         warn_caller(
             f"sample_weight of {len(weight)} rows adds up to {weight.sum():.3g}. A "
             "weight of 1 is a row, and priors of this model count as rows, too, which "
