@@ -2,20 +2,22 @@
 
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 from sklearn.base import BaseEstimator
 from sklearn.datasets import load_iris
 
+import sklearn_mpt
 from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
-from sklearn_mpt._base import callbacks
 
 
 @pytest.fixture
 def estimator(monkeypatch):
     """An estimator of a scikit-learn that lacks the module of callbacks."""
     monkeypatch.setitem(sys.modules, "sklearn.callback", None)
-    module = runpy.run_path(callbacks.__file__)
+    folder = Path(sklearn_mpt.__file__).parent
+    module = runpy.run_path(folder / "_base" / "callbacks.py")
 
     class Estimator(module["CallbackMixin"], BaseEstimator):
         @module["in_callback_context"]

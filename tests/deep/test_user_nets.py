@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder
 from sklearn_mpt._deep.nets import UserDecoder
-from sklearn_mpt._likelihoods.base import Likelihood, totals
+from sklearn_mpt._likelihoods import Likelihood
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 DIGITS = (load_digits().data[:400] > 7).astype(float)
@@ -209,8 +209,8 @@ class Geometric(Likelihood):
 
     @staticmethod
     def start_location(X, weight=None):
-        total, n_present = totals(X, weight)
-        return np.log(n_present + 0.5) - np.log(total + 0.5)
+        n_present = (~np.isnan(X)).sum(axis=0)
+        return np.log(n_present + 0.5) - np.log(np.nansum(X, axis=0) + 0.5)
 
     def entry_log_prob(self, X, location):
         return functional.logsigmoid(location) + X * functional.logsigmoid(-location)

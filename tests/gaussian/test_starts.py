@@ -1,34 +1,11 @@
-"""Where factor analysis starts: principal components, and regressions."""
+"""Where factor analysis starts: at regressions of the columns on each other."""
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import scale
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt import MPTLinearVAE  # noqa: E402
-from sklearn_mpt._gaussian.moments import moments_of, regression_factors  # noqa: E402
-
-
-def rows(n_rows, n_features):
-    rng = np.random.default_rng(0)
-    signal = rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, n_features))
-    return scale(signal + rng.normal(size=signal.shape))
-
-
-# more than twice as many features as rows: products of rows in place of covariances
-@pytest.mark.parametrize("shape", [(200, 6), (200, 150), (30, 150)])
-def test_components_are_the_best_ones_given_the_noise_that_regressions_leave(shape):
-    X, ridge = rows(*shape), 1e-3
-    S = X.T @ X / len(X)
-    W, noise = regression_factors(moments_of(torch.from_numpy(X)), 2, ridge)
-    precision = np.linalg.inv(S + ridge * np.eye(len(S)))
-    assert_allclose(noise, (1 - 1 / len(S)) / precision.diagonal(), rtol=1e-6)
-    model = W.T @ W + np.diag(noise)
-    # where the derivative of the likelihood in W is 0
-    assert_allclose(S @ np.linalg.solve(model, W.T), W.T, atol=1e-4)
+from sklearn_mpt import MPTLinearVAE
 
 
 @pytest.mark.filterwarnings("ignore:Heywood")

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from sklearn.base import clone
 
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation.coding import decimal_step
 
 
 def left_skewed_months():
@@ -47,12 +46,6 @@ def test_limits_are_a_standard_deviation_outside_of_what_is_seen():
     assert_allclose(limits.high, [6 + rows[:, 0].std(), 3 + rows[:, 1].std(), 1.625])
     found = [limits.nearest(j, [-5.0, 0.4, 0.13, 100]) for j in range(3)]
     assert_allclose(found, [[1, 1, 1, 8], [-2, 0, 0, 4], [0.5, 0.5, 0.5, 1.25]])
-
-
-def test_steps_of_numbers_with_few_decimals():
-    assert decimal_step(np.array([3.0, 9.0, 21.0])) == 6
-    assert_allclose(decimal_step(np.array([0.1, 0.3, 1.5])), 0.2)
-    assert decimal_step(np.random.default_rng(0).normal(size=50)) == 0
 
 
 def test_heavy_tails_are_not_filled_in_far_outside():

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import stats
 
 from sklearn_mpt import MPTLinearVAE
 
@@ -11,27 +10,27 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._likelihoods import (  # noqa: E402
     Bernoulli,
-    Categorical,
     Columns,
     Gaussian,
-    Poisson,
+    likelihood_of,
 )
 from sklearn_mpt._likelihoods.base import Locations  # noqa: E402
 
 NOISE = 0.4
+POISSON, THREE = likelihood_of("poisson", 1, 2), likelihood_of("categorical", 3, 2)
+LOG_NOISE = torch.tensor([NOISE], dtype=torch.float64).log()
 
 
 def table():
     kinds = ["categorical", "gaussian", "poisson", "categorical", "bernoulli"]
-    noise = torch.tensor([NOISE], dtype=torch.float64)
-    return Columns(kinds, [3, 1, 1, 2, 1], noise_variance=noise)
+    return Columns(kinds, [3, 1, 1, 2, 1]).at(LOG_NOISE)
 
 
 LIKELIHOODS = {
     "bernoulli": Bernoulli(),
-    "categorical": Categorical(3),
+    "categorical": THREE,
     "gaussian": Gaussian(torch.tensor(NOISE, dtype=torch.float64)),
-    "poisson": Poisson(),
+    "poisson": POISSON,
     "table": table(),
 }
 N_LOCATIONS = {"categorical": 6, "table": 8}
@@ -58,43 +57,6 @@ def entries(name):
 def location(name):
     rng = np.random.default_rng(3)
     return torch.tensor(rng.normal(size=(2, N_LOCATIONS.get(name, 2))))
-
-
-def log_prob_by_scipy(name, X, location):
-    X, location = X.numpy(), location.numpy()
-    if name == "bernoulli":
-        return stats.bernoulli.logpmf(X, 1 / (1 + np.exp(-location)))
-    if name == "gaussian":
-        return stats.norm.logpdf(X, location, np.sqrt(NOISE))
-    if name == "poisson":
-        return stats.poisson.logpmf(X, np.exp(location))
-    prob = np.exp(location.reshape(2, -1, 3))
-    prob /= prob.sum(axis=-1, keepdims=True)
-    return np.log(np.take_along_axis(prob, X.astype(int)[..., None], -1)[..., 0])
-
-
-def test_entries_have_the_log_probability_of_scipy(name, entries, location):
-    if name == "table":
-        pytest.skip("its parts are tested")
-    log_prob = LIKELIHOODS[name].entry_log_prob(entries, location).detach()
-    assert_allclose(log_prob, log_prob_by_scipy(name, entries, location))
-
-
-def test_columns_of_a_table_have_that_of_their_kind(entries, location):
-    X = torch.tensor(VALUES["table"], dtype=torch.float64)
-    location = torch.tensor(np.random.default_rng(3).normal(size=(2, 8)))
-    whole = table().entry_log_prob(X, location)
-    spans = [(0, 3), (3, 4), (4, 5), (5, 7), (7, 8)]
-    parts = [
-        Categorical(3),
-        LIKELIHOODS["gaussian"],
-        Poisson(),
-        Categorical(2),
-        Bernoulli(),
-    ]
-    for j, (part, span) in enumerate(zip(parts, spans, strict=True)):
-        alone = part.entry_log_prob(X[:, [j]], location[:, slice(*span)])
-        assert_allclose(whole[:, [j]].detach(), alone.detach())
 
 
 def test_slopes_of_pairs_are_those_of_sums_of_entries(name, entries, location):
@@ -172,13 +134,26 @@ def test_precision_is_the_fisher_information_of_draws(name, location):
 
 def test_categories_are_the_same_when_centred(entries, location):
     logits = torch.tensor([[3.0, 1.0, 2.0, 5.0, 5.0, 8.0]])
-    centred = Categorical(3).centre(logits)
+    centred = THREE.centre(logits)
     assert_allclose(centred, [[1, -1, 0, -1, -1, 2]])
     X = torch.tensor([[0.0, 2.0]])
     assert_allclose(
-        Categorical(3).entry_log_prob(X, logits),
-        Categorical(3).entry_log_prob(X, centred),
+        THREE.entry_log_prob(X, logits),
+        THREE.entry_log_prob(X, centred),
     )
+
+
+def test_mean_probabilities_of_all_kinds_are_sums_over_nodes():
+    rng = np.random.default_rng(0)
+    kinds = ["ordinal", "gaussian", "categorical", "bernoulli", "poisson"]
+    likelihood = Columns(kinds, [3, 1, 3, 1, 1])
+    X = torch.tensor(rng.integers(2, size=(6, 5)).astype(float))
+    location = torch.tensor(rng.normal(size=(7, len(likelihood.feature_of))))
+    r = torch.tensor(rng.dirichlet(np.ones(7), size=6))
+    with torch.no_grad():
+        prob = likelihood.entry_log_prob(X[:, None], location).exp()
+        found = likelihood.expected_prob(X, r, location)
+    assert_allclose(found, (r[..., None] * prob).sum(1))
 
 
 def test_columns_of_a_kind_may_stand_apart_or_together():
@@ -186,9 +161,8 @@ def test_columns_of_a_kind_may_stand_apart_or_together():
     apart = np.array([2, 0, 3, 1])
     X = torch.tensor([[0.0, 1.0, 0.3, 4.0], [1.0, 1.0, -2.0, 0.0]]).double()
     location = torch.linspace(-1, 1, 12, dtype=torch.float64).unflatten(0, (3, 4))
-    noise = torch.tensor([NOISE], dtype=torch.float64)
-    expected = Columns(together, [1] * 4, noise_variance=noise)
-    other = Columns([together[j] for j in apart], [1] * 4, noise_variance=noise)
+    expected = Columns(together, [1] * 4).at(LOG_NOISE)
+    other = Columns([together[j] for j in apart], [1] * 4).at(LOG_NOISE)
     of_both = [
         (kind.entry_log_prob(x[:, None], at), *kind.derivatives(x[:, None], at))
         for kind, x, at in [
@@ -219,7 +193,7 @@ def test_start_is_where_the_mean_is_that_of_the_rows(name):
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "value"), [(Poisson(), -1), (Poisson(), 0.5), (Categorical(3), 3)]
+    ("likelihood", "value"), [(POISSON, -1), (POISSON, 0.5), (THREE, 3)]
 )
 def test_values_that_are_none_are_refused(likelihood, value):
     with pytest.raises(ValueError, match="found 1 other values"):
@@ -247,11 +221,11 @@ def test_counts_never_have_a_positive_log_probability():
     )
     highest = -0.5 * np.log(2 * np.pi * np.maximum(COUNTS, 1))[:, None]
     highest[0] = 0
-    entries = Poisson().entry_log_prob(X, location)
+    entries = POISSON.entry_log_prob(X, location)
     assert (entries.numpy() <= highest + 0.09 * (COUNTS == 1)[:, None]).all()
     assert entries.isfinite().all()
     seen = torch.ones(1, 1, dtype=torch.float64)
-    pairs = Poisson().pair_log_prob(X, seen, location.flatten()[:, None])
+    pairs = POISSON.pair_log_prob(X, seen, location.flatten()[:, None])
     assert (pairs <= 0).all()
 
 
@@ -266,11 +240,11 @@ def test_log_probabilities_of_large_counts_lose_no_digits(dtype):
     if dtype == torch.float32:  # in which locations are not this close to each other
         location, expected = location[:1], expected[:1]
         X = X[:1]
-    found = Poisson().entry_log_prob(X.to(dtype), location.to(dtype))
+    found = POISSON.entry_log_prob(X.to(dtype), location.to(dtype))
     assert_allclose(found, expected, atol=2e-3 if dtype == torch.float32 else 1e-4)
     for row, own in zip(X, location, strict=True):
-        each = Poisson().entry_log_prob(row.to(dtype), own.to(dtype))
-        pairs = Poisson().pair_log_prob(
+        each = POISSON.entry_log_prob(row.to(dtype), own.to(dtype))
+        pairs = POISSON.pair_log_prob(
             row[None].to(dtype), torch.ones(1, 1, dtype=dtype), own[:, None].to(dtype)
         )
         assert_allclose(pairs[0], each, atol=1e-3 if dtype == torch.float32 else 1e-5)
@@ -279,7 +253,7 @@ def test_log_probabilities_of_large_counts_lose_no_digits(dtype):
 def test_log_probabilities_fall_with_the_count_at_any_rate():
     X = torch.tensor(COUNTS)[:, None]
     for location in (-30.0, 0.0, 49.0, 51.0, 1e3):
-        log_prob = Poisson().entry_log_prob(X, torch.tensor(location).double())[:, 0]
+        log_prob = POISSON.entry_log_prob(X, torch.tensor(location).double())[:, 0]
         beyond = np.log(np.maximum(COUNTS, 1e-9)) >= min(location, 50)
         assert (np.diff(log_prob[beyond]) < 0).all()
 
@@ -289,9 +263,9 @@ def test_slopes_of_large_counts_and_rates_are_those_of_autograd():
     at = torch.tensor([-30.0, 0.0, 13.0, 27.0, 49.0, 51.0, 60.0], dtype=torch.float64)
     location = at.expand(len(X), -1).clone().requires_grad_()
     (expected,) = torch.autograd.grad(
-        Poisson().entry_log_prob(X, location).sum(), location
+        POISSON.entry_log_prob(X, location).sum(), location
     )
-    slope, information = Poisson().derivatives(X, location.detach())
+    slope, information = POISSON.derivatives(X, location.detach())
     assert_allclose(slope, expected, rtol=1e-9, atol=1e-9)
     assert (information > 0).all()
 
@@ -300,10 +274,10 @@ def test_one_large_count_changes_no_other_row():
     X = torch.tensor([[3.0, 1e13], [2.0, 5.0]], dtype=torch.float64)
     seen = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
     location = torch.tensor([[1.0, 29.0], [-1.0, 3.0]], dtype=torch.float64)
-    together = Poisson().pair_log_prob(X * seen, seen, location)
-    each = Poisson().entry_log_prob(X[:, None], location)
+    together = POISSON.pair_log_prob(X * seen, seen, location)
+    each = POISSON.entry_log_prob(X[:, None], location)
     assert_allclose(together, (each * seen[:, None]).sum(2))
-    alone = Poisson().pair_log_prob((X * seen)[1:], seen[1:], location)
+    alone = POISSON.pair_log_prob((X * seen)[1:], seen[1:], location)
     assert_allclose(together[1:], alone, rtol=1e-14)
 
 

@@ -32,43 +32,32 @@ NO_NUMBERS = {
     "days": (DAYS, "dates|Datetime"),
     "days in a zone": (DAYS.tz_localize("UTC"), "dates|Datetime"),
     "timestamps": (pd.Series(DAYS).astype(object), "dates|Datetime"),
-    "python dates": ([datetime.date(2020, 1, 1 + i) for i in range(N)], "dates"),
+    "python dates": ([datetime.date(2020, 1, 1 + i) for i in range(N)], "dates|Date"),
     "numpy dates": (np.arange(N).astype("M8[D]"), "dates|Datetime"),
-    "times": ([datetime.time(i) for i in range(N)], "times of day"),
+    "times": ([datetime.time(i) for i in range(N)], "times of day|Time"),
     "durations": (pd.to_timedelta(np.arange(N), "D"), "durations|Duration"),
     "numpy durations": (list(np.arange(N).astype("m8[D]")), "durations|Duration"),
     "periods": (pd.period_range("2020", periods=N), "period|type Period"),
     "intervals": (pd.interval_range(0, N), "intervals"),
     "complex": (np.arange(N) * 1j, "complex"),
     "bytes": ([b"1", b"2"] * (N // 2), "bytes"),
-    "decimals": ([Decimal(i) for i in range(N)], "decimals"),
+    "decimals": ([Decimal(i) for i in range(N)], "decimals|Decimal"),
+    "python durations": ([datetime.timedelta(i) for i in range(N)], "durations|Dur"),
 }
+OF_POLARS = ("python dates", "times", "decimals", "python durations")
 
 
 @pytest.mark.parametrize("name", ["ppca", "linear", "table", "from_dtype", "deep"])
 @pytest.mark.parametrize("what", NO_NUMBERS)
-def test_columns_that_are_no_numbers_are_refused_by_name(what, name):
+@pytest.mark.parametrize("library", [pd, pl])
+def test_columns_that_are_no_numbers_are_refused_by_name(what, name, library):
     values, word = NO_NUMBERS[what]
     if (what, name) == ("intervals", "from_dtype"):
         pytest.skip("MPTLinearVAE takes them")
-    frame = pd.DataFrame({"size": np.arange(N) / 2, "odd": values})
+    if library is pl and what not in OF_POLARS:
+        pytest.skip("polars has no such columns")
+    frame = library.DataFrame({"size": np.arange(N) / 2, "odd": values})
     with pytest.raises((ValueError, TypeError), match=f"Column 'odd' .*({word})"):
-        MODELS[name].fit(frame)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        [datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)],
-        [datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 2)],
-        [datetime.timedelta(1), datetime.timedelta(2)],
-        [Decimal("1.5"), Decimal("2.5")],
-    ],
-)
-@pytest.mark.parametrize("name", ["ppca", "linear", "from_dtype"])
-def test_columns_of_polars_that_are_no_numbers_are_refused(values, name):
-    frame = pl.DataFrame({"size": [1.0, 2], "odd": values})
-    with pytest.raises((ValueError, TypeError), match="Column 'odd'"):
         MODELS[name].fit(frame)
 
 
@@ -77,8 +66,6 @@ ODD_ARRAYS = {
     "durations": np.arange(8).reshape(4, 2).astype("m8[s]"),
     "dates in lists": list(np.arange(8).reshape(4, 2).astype("M8[D]")),
     "bytes": np.array([[b"1", b"2"]] * 4),
-}
-ODD_OBJECTS = {
     "durations among objects": np.array([[np.timedelta64(1, "D"), 1]] * 4, object),
     "decimals": np.array([[Decimal(1), 2]] * 4, object),
 }
@@ -87,15 +74,10 @@ ODD_OBJECTS = {
 @pytest.mark.parametrize("what", ODD_ARRAYS)
 @pytest.mark.parametrize("name", ["ppca", "linear", "table", "deep", "imputer"])
 def test_arrays_that_are_no_numbers_are_refused(what, name):
+    if name == "imputer" and ODD_ARRAYS[what][0].dtype == object:
+        pytest.skip("MPTImputer reads columns of objects")
     with pytest.raises(ValueError, match=f"X holds {what.split()[0]} .*not numbers"):
         MODELS[name].fit(ODD_ARRAYS[what])
-
-
-@pytest.mark.parametrize("what", ODD_OBJECTS)
-@pytest.mark.parametrize("name", ["ppca", "linear", "table", "deep"])
-def test_arrays_of_objects_that_are_no_numbers_are_refused(what, name):
-    with pytest.raises(ValueError, match=f"X holds {what.split()[0]} .*not numbers"):
-        MODELS[name].fit(ODD_OBJECTS[what])
 
 
 def test_latent_variables_that_are_dates_are_refused():
