@@ -43,8 +43,7 @@ def answers_of(kind, column):
     if kind not in CATEGORIES:
         return None
     present = column.present
-    has_levels = column.series is not None and is_of_categories(column.series.dtype)
-    if not has_levels and len(present) and kinds_of_values(present) == {"numbers"}:
+    if not column.is_coded and len(present) and kinds_of_values(present) == {"numbers"}:
         value = float(present[0])
         if value >= 0 and (present == value).all():
             return np.array([value - 1, value] if value > 0 else [value, value + 1])

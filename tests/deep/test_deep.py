@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from reference import all_masks, dense_grid
+from reference import all_masks, dense_grid, masked_score
 from scipy.stats import multivariate_normal
 
 from sklearn_mpt._deep import objectives
@@ -20,7 +20,6 @@ from sklearn_mpt._latent.quadrature import (
     standard_normal_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
-from sklearn_mpt._measure.contract import masked_score
 
 N_DIMS, N_FEATURES = 2, 5
 

@@ -8,10 +8,9 @@ import skops.io
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import bernoulli, norm, poisson
-from tables import some_table, with_gaps
+from tables import codes_of, some_table, with_gaps
 
 from sklearn_mpt import MPTDeepVAE, mpt_curve
-from sklearn_mpt._tables.reader import TableReader
 
 pytestmark = pytest.mark.filterwarnings("ignore:Maximum iterations")
 KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
@@ -66,7 +65,7 @@ def on_a_grid(model, codes):
 
 def test_scores_and_posteriors_are_those_of_a_grid(fitted, frame):
     rows = with_gaps(frame)[:80]
-    codes = TableReader.from_table(frame, KINDS).encode(rows)
+    codes = codes_of(rows)
     expected, mean = on_a_grid(fitted, codes)
     score, error = fitted.score_samples(rows, return_std=True)
     assert error.max() < 0.05
@@ -77,7 +76,7 @@ def test_scores_and_posteriors_are_those_of_a_grid(fitted, frame):
 
 def test_conditionals_are_those_of_a_grid(fitted, frame):
     rows = frame[:40]
-    codes = TableReader.from_table(frame, KINDS).encode(rows)
+    codes = codes_of(rows)
     for j in range(4):
         mask = np.arange(4) == j
         visible = np.where(mask, np.nan, codes)
