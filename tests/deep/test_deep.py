@@ -17,7 +17,6 @@ from sklearn_mpt._latent.integrals import log_joint, rows_of
 from sklearn_mpt._latent.quadrature import (
     Nodes,
     gaussian_around,
-    standard_normal_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
@@ -97,29 +96,6 @@ def test_encoder_is_the_prior_when_nothing_is_observed(hidden):
     assert_allclose(posterior.mean.detach(), 0, atol=1e-14)
     root = np.tile(np.eye(N_DIMS), (2, 1, 1))
     assert_allclose(posterior.root.detach(), root, atol=1e-14)
-
-
-def test_encoder_reads_observed_values_only():
-    observed = torch.tensor([[True, False, True, False, False]])
-    X = tensor(1, N_FEATURES)
-    other = torch.where(observed, X, -1e300)
-    encoder = some_encoder()
-    for a, b in zip(encoder(X, observed), encoder(other, observed), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_encoder_can_be_the_posterior_of_a_linear_decoder():
-    model, mean, covariance = linear_gaussian()
-    X = tensor(1, N_FEATURES, seed=1)
-    observed = torch.tensor([[True, False, True, True, False]])
-    seen = observed[0].numpy()
-    W = model.decoder.coefs[0].detach().numpy()
-    gain = W[:, seen] @ np.linalg.inv(covariance[np.ix_(seen, seen)])
-    posterior = model.posterior(X, observed)
-    expected = gain @ (X[0].numpy() - mean)[seen]
-    assert_allclose(posterior.mean[0].detach(), expected)
-    root = posterior.root[0].detach().numpy()
-    assert_allclose(root.T @ root, np.eye(N_DIMS) - gain @ W[:, seen].T, atol=1e-12)
 
 
 def test_bounds_are_exact_where_the_encoder_is():
@@ -247,22 +223,6 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
     )
     for a, b in zip(found, expected, strict=True):
         assert_allclose(a, b, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
-def test_the_first_posterior_is_around_a_mode(name):
-    model, X = some_model(name), some_rows(name)
-    X[1], X[0, :2] = torch.nan, torch.nan
-    rows = rows_of(X)
-    with torch.no_grad():
-        posterior, *_ = model.propose(rows)
-    z = posterior.mean.clone().requires_grad_()
-    nodes = Nodes(z[:, None], standard_normal_log_prob(z)[:, None])
-    (gradient,) = torch.autograd.grad(log_joint(rows, nodes, model).sum(), z)
-    newton_gain = 0.5 * ((posterior.root @ gradient[..., None]) ** 2).sum(1)
-    assert newton_gain.max() < 0.05
-    assert_allclose(posterior.mean[1], 0, atol=0.2)
-    assert_allclose(posterior.root[1], np.eye(N_DIMS))
 
 
 class Fold(torch.nn.Module):

@@ -1,11 +1,8 @@
 """Deep models of tables, whose columns are of several kinds."""
 
-import pickle
-
 import numpy as np
 import pytest
-import skops.io
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import bernoulli, norm, poisson
 from tables import codes_of, some_table, with_gaps
@@ -151,16 +148,6 @@ def test_samples_are_like_the_table(fitted, frame):
     for j in (0, 1, 3):
         values, column = drawn.iloc[:, j].astype(float), frame.iloc[:, j].astype(float)
         assert abs(values.mean() - column.mean()) < 0.3 * column.std()
-
-
-def test_fitted_models_of_tables_are_kept(fitted, frame):
-    rows = with_gaps(frame)[:20]
-    expected = fitted.score_samples(rows)
-    assert_array_equal(pickle.loads(pickle.dumps(fitted)).score_samples(rows), expected)
-    dumped = skops.io.dumps(fitted)
-    trusted = skops.io.get_untrusted_types(data=dumped)
-    restored = skops.io.loads(dumped, trusted=trusted)
-    assert_array_equal(restored.score_samples(rows), expected)
 
 
 def test_noise_variances_are_those_of_gaussian_features(fitted):

@@ -155,23 +155,13 @@ def test_objectives_and_conditionals_all_train():
     for changes in (
         {"objective": "elbo"},
         {"objective": "iwae"},
-        {"objective": "mpt", "mask_rate": 2},
+        {"mask_rate": 2},
+        {"mask_rate": 0.5, "n_masks": 16},
         {"conditional": "encode_decode", "n_masks": 16, "max_iter": 8},
     ):
         settings = {"likelihood": "bernoulli", "learning_rate": 0.06, "max_iter": 4}
         model = quick(**settings | changes)
         assert model.fit(X).score(X) > start + 0.05, changes
-
-
-def test_drawn_masks_train():
-    X = binary_rows()
-    model = quick(likelihood="bernoulli", learning_rate=0.03, mask_rate=0.5)
-    start, at_once, drawn = (
-        model.set_params(max_iter=max_iter, n_masks=n_masks).fit(X).score(X)
-        for max_iter, n_masks in [(0, 16), (4, "auto"), (4, 16)]
-    )
-    assert min(drawn, at_once) > start + 0.05
-    assert drawn != at_once
 
 
 def test_encode_decode_conditionals_are_a_distribution(binary):
@@ -191,6 +181,8 @@ def test_encode_decode_conditionals_are_a_distribution(binary):
 def test_unit_and_origin_do_not_matter():
     X = load_iris().data[::3]
     model, moved = (quick(max_iter=3).fit(rows) for rows in (X, 1e3 * X + 1e5))
+    losses = np.subtract(moved.loss_curve_, model.loss_curve_)
+    assert_allclose(losses, X.shape[1] * np.log(1e3), atol=0.1)
     assert_allclose(
         moved.score_samples(1e3 * X + 1e5),
         model.score_samples(X) - X.shape[1] * np.log(1e3),
@@ -230,16 +222,6 @@ def test_divergence_keeps_finite_parameters_and_warns():
     assert np.isfinite(model.score(X))
 
 
-def test_pickle_holds_arrays_only(binary):
-    model, _ = binary
-    lists = (model.decoder_coefs_, model.encoder_coefs_, model.encoder_intercepts_)
-    for array in (*(a for arrays in lists for a in arrays), model.encoder_precision_):
-        assert type(array) is np.ndarray
-        assert array.dtype == np.float64
-    assert [coef.shape for coef in model.decoder_coefs_] == [(2, 8), (8, 6)]
-    assert [coef.shape for coef in model.encoder_coefs_] == [(12, 8), (8, 5)]
-
-
 def test_warm_start_refuses_other_nets():
     X = load_iris().data
     model = quick(warm_start=True, max_iter=1).fit(X)
@@ -271,21 +253,6 @@ def test_bernoulli_likelihood_refuses_real_rows():
         quick(likelihood="bernoulli").fit(load_iris().data)
 
 
-@pytest.mark.gpu
-def test_cuda_gives_what_the_cpu_gives(binary):
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    model, X = binary
-    expected = model.score_samples(X)
-    try:
-        assert_allclose(model.set_params(device="cuda").score_samples(X), expected)
-    finally:
-        model.set_params(device="auto")
-    quick(likelihood="bernoulli", device="cuda").fit(X)
-
-
 @pytest.mark.parametrize(("objective", "n_points"), [("mpt", 4), ("iwae", 16)])
 def test_points_per_row_by_the_objective(objective, n_points):
     X = low_rank_rows(40, 10, 2, 0.3, seed=0)
@@ -304,13 +271,7 @@ def learned():
 
 
 @pytest.mark.parametrize(
-    "part",
-    [
-        [14],
-        [3] * 20,
-        [0, 12, 24, 4, 16],
-    ],
-    ids=["a row", "copies", "five"],
+    "part", [[14], [3] * 20, [0, 12, 24, 4, 16]], ids=["a row", "copies", "five"]
 )
 def test_a_small_part_of_a_stream_changes_a_fit_little(learned, part):
     model, X = learned

@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from reference import log_density, low_rank_rows, ml_optimum
 from sklearn.base import clone
 from test_deep_start import ring
@@ -157,22 +157,3 @@ def test_the_heavier_half_of_a_ring_is_drawn_more_often():
     share = np.average(X[:, 0] > 0, weights=weight)
     assert abs(np.mean(drawn[:, 0] > 0) - share) < 0.05
     assert abs(np.mean(X[:, 0] > 0) - share) > 0.2
-
-
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_weights_of_zero_leave_rows_out(method):
-    by_weight, without = (quick(max_iter=3) for _ in range(2))
-    getattr(by_weight, method)(rows(), sample_weight=WEIGHT > 0)
-    getattr(without, method)(rows()[WEIGHT > 0])
-    assert by_weight.loss_curve_ == without.loss_curve_
-    some = rows()[:9]
-    assert_array_equal(by_weight.score_samples(some), without.score_samples(some))
-
-
-def test_weights_that_are_all_the_same_change_nothing():
-    unweighted, some = quick(max_iter=3).fit(rows()), rows()[:9]
-    scores = unweighted.score_samples(some)
-    for weight in (1, 2.0**20):
-        fitted = quick(max_iter=3).fit(rows(), sample_weight=np.full(60, weight))
-        assert fitted.loss_curve_ == unweighted.loss_curve_
-        assert_array_equal(fitted.score_samples(some), scores)

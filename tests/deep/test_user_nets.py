@@ -10,11 +10,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import geom
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from torch.func import jacrev
 from torch.nn import functional
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder
-from sklearn_mpt._deep.nets import UserDecoder
 from sklearn_mpt._likelihoods import Likelihood
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -111,18 +109,6 @@ def test_layers_of_own_nets_are_trained_as_such_and_scored_without_noise():
     seen = torch.tensor(~np.isnan(rows))
     inputs = torch.cat([torch.tensor(2 * np.nan_to_num(rows) - 1) * seen, seen], 1)
     assert_allclose(hidden, module.double().last_hidden(inputs).detach())
-
-
-def test_the_derivatives_of_own_decoders():
-    decoder = UserDecoder(ConvDecoder, 2, np.linspace(-1, 1, 64), "decoder").double()
-    z = torch.tensor(np.random.default_rng(0).normal(size=(3, 2)))
-    value, slope = decoder.value_and_jacobian(z)
-    assert_allclose(value.detach(), decoder(z).detach())
-    for row, found in zip(z, slope, strict=True):
-        assert_allclose(
-            found.T.detach(), jacrev(decoder)(row[None])[:, :, 0][0].detach()
-        )
-    assert decoder(z[:, None]).shape == (3, 1, 64)
 
 
 def test_own_decoders_of_numbers_fill_gaps():

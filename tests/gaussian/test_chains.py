@@ -55,14 +55,6 @@ def test_orders_hold_each_feature_once():
         model.chain_log_prob(X, np.arange(7))
 
 
-def test_a_row_has_the_same_terms_in_any_block(monkeypatch):
-    model, X = EXACT["ppca"].fit(rows(False)), rows(True)
-    orders = orders_of(X, False)
-    terms = model.chain_log_prob(X, orders)
-    monkeypatch.setattr("sklearn_mpt._base.fitted_density.CHUNK_BYTES", 20_000)
-    assert_allclose(model.chain_log_prob(X, orders), terms, rtol=0, atol=1e-12)
-
-
 def exact_terms(x, order, model):
     """With 60 digits."""
     mp = pytest.importorskip("mpmath")

@@ -2,8 +2,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-import scipy.linalg
-from numpy.testing import assert_allclose, assert_array_equal, assert_array_less
+from numpy.testing import assert_allclose, assert_array_less
 from reference import (
     by_differences,
     log_density,
@@ -17,15 +16,11 @@ from sklearn_mpt._gaussian.density import LinearGaussian  # noqa: E402
 from sklearn_mpt._gaussian.likelihood import GaussianRows, likelihood_sums  # noqa: E402
 from sklearn_mpt._gaussian.moments import moments_of  # noqa: E402
 from sklearn_mpt._optim.natural import (  # noqa: E402
-    Curvature,
-    NaturalStep,
     Point,
-    apply,
-    divide,
-    natural_step,
 )
 
 N_DIMS, N_FEATURES = 3, 7
+LOG_NOISES = [-0.3, np.linspace(-1, 1, N_FEATURES)]  # shared, or of each feature
 
 
 @pytest.fixture
@@ -45,10 +40,9 @@ def joint_of(model):
     return model.mean.numpy(), W.T @ W + noise * np.eye(N_FEATURES)
 
 
-@pytest.fixture
-def point(model):
+def point_of(model, log_noise):
     coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
-    return Point(coefs, model.noise_variance.log())
+    return Point(coefs, torch.tensor(log_noise).double())
 
 
 def model_at(point):
@@ -68,47 +62,9 @@ def gaps(X):
     return X
 
 
-def entries(X, hidden):
-    """X with a wild number where missing, present, seen, and targets everywhere."""
-    present = torch.tensor(~np.isnan(X))
-    seen = present & ~torch.tensor(hidden)
-    filled = torch.tensor(np.nan_to_num(X, nan=50.0))
-    return [filled, *(t.to(torch.float64) for t in (present, seen, present))]
-
-
-@pytest.fixture
-def hidden(X):
-    hidden = np.random.default_rng(2).random(X.shape) < 0.5
-    hidden[5], hidden[6] = True, False
-    return hidden
-
-
 def autograd(value_of, point):
     leaves = Point(*(part.clone().requires_grad_() for part in point))
     return Point(*torch.autograd.grad(value_of(leaves), leaves))
-
-
-def posterior(x, seen, model):
-    """Mean and covariance of z given what is seen of a row, by D x D matrices."""
-    mean, covariance = joint_of(model)
-    W = model.components.numpy()[:, seen]
-    gain = W @ np.linalg.inv(covariance[np.ix_(seen, seen)])
-    return gain @ (x - mean)[seen], np.eye(N_DIMS) - gain @ W.T
-
-
-def second_moment(x, seen, model):
-    """E (z, 1)(z, 1)'."""
-    z, covariance = posterior(x, seen, model)
-    second = np.outer(np.r_[z, 1], np.r_[z, 1])
-    second[:N_DIMS, :N_DIMS] += covariance
-    return second
-
-
-def information_by_loop(X, seen, model):
-    total = np.zeros((N_FEATURES, N_DIMS + 1, N_DIMS + 1))
-    for x, s in zip(X, seen, strict=True):
-        total[~np.isnan(x)] += second_moment(x, s, model)
-    return total / model.noise_variance.item()
 
 
 def assert_points_close(actual, expected, **tolerance):
@@ -123,74 +79,33 @@ def assert_sums_close(actual, expected, **tolerance):
     assert_points_close(*matrices, **tolerance)
 
 
-@pytest.fixture
-def uneven(point):
-    """A noise variance for each feature."""
-    log_noise = np.random.default_rng(6).normal(size=N_FEATURES)
-    return Point(point.coefs, torch.tensor(log_noise))
-
-
-def log_density_of(x, index, point):
-    """By the covariance of some entries, for autograd."""
-    W, mean = point.coefs[index, :-1], point.coefs[index, -1]
-    covariance = W @ W.T + point.shape_params.exp()[index].diag()
-    normal = torch.distributions.MultivariateNormal(mean, covariance)
-    return normal.log_prob(x[index]) if len(index) else torch.zeros(())
-
-
-def test_gradients_with_noise_of_each_feature(uneven, gaps, hidden):
-    gaps, hidden = gaps[:9], hidden[:9]
-    X, present, *_ = entries(gaps, hidden)
-
-    def likelihood(point):
-        parts = [
-            log_density_of(x, p.nonzero()[:, 0], point)
-            for x, p in zip(X, present, strict=True)
-        ]
-        return torch.stack(parts).sum()
-
-    sums = likelihood_sums(X, present, uneven)
-    assert_allclose(sums.value, likelihood(uneven))
-    assert_points_close(sums.gradient, autograd(likelihood, uneven), atol=1e-9)
-
-
-def test_gradient_of_likelihood_sums_is_that_of_the_density(
-    model, joint, point, gaps, hidden
-):
-    X, present, _, _ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point)
-    log_prob = log_density(gaps, *joint)
+@pytest.mark.parametrize("log_noise", LOG_NOISES)
+def test_gradient_of_likelihood_sums_is_that_of_the_density(model, log_noise, gaps):
+    point = point_of(model, log_noise)
+    rows, present = torch.tensor(gaps), torch.tensor(~np.isnan(gaps)).double()
+    sums = likelihood_sums(rows.nan_to_num(50.0), present, point)
+    log_prob = log_density(gaps, *joint_of(model_at(point)))
     assert_allclose(sums.value, log_prob.sum())
     assert_allclose(sums.square, (log_prob**2).sum())
-    rows = torch.tensor(gaps)
-    gradient = autograd(lambda p: model_at(p).lml(rows)[0].sum(), point)
-    assert_points_close(sums.gradient, gradient, atol=1e-10)
+    leaves = Point(*(part.clone().requires_grad_() for part in point))
+    value = model_at(leaves).lml(rows)[0].sum()
+    gradient = Point(*torch.autograd.grad(value, leaves))
+    assert_points_close(sums.gradient, gradient, atol=1e-9)
 
 
-@pytest.mark.parametrize("log_noise", [-0.3, np.linspace(-1, 1, N_FEATURES)])
+@pytest.mark.parametrize("log_noise", LOG_NOISES)
 @pytest.mark.parametrize("n_rows", [1, 25])
 def test_complete_rows_may_share_a_posterior_covariance(model, log_noise, n_rows):
     rng = np.random.default_rng(0)
     X = torch.tensor(rng.normal(size=(n_rows, N_FEATURES)))
     weight = torch.tensor(rng.random(n_rows))
-    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
-    point = Point(coefs, torch.tensor(log_noise).double())
+    point = point_of(model, log_noise)
     each, shared = (
         likelihood_sums(X, present, point, weight)
         for present in (torch.ones_like(X), torch.ones_like(X[:1]))
     )
     assert_sums_close(shared, each)
     assert_allclose(shared.rescaling, each.rescaling, atol=1e-12)
-
-
-def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
-    """Half the symmetrised W' g, and W' g of the means, without that product."""
-    X, present, *_ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point)
-    by_gradient = sums._replace(rescaling=None)
-    moves = [natural_step(s, point, sums.information) for s in (sums, by_gradient)]
-    assert moves[0].rescaling.abs().max() > 0.01
-    assert_allclose(moves[0].rescaling, moves[1].rescaling, atol=1e-12)
 
 
 def test_noise_information_is_that_of_the_density(model):
@@ -215,67 +130,6 @@ def test_noise_information_is_that_of_the_density(model):
     assert_allclose(noise_information(shared), expected)
 
 
-def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hidden):
-    X, present, *_ = entries(gaps, hidden)
-    information = likelihood_sums(X, present, point).information
-    expected = information_by_loop(gaps, present.numpy().astype(bool), model)
-    assert_allclose(information.coefs, expected)
-
-
-def test_natural_step_on_the_likelihood_is_the_m_step(model, point, gaps, hidden):
-    """The regression of each feature on z, with the moments of the posterior."""
-    X, present, _, _ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point)
-    stepped = point.coefs + divide(sums.gradient, sums.information).coefs
-    for j in range(N_FEATURES):
-        rows = gaps[~np.isnan(gaps[:, j])]
-        second = sum(second_moment(x, ~np.isnan(x), model) for x in rows)
-        cross = sum(
-            x[j] * np.r_[posterior(x, ~np.isnan(x), model)[0], 1.0] for x in rows
-        )
-        assert_allclose(stepped[j], np.linalg.solve(second, cross), rtol=1e-6)
-
-
-def test_change_of_the_law_of_z_is_that_of_its_posterior_moments(
-    model, point, gaps, hidden
-):
-    """Half of mean E zz' - I for the scale, and E z for the mean."""
-    X, present, _, _ = entries(gaps, hidden)
-    sums = likelihood_sums(X, present, point)
-    mean_information = sums.information.times(1 / len(X))
-    move = natural_step(sums, point, mean_information)
-    moment = np.mean([second_moment(x, ~np.isnan(x), model) for x in gaps], axis=0)
-    scale = (moment[:N_DIMS, :N_DIMS] - np.eye(N_DIMS)) / 2
-    expected = np.zeros((N_DIMS + 1, N_DIMS + 1))
-    expected[:N_DIMS, :N_DIMS], expected[:N_DIMS, N_DIMS] = scale, moment[:N_DIMS, -1]
-    largest = max(0.5, np.abs(expected).max())
-    assert_allclose(move.rescaling, 0.5 * expected / largest, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [1.0, 0.3])
-def test_generator_gives_z_another_law(model, point, size):
-    rng = np.random.default_rng(6)
-    generator = np.zeros((N_DIMS + 1, N_DIMS + 1))
-    generator[:N_DIMS] = 0.4 * rng.normal(size=(N_DIMS, N_DIMS + 1))
-    still = point.times(0)
-    unused = Curvature(*still)
-    move = NaturalStep(0.0, 0.0, still, unused, still, torch.tensor(generator), 0.0)
-    moved = joint_of(model_at(apply(point, move, size)))
-    change = scipy.linalg.expm(size * generator)
-    law = change[:N_DIMS, :N_DIMS] @ change[:N_DIMS, :N_DIMS].T, change[:N_DIMS, -1]
-    W, noise = model.components.numpy(), model.noise_variance.item()
-    assert_allclose(moved[0], law[1] @ W + model.mean.numpy())
-    assert_allclose(moved[1], W.T @ law[0] @ W + noise * np.eye(N_FEATURES))
-
-
-@pytest.mark.parametrize("batch_size", ["auto", 10])
-def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
-    objective = GaussianRows(torch.tensor(X), N_DIMS, batch_size, floor=-20.0)
-    batches = list(objective.batches(np.random.default_rng(0)))
-    assert_array_equal(torch.cat(batches).sort().values, np.arange(25))
-    assert len(batches) == objective.n_batches == (1 if batch_size == "auto" else 3)
-
-
 @pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
 def test_few_rows_have_the_moments_of_all(X, n_rows):
     moments = moments_of(torch.tensor(X[:n_rows]))
@@ -284,16 +138,6 @@ def test_few_rows_have_the_moments_of_all(X, n_rows):
     assert_allclose(rows.mean(0), X[:n_rows].mean(0), atol=1e-12)
     covariance = np.cov(X[:n_rows].T, bias=True)
     assert_allclose(np.cov(rows.T, bias=True), covariance, atol=1e-12)
-
-
-def test_likelihood_problem_needs_no_masks(joint, point, gaps):
-    objective = GaussianRows(torch.tensor(gaps), N_DIMS, 10, floor=-20.0)
-    rng = np.random.default_rng(0)
-    sums = [objective.sums(point, batch) for batch in objective.batches(rng)]
-    n_passes = sum(part.n_rows for part in sums) / len(gaps)
-    expected = n_passes * log_density(gaps, *joint).sum()
-    assert_allclose(sum(part.value for part in sums), expected)
-    assert n_passes == 1
 
 
 @pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
@@ -309,7 +153,9 @@ def test_moment_form_is_the_mean_over_rows(model, X, n_rows, noise):
         assert_allclose(masked_score(log_prob, mask).mean(), score)
 
 
-def test_conditionals_are_differences_of_densities(model, joint, gaps, hidden):
+def test_conditionals_are_differences_of_densities(model, joint, gaps):
+    hidden = np.random.default_rng(2).random(gaps.shape) < 0.5
+    hidden[5], hidden[6] = True, False
     log_prob = model.conditional_log_prob(torch.tensor(gaps), torch.tensor(hidden))
     truth = by_differences(gaps, hidden, lambda rows: log_density(rows, *joint))
     assert_allclose(log_prob, truth, atol=1e-10)

@@ -119,18 +119,6 @@ def test_what_is_no_covariance_is_refused(changes, message):
         rows_from_covariance(**({"covariance": np.eye(2), "n_samples": 9} | changes))
 
 
-def test_number_of_parameters_leaves_out_rotations(model, rows):
-    X, weight = rows
-    deviance = -2 * weight @ model.score_samples(X)
-    n_parameters = 6 * 2 - 1 + 6 + 6  # a symmetric matrix has 21, and 4 are left
-    assert model.aic(X, weight) - deviance == pytest.approx(2 * n_parameters)
-    penalty = model.bic(X, weight) - deviance
-    assert penalty == pytest.approx(np.log(N_PERSONS) * n_parameters)
-    shared = MPTProbabilisticPCA(2, objective="lml").fit(X, sample_weight=weight)
-    deviance = -2 * weight @ shared.score_samples(X)
-    assert shared.aic(X, weight) - deviance == pytest.approx(2 * (11 + 6 + 1))
-
-
 @pytest.mark.parametrize(("likelihood", "kind"), [
     ("bernoulli", "2pl"),
     ("partial_credit", "gpcm"),
