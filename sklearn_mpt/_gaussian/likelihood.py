@@ -290,17 +290,13 @@ def fit_factors(
     rows = torch.from_numpy(X)
     weight = relative_weights(weight, len(X))
     if start is None:
-        start = _principal_start(rows, weight, n_factors, noise_floor)
+        mean = rows.new_zeros(rows.shape[1])
+        moments = moments_of(rows, torch.from_numpy(weight), mean)
+        components, noise = principal_factors(moments, n_factors, noise_floor)
+        coefs = torch.from_numpy(np.column_stack([components.T, mean]))
+        start = Point(coefs, torch.from_numpy(np.log(noise)))
     floor = rows.new_tensor(math.log(noise_floor))
     objective = GaussianRows(rows, n_factors, len(rows), floor, weight)
     objective.joins_noises = False
     training = Training(max_iter, start)
     return run(training, ascent(training, objective, tol=tol, escapes=False))
-
-
-def _principal_start(rows, weight, n_factors, noise_floor):
-    mean = rows.new_zeros(rows.shape[1])
-    moments = moments_of(rows, torch.from_numpy(weight), mean)
-    components, noise = principal_factors(moments, n_factors, noise_floor)
-    coefs = np.column_stack([components.T, mean.numpy()])
-    return Point(torch.from_numpy(coefs), torch.from_numpy(np.log(noise)))

@@ -45,13 +45,6 @@ class Moments(NamedTuple):
         return Moments(zero, self.variance / scale**2, tuple(factors))
 
 
-def double_slices(X):
-    """Return slices of rows to convert to double precision; one slice if they are."""
-    if X.dtype == torch.float64:
-        return [slice(None)]
-    return chunk_slices(*X.shape, CACHE_ENTRIES)
-
-
 def moments_of(X, weight=None, mean=None):
     """Return the moments of rows X, (n, d)."""
     # mean : of present entries of each column, replaces gaps; None if rows are
@@ -60,8 +53,10 @@ def moments_of(X, weight=None, mean=None):
     if not has_weights:
         weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
     if not has_gaps:
-        total = sum(weight[part] @ X[part].double() for part in double_slices(X))
-        mean = total / len(X)
+        parts = [slice(None)]
+        if X.dtype != torch.float64:  # rows are converted in parts
+            parts = chunk_slices(*X.shape, CACHE_ENTRIES)
+        mean = sum(weight[part] @ X[part].double() for part in parts) / len(X)
 
     def centred(block):
         block = block - mean
@@ -108,7 +103,12 @@ def regression_factors(moments, n_factors, ridge=1e-3):
     # on all others leave; components are the best given it. ridge : variance added to
     # that of each feature, so that regressions do not explain all of it.
     n_features = len(moments.mean)
-    precision = _precision_diagonal(moments, ridge)
+    left, *right = (factor.cpu().numpy() for factor in moments.covariance_factors)
+    if right:
+        inner = inv(right[0] @ left + ridge * np.eye(len(right[0])))
+        precision = (1 - ((left @ inner) * left).sum(axis=1)) / ridge
+    else:
+        precision = np.diag(inv(left + ridge * np.eye(len(left))))
     noise = (1 - n_factors / (2 * n_features)) / precision
     in_noise = moments.divided(torch.from_numpy(np.sqrt(noise)))
     values, axes = _axes_of_moments(in_noise, n_factors)
@@ -116,15 +116,6 @@ def regression_factors(moments, n_factors, ridge=1e-3):
     components = np.zeros((n_factors, n_features))
     components[: len(axes)] = lengths[:, None] * axes * np.sqrt(noise)
     return principal_axes(components), noise  # signs of axes would be arbitrary
-
-
-def _precision_diagonal(moments, ridge):
-    """Return the diagonal of the inverse of the covariance and a ridge; (d,)."""
-    left, *right = (factor.cpu().numpy() for factor in moments.covariance_factors)
-    if not right:
-        return np.diag(inv(left + ridge * np.eye(len(left))))
-    inner = inv(right[0] @ left + ridge * np.eye(len(right[0])))
-    return (1 - ((left @ inner) * left).sum(axis=1)) / ridge
 
 
 def closed_form_of_rows(X, n_components, noise_fraction=1e-3, noise_floor=1e-6):

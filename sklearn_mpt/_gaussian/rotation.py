@@ -94,12 +94,17 @@ def rotation_of(slopes, method, start=None, unique_variance=SCALE**2):
 def _search(loadings, method, start):
     """Return T of the loadings for standard normal z."""
     criterion = "varimax" if method == "promax" else method
-    if start is None:
-        transform = _best(loadings, criterion)
+    if start is None:  # the best of several searches, because there are local minima
+        rng, k = np.random.default_rng(0), loadings.shape[1]
+        starts = [np.eye(k)]
+        for _ in range(7):
+            q, r = np.linalg.qr(rng.normal(size=(k, k)))
+            starts.append(q * np.sign(np.diag(r)))
     else:
-        if criterion in ORTHOGONAL:
-            start = _nearest_orthogonal(start)
-        transform = _project(loadings, start, criterion)[1]
+        is_orthogonal = criterion in ORTHOGONAL
+        starts = [_nearest_orthogonal(start) if is_orthogonal else start]
+    runs = [_project(loadings, start, criterion) for start in starts]
+    transform = min(runs, key=lambda run: run[0])[1]
     return _promax(loadings, transform) if method == "promax" else transform
 
 
@@ -115,18 +120,6 @@ def _promax(loadings, transform):
 def _nearest_orthogonal(matrix):
     u, _, vt = np.linalg.svd(matrix)
     return u @ vt
-
-
-def _best(loadings, method, n_starts=8):
-    """Return the best of several searches, because criteria have local minima."""
-    rng = np.random.default_rng(0)
-    k = loadings.shape[1]
-    starts = [np.eye(k)]
-    for _ in range(n_starts - 1):
-        q, r = np.linalg.qr(rng.normal(size=(k, k)))
-        starts.append(q * np.sign(np.diag(r)))
-    runs = [_project(loadings, start, method) for start in starts]
-    return min(runs, key=lambda run: run[0])[1]
 
 
 def _criterion(loadings, method):
