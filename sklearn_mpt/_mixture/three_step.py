@@ -24,7 +24,6 @@ References
    2014.
 """
 
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -167,7 +166,7 @@ def read_outcome(outcome):
     outcome = column_or_1d(np.asarray(outcome))
     is_missing = missing_entries(outcome[:, None])[:, 0]
     present, categories = outcome[~is_missing], None
-    if present.dtype.kind == "O" and all(map(_is_number, present)):
+    if present.dtype.kind == "O" and kinds_of_values(present) <= {"numbers"}:
         present = present.astype(float)  # integers of pandas with gaps
     if present.dtype.kind in "iuf":
         present = present.astype(float)
@@ -179,16 +178,12 @@ def read_outcome(outcome):
             "outcome must have numbers, strings or booleans, got dtype "
             f"{present.dtype}."
         )
-    if len(np.unique(present)) < 2:
+    n_values = len(np.unique(present))
+    if n_values < 2:
         raise ValueError(
-            "outcome must have at least two different values, got "
-            f"{len(np.unique(present))}."
+            f"outcome must have at least two different values, got {n_values}."
         )
     return present, categories, is_missing
-
-
-def _is_number(value):
-    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def read_covariates(covariates):
@@ -246,10 +241,8 @@ def covariate_effects(assignments, Z, names, reference):
 
     start = Z1.new_zeros(len(others) * width)
     theta, covariance = estimate(log_prob, start, assignments)
-    coefs, covariance = (
-        coefs_of(theta).numpy(),
-        delta_method(coefs_of, theta, covariance),
-    )
+    coefs = coefs_of(theta).numpy()
+    covariance = delta_method(coefs_of, theta, covariance)
     errors = covariance.diagonal().sqrt().view(coefs.shape).numpy()
     joint = covariance.view(coefs.shape * 2).numpy()
     tests = [
