@@ -22,6 +22,9 @@ class Full:
     takes_intervals = False  # whether entries of Gaussian columns may be intervals
     has_prior = False  # whether rows of a prior are added to those of each component
 
+    def __init__(self, n_factors=0):
+        self.n_factors = n_factors  # of each component, if it has any
+
     def shape(self, n_components, n_features):
         """Return the shape of `covariances_`."""
         return n_components, n_features, n_features
@@ -120,9 +123,6 @@ class LowRank(Full):
     # noise of a feature that is constant in one component stays above zero.
     pooled_rows = 1.0
 
-    def __init__(self, n_factors):
-        self.n_factors = n_factors
-
     def factors(self, covariances, reg_covar):
         n_factors = min(self.n_factors, covariances.shape[1])
         return factors_of_covariances(covariances, n_factors, reg_covar)
@@ -213,9 +213,3 @@ FORMS = {
     "spherical": Spherical,
     "low_rank": LowRank,
 }
-
-
-def form_of(covariance_type, n_factors):
-    """Return the form of a `covariance_type`, a key of `FORMS`."""
-    form = FORMS[covariance_type]
-    return form(n_factors) if form is LowRank else form()

@@ -115,15 +115,13 @@ class MixtureDensity(Density):
 
     @property
     def row_bytes(self):
-        return self._bytes * (self._gaussians.pattern_numbers + self._row_numbers)
+        return self._bytes(1, 1)
 
-    @property
-    def _row_numbers(self):
-        return 8 * self.layout.n_features + 8
-
-    @property
-    def _bytes(self):
-        return FLOAT_BYTES * len(self.components.weights)
+    def _bytes(self, n_rows, n_patterns):
+        """Return the memory that rows with so many different gaps take."""
+        n_numbers = n_rows * (8 * self.layout.n_features + 8)
+        n_numbers = n_numbers + n_patterns * self._gaussians.pattern_numbers
+        return FLOAT_BYTES * len(self.components.weights) * n_numbers
 
     def blocks(self, observed):
         """Return slices of rows that stay within the memory.
@@ -133,8 +131,8 @@ class MixtureDensity(Density):
         columns = observed[:, self.layout.gaussian]
         is_new = columns.new_ones(len(columns))
         is_new[1:] = (columns[1:] != columns[:-1]).any(1)
-        numbers = is_new * self._gaussians.pattern_numbers + self._row_numbers
-        block = numbers.cumsum(0) // (CHUNK_BYTES // self._bytes)
+        n_rows = torch.ones_like(is_new, dtype=torch.long).cumsum(0)
+        block = self._bytes(n_rows, is_new.cumsum(0)) // CHUNK_BYTES
         ends = block.unique(return_counts=True)[1].cumsum(0).tolist()
         return [slice(*pair) for pair in pairwise([0, *ends])]
 

@@ -22,7 +22,7 @@ import torch
 from sklearn_mpt._base.density import as_tensor
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.gaussians import pattern_order
-from sklearn_mpt._numbers import CHUNK_BYTES, MIN_INFORMATION, chunk_slices
+from sklearn_mpt._numbers import MIN_INFORMATION
 from sklearn_mpt._optim.masks import masked_sums
 from sklearn_mpt._optim.natural import MAX_FALL, error_of_groups
 from sklearn_mpt._optim.steps import (
@@ -164,7 +164,7 @@ class MixtureRows:
             second = 2 * covariances * of_covariances * covariances
         second = second + _by_component(counts, covariances) * covariances
         information = torch.zeros_like(of_locations)
-        for part in chunk_slices(len(self.X), density.row_bytes, CHUNK_BYTES):
+        for part in density.blocks(~self.X.isnan()):
             X, weight = self.rows(part)
             prior = self._prior(weight).expand(-1, len(weights))
             expected = prior + weights * weight[:, None]

@@ -31,7 +31,7 @@ from sklearn_mpt._likelihoods.gaussian import check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._messages import listed
-from sklearn_mpt._mixture.covariances import FORMS, form_of
+from sklearn_mpt._mixture.covariances import FORMS
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.em import (
     MaskedRows,
@@ -678,7 +678,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             counts = [by_column.n_categories[j] for j in others]
             likelihood = Columns(kinds, counts).to(device).requires_grad_(False)
         columns = (torch.from_numpy(part).to(device) for part in (gaussian, others))
-        form = form_of(self.covariance_type, self.n_factors)
+        form = FORMS[self.covariance_type](self.n_factors)
         return MixtureLayout(form, *columns, likelihood)
 
     def _has_priors(self, n_features):
