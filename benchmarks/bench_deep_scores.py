@@ -28,7 +28,7 @@ from sklearn.datasets import (
 )
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep import posterior_modes
+from sklearn_mpt._deep import density as scoring
 from sklearn_mpt._latent.quadrature import normal_points
 
 RADIUS, N_NODES = 14.0, 1001
@@ -75,18 +75,18 @@ def by_grid(model, X):
 
 
 def prior_points(n_dims):
-    points = normal_points(posterior_modes.N_POINTS, n_dims, 0, 1)[0]
+    points = normal_points(scoring.N_POINTS, n_dims, 0, 1)[0]
     return torch.from_numpy(points)
 
 
-cauchy_points = posterior_modes._cauchy_points
+cauchy_points = scoring._cauchy_points
 OTHER_RULES = {
     "as it is": {},
     "points of the prior": {"_cauchy_points": prior_points},
     "4 starts": {"N_STARTS": 4},
     "starts at any distance": {"START_DISTANCE": 0.0},
     "1024 points": {"N_POINTS": 1024},
-    "gain 0.1": {"MIN_GAIN": 0.1},
+    "gain 0.1": {"IMPORTANCE_TOLERANCE": 0.1},
 }
 
 
@@ -119,7 +119,7 @@ def main():
     print(f"{'':24s}{'rows':10s}{'rmse':>9s}{'largest':>9s}{'wrong':>8s}{'ms':>8s}")
     for name, changed in OTHER_RULES.items():
         cauchy_points.cache_clear()
-        with patch.multiple(posterior_modes, **changed) if changed else nullcontext():
+        with patch.multiple(scoring, **changed) if changed else nullcontext():
             for wanted in ("held out", "off"):
                 found = [
                     errors_of(model, *rows)
