@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 from scipy.stats import norm
 
-from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA
 
 NOISE = 0.01
 
@@ -147,16 +147,6 @@ def test_a_hidden_value_far_off_scores_what_the_density_says(linear, value):
     assert_allclose(model.conditional_log_prob(row, mask), expected, rtol=1e-3)
 
 
-@pytest.mark.slow
-def test_a_curve_with_an_outlier_agrees_with_the_score(linear):
-    model, pca, X = linear
-    X = X.copy()
-    X[0, 0] = 50 * X[:, 0].std()
-    curve = mpt_curve(model, X, n_masks=4, random_state=0)
-    assert_allclose(curve.lml, pca.score(X), rtol=1e-3)
-    assert_allclose(model.score(X), pca.score(X), rtol=1e-4)
-
-
 def bent(noise_variance, n_features, steepness, seed, activation="tanh"):
     """A net of two latent variables, with locations of that standard deviation.
 
@@ -241,19 +231,6 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
     assert len(covered) > 100
     assert np.mean(covered) > 0.87
     assert wrong <= (0 if on_the_data else 0.01 * len(covered))
-
-
-@pytest.mark.slow
-def test_scores_of_rows_off_the_data_have_all_modes():
-    n_rows = 0
-    for seed in range(2):
-        model, locations_of = bent(0.01, 2, 1.0, seed, "silu")
-        X = 2 * np.random.default_rng(seed).normal(size=(20, 2))
-        value, error = model.score_samples(X, return_std=True)
-        truth, holds = by_wide_grid(locations_of, 0.01, X)
-        assert (np.abs(value - truth) < np.maximum(5 * error, 0.1))[holds].all()
-        n_rows += holds.sum()
-    assert n_rows > 33
 
 
 def test_many_dimensions_agree_with_the_exact_model():

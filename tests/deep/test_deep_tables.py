@@ -95,23 +95,6 @@ def test_training_learns_the_table(fitted, frame):
     assert fitted.score(rows) > independent.score(rows) + 0.3
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"objective": "iwae"},
-        {"mask_rate": 2},
-        pytest.param(
-            {"mask_rate": 0.5, "conditional": "encode_decode"}, marks=pytest.mark.slow
-        ),
-        {"n_components": 3, "hidden_layer_sizes": ()},
-    ],
-)
-def test_each_way_of_training_takes_tables(changes, frame):
-    rows = with_gaps(frame)
-    before = fit(rows, **changes | {"max_iter": 0}).score(rows[:60])
-    assert fit(rows, **changes | {"max_iter": 6}).score(rows[:60]) > before + 0.1
-
-
 def test_a_linear_decoder_starts_with_categories_explained():
     z = np.random.default_rng(0).normal(size=400)
     X = np.stack([np.digitize(z, [-1, 0, 1]), np.digitize(z, [-0.5, 0.5])], 1)

@@ -96,20 +96,6 @@ def test_independent_columns_with_gaps_have_the_errors_of_differences():
     assert_allclose([found.weights[0], *shaped[0], *shaped[1]], expected, rtol=1e-3)
 
 
-def test_errors_are_those_of_rows_drawn_again():
-    """The spread of means over samples, by parametric draws and short fits."""
-    X, form = rows(150), "spherical"
-    model = MPTMixture(2, covariance_type=form, objective="lml", random_state=0).fit(X)
-    errors = model.standard_errors(X)
-    assert errors.covariances.shape == model.covariances_.shape
-    drawn = []
-    for seed in range(20):
-        start = {"weights_init": model.weights_, "means_init": model.means_}
-        again = MPTMixture(2, covariance_type=form, objective="lml", **start)
-        drawn.append(again.fit(model.sample(150, random_state=seed)).means_)
-    assert 0.8 < np.mean(np.std(drawn, axis=0) / errors.means) < 1.2
-
-
 def test_columns_of_several_kinds():
     rng = np.random.default_rng(0)
     k = rng.integers(2, size=400)
