@@ -27,9 +27,6 @@ ACTIVATIONS = {
     "tanh": torch.tanh,
 }
 HAVE_INPLACE = {"relu", "silu"}
-# Bound on the logarithms of the factors of the diagonal of the precision's root, so
-# that no posterior of an untrained net is as narrow as a point.
-LOG_SCALE_BOUND = 6.0
 
 
 class Layers(torch.nn.Module):
@@ -177,11 +174,13 @@ class Encoder(torch.nn.Module):
         return Posterior(mean, inverse_of_lower(root), root)
 
 
-def _triangular(entries, n_dims):
+def _triangular(entries, n_dims, bound=6.0):
     """Return lower triangular matrices with positive diagonals; of zeros, identity."""
+    # bound : on logarithms of the diagonal, so that no posterior of an untrained net is
+    # as narrow as a point.
     rows, columns = torch.tril_indices(n_dims, n_dims, device=entries.device)
     matrix = entries.new_zeros(len(entries), n_dims, n_dims)
     matrix[:, rows, columns] = entries
     diagonal = matrix.diagonal(dim1=1, dim2=2)
-    scale = (LOG_SCALE_BOUND * torch.tanh(diagonal / LOG_SCALE_BOUND)).exp()
+    scale = (bound * torch.tanh(diagonal / bound)).exp()
     return matrix.tril(-1) + torch.diag_embed(scale)
