@@ -58,25 +58,14 @@ class Patterns:
         self.pattern_index[order] = starts.cumsum(0) - 1
 
     @cached_property
-    def n_hidden(self):
-        """Number of unobserved columns of each pattern, (u,)."""
-        return (~self.distinct).sum(1)
-
-    @cached_property
     def hidden(self):
         """Unobserved columns of each pattern, (u, h), h the largest number of them.
 
         Patterns that have fewer are filled up with observed columns.
         """
-        largest = int(self.n_hidden.max()) if len(self.n_hidden) else 0
+        largest = int((~self.distinct).sum(1).max()) if len(self.distinct) else 0
         order = self.distinct.to(torch.uint8).argsort(dim=1, stable=True)
         return order[:, :largest].contiguous()
-
-    @cached_property
-    def is_hidden(self):
-        """Whether a column of `hidden` is unobserved; bool, (u, h)."""
-        index = torch.arange(self.hidden.shape[1], device=self.hidden.device)
-        return index < self.n_hidden[:, None]
 
     @cached_property
     def hidden_of_rows(self):
@@ -89,19 +78,11 @@ class Patterns:
         n_columns = self.distinct.shape[1]
         return self.hidden[:, :, None] * n_columns + self.hidden[:, None]
 
-    def blocks(self, matrices):
-        """Return the blocks of matrices (K, g, g) at unobserved columns; (K, u, h, h).
-
-        They are those of the identity where `hidden` has observed columns.
-        """
-        blocks = matrices.flatten(1)[:, self.block_indices]
-        eye = identity(blocks.shape[-1], blocks)
-        return torch.where(self.is_in_block, blocks, eye)
-
     @cached_property
     def is_in_block(self):
         """Whether both columns of an entry of a block are unobserved; (u, h, h)."""
-        return self.is_hidden[:, :, None] & self.is_hidden[:, None]
+        is_hidden = ~self.distinct.gather(1, self.hidden)
+        return is_hidden[:, :, None] & is_hidden[:, None]
 
     @cached_property
     def groups(self):
@@ -151,7 +132,10 @@ class DenseGaussians:
         deviation *= observed
         log_det, covariance = self.log_det[:, None], None
         if patterns.hidden.shape[1]:
-            root = torch.linalg.cholesky(patterns.blocks(self.precision))
+            # blocks of unobserved columns, filled up with those of the identity
+            blocks = self.precision.flatten(1)[:, patterns.block_indices]
+            eye = identity(blocks.shape[-1], blocks)
+            root = torch.linalg.cholesky(torch.where(patterns.is_in_block, blocks, eye))
             covariance = torch.cholesky_inverse(root) * patterns.is_in_block
             log_det = (log_det + log_determinant(root))[:, patterns.pattern_index]
             hidden = patterns.hidden_of_rows.expand(len(deviation), -1, -1)
