@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import all_masks, covariance_of, log_density, masked_score
 
-from sklearn_mpt import feature_contributions, lml_samples, mpt_curve
+from sklearn_mpt import feature_contributions, lml_samples
 
 
 def enumerated_log_prob(conditional, X):
@@ -30,15 +30,10 @@ def enumerated_shapley_values(conditional, X):
     return total
 
 
-def test_scores_of_all_masks_add_up_to_the_log_density(known):
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_scores_of_all_masks_add_up_to_the_log_density(known, share):
     model, X = known
-    total = enumerated_log_prob(model.conditional_log_prob, X)
-    assert_allclose(total, log_density(X, model.mean_, covariance_of(model)))
-
-
-def test_scores_of_all_masks_add_up_with_missing_entries(known):
-    model, X = known
-    X[np.random.default_rng(1).random(X.shape) < 0.3] = np.nan
+    X[np.random.default_rng(1).random(X.shape) < share] = np.nan
     X[0] = np.nan
     total = enumerated_log_prob(model.conditional_log_prob, X)
     expected = log_density(X, model.mean_, covariance_of(model))
@@ -138,10 +133,3 @@ def test_lml_samples_of_missing_entries_and_few_orders(known):
     again = lml_samples(no_joint, X, n_orders=6, random_state=9)
     assert_allclose(log_prob, again)  # there are no more orders of three features
     assert_allclose(std_error, 0, atol=1e-12)
-
-
-def test_lml_samples_average_to_the_curve():
-    X = np.random.default_rng(0).normal(size=(10, 4))
-    log_prob = lml_samples(no_joint, X, n_orders=24)
-    curve = mpt_curve(no_joint, X, n_masks=6)  # all orders, all masks
-    assert_allclose(log_prob.mean(), curve.lml)

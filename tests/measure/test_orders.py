@@ -11,7 +11,6 @@ from scipy.special import logsumexp
 
 from sklearn_mpt import (
     MPTMaskedAutoencoder,
-    MPTProbabilisticPCA,
     feature_contributions,
     lml_samples,
     mpt_curve,
@@ -238,24 +237,6 @@ def test_rows_share_the_orders_of_a_joint(known):
 
     lml_samples(conditional, X, n_orders=2, random_state=0)
     assert (len(X), 2) not in shapes
-
-
-def test_contributions_of_rows_add_up_along_their_own_orders(wide):
-    function, X = wide
-    parts = feature_contributions(function, X, n_orders=1, random_state=0)
-    orders = np.random.default_rng(0).random((30, 7)).argsort(1)
-    alone = np.array([order_log_prob(function, X, order) for order in orders])
-    low, high = alone.min(axis=0) - 1, alone.max(axis=0) + 1
-    assert ((low < parts.sum(axis=1)) & (parts.sum(axis=1) < high)).all()
-
-
-def test_a_model_of_a_data_frame_takes_names():
-    frame = pd.DataFrame(
-        np.random.default_rng(0).normal(size=(9, 3)), columns=["a", "b", "c"]
-    )
-    model = MPTProbabilisticPCA(1, max_iter=0, random_state=0).fit(frame)
-    log_prob = order_log_prob(model, frame, [["b", "a", "c"], ["c", "b", "a"]])
-    assert_allclose(log_prob, model.score_samples(frame))
 
 
 def test_orders_are_uniform_and_where_few_distinct():
