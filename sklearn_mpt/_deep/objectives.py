@@ -42,8 +42,9 @@ from sklearn_mpt._latent.quadrature import (
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP, encoder_inputs, noises_of
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._measure.contract import masked_score
+from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
-from sklearn_mpt._optim.masks import shared_masks, training_sets
+from sklearn_mpt._optim.masks import shared_masks
 from sklearn_mpt._optim.nets import MinibatchLoss
 
 # Largest absolute value of a component of a sample. Posteriors of the encoder may have
@@ -219,6 +220,31 @@ def drawn_mask_losses(module, X, rng, *, n_samples, n_prior, mask_rate, n_masks)
     mask = draw_row_masks(X, mask_rate, n_masks, rng)
     log_prob, posterior_fit = shared_scores(module, X, mask, *noise)
     return _training_losses(X.shape[1] * masked_score(log_prob, mask), posterior_fit)
+
+
+def training_sets(mask_rate, n_masks, n_features, rng, max_runs=4):
+    """Draw observed sets, bool (n_sets, n_masks, d), and weights of their bounds."""
+    # The score of feature j given R is the difference L(R and j) - L(R) of two bounds.
+    # With a uniform rate they add up to L(all), up to a constant, along any order; a
+    # random set with weight 0 trains the posteriors on rows with gaps. With a fixed
+    # size m, the objective is the score of features revealed after R: of a run of them
+    # if there are many, with scores of the sizes m - h..m + h, which lowers the
+    # variance.
+    keys = rng.random((n_masks, n_features), dtype=np.float32)
+    if mask_rate == "uniform":
+        n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
+        limits = np.sort(keys)[np.arange(n_masks), n_observed.astype(int)]
+        before = keys < limits[:, None]
+        return np.stack([before, np.ones_like(before)]), [0, 1]
+    # argsort of random keys is a random permutation, as good as ranks
+    ranks, size = keys.argsort(1), fixed_size(mask_rate, n_features)
+    half = min(n_features // 16, size - 1, n_features - size)
+    n_observed, length = n_features - size - half, 2 * half + 1
+    n_runs = min(max_runs, (size + half) // length)
+    run_of = (ranks - n_observed) // length
+    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
+    weight = n_features / length
+    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs
 
 
 def bound_gain_losses(module, X, rng, *, n_samples, n_prior, mask_rate, n_masks=None):

@@ -30,9 +30,6 @@ from sklearn_mpt._tables.weights import warn_constant
 # Smallest noise variance, relative to the mean variance of the features. Differences of
 # sums of squares then keep 7 of the 16 digits of double precision.
 DOUBLE_NOISE_FLOOR = 1e-9
-# Noise variance from which training starts, as a fraction of the mean variance. Noise
-# that starts there, at 1, lets components shrink that are weaker.
-START_NOISE = 0.1
 # Random part of the components where factor analysis starts, in standard deviations of
 # the features. What short runs from its two starts reach is in benchmarks/RESULTS.rst,
 # "Factor analysis: starts".
@@ -69,7 +66,8 @@ class GaussianModel:
         noise = rng.normal(size=shape)
         if init == "random" and self.noise == "shared":
             components = _components_along(noise, X, weight, units)
-            return fitted | _attributes(components, START_NOISE, units)
+            # with the noise of the mean variance, 1, weaker components would shrink
+            return fitted | _attributes(components, 0.1, units)
         mean = torch.from_numpy(units["_shift"])
         moments = _moments(X, "cpu", weight, units, mean)
         if self.noise == "shared":

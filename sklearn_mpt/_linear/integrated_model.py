@@ -66,11 +66,6 @@ MAX_TABLE = 2 * CHUNK_ENTRIES
 # Largest number of nodes of grids that are coarser than these spacings: posteriors of
 # some rows may be wider than the bound.
 MAX_COARSE = 2**13
-CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
-# Quadrature rules tried for a conditional, before it is computed as a difference of two
-# log-likelihoods, to the same tolerance. More rules cost time for all hidden entries of
-# a row together, fewer for each of those that are left.
-CONDITIONAL_RULES = 4
 
 
 class IntegratedModel:
@@ -162,12 +157,14 @@ class IntegratedModel:
             accuracy = quadrature(joint.n_dims, device)
             shared_first = partial(_shared_first, joint, accuracy, max_precision(joint))
             scoring, predicting = shared_first(False), shared_first(True)
-            predicting = predicting.coarse(CONDITIONAL_RULES)
+            # Other conditionals are differences of two log-likelihoods. More rules cost
+            # time for all hidden entries of a row, fewer for each of those left.
+            predicting = predicting.coarse(4)
             return IntegratedDensity(joint, units, scoring, predicting, seed)
         scoring = importance(IMPORTANCE_POINTS, joint.n_dims, device, seed)
         if joint.n_dims > joint.components.shape[1]:  # blocks of rows must also hold z
             scoring = scoring._replace(n_nodes=sum(IMPORTANCE_POINTS[-1]))
-        predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
+        predicting = scoring._replace(tolerance=0.1)  # nats
         return IntegratedDensity(joint, units, scoring, predicting, seed)
 
     def information(self, fitted, X, weight):

@@ -7,9 +7,6 @@ from sklearn_mpt._checks import check_finite, check_floats, check_shape
 from sklearn_mpt._optim.steps import ascent_of, ascent_on_part
 from sklearn_mpt._tables.labels import aligned, labels_of
 
-# Length of a component that starts at zero, where it would stay.
-ZERO_JITTER = 1e-3
-
 
 def initial_arrays(estimator, shapes, **used):
     """Return the arrays of the parameter `init`, a dict, as fitted attributes."""
@@ -43,9 +40,9 @@ def natural_ascent(training, estimator, data, objective, point):
     """Return the epochs for all rows, or for a part of a stream."""
     is_zero = (point.coefs == 0).all(0)
     is_zero[-1] = False  # intercepts
-    if is_zero.any():
+    if is_zero.any():  # they would stay at zero
         coefs = point.coefs.clone()
-        noise = ZERO_JITTER * data.rng.normal(size=(len(coefs), int(is_zero.sum())))
+        noise = 1e-3 * data.rng.normal(size=(len(coefs), int(is_zero.sum())))
         coefs[:, is_zero] = torch.from_numpy(noise).to(coefs)
         point = point._replace(coefs=coefs)
     training.params = point

@@ -31,9 +31,6 @@ def central_differences(function, at, steps):
 SINGULAR, UNIDENTIFIED = 1e-7, 1e-8
 
 
-MIN_SQUARE = 1e-6  # squared coefficient of a parameter in a direction to count
-
-
 def covariance_of(information, *, constraints=None, expected=None, n_rotations=0):
     """Return the inverse of the observed information; NaN where not determined."""
     # constraints : gradients of functions that are always 0, (q, p). expected : as in
@@ -83,9 +80,9 @@ def _identified(expected, basis, n_rotations):
     return vectors[:, identified], unidentified
 
 
-def _parameters_in(directions):
+def _parameters_in(directions, least=1e-6):
     """Return which parameters have coefficients in some of these directions, (p,)."""
-    return (directions**2).sum(axis=1) > MIN_SQUARE
+    return (directions**2).sum(axis=1) > least
 
 
 # Parameters: coefficients of locations, (l, k + 1), row by row, and shapes, (g,).
@@ -108,28 +105,14 @@ class Information(NamedTuple):
     expected: np.ndarray | None = None
     shape_params_vary: np.ndarray | None = None
 
-    @property
-    def _fixed(self):
-        """True for parameters that are not estimated, (p,)."""
-        fixed = np.zeros(len(self.matrix), dtype=bool)
-        fixed[: self.coefs.size] = np.repeat(~self.varies, self.coefs.shape[1])
-        if self.shape_params_vary is not None:
-            fixed[self.coefs.size :] = ~self.shape_params_vary
-        return fixed
-
     def covariance(self, rotation):
         """Return the covariance of the parameters, rotated by `rotation`, (p, p)."""
-        constraints = self._constraints(rotation)
-        covariance = covariance_of(
-            self.matrix, constraints=constraints, expected=self.expected
-        )
-        covariance[self._fixed] = covariance[:, self._fixed] = np.nan
-        return covariance
-
-    def _constraints(self, rotation):
-        """Return gradients of functions of the parameters that are always 0, (q, p)."""
-        # They hold the axes of `rotation`, coefficients without effect, and fixed ones.
         n_locations, width = self.coefs.shape
+        fixed = np.zeros(len(self.matrix), dtype=bool)
+        fixed[: self.coefs.size] = np.repeat(~self.varies, width)
+        if self.shape_params_vary is not None:
+            fixed[self.coefs.size :] = ~self.shape_params_vary
+        # constraints hold axes, coefficients without effect, and fixed parameters
         axes = [
             _axes_gradient(self.coefs, pair, rotation)
             for pair in itertools.combinations(range(width - 1), 2)
@@ -137,7 +120,12 @@ class Information(NamedTuple):
         tied = np.kron(np.eye(n_locations) - self.free, np.eye(width))
         rows = np.concatenate([np.reshape(axes, (-1, self.coefs.size)), tied])
         rows = np.pad(rows, [(0, 0), (0, len(self.matrix) - self.coefs.size)])
-        return np.concatenate([rows, np.eye(len(self.matrix))[self._fixed]])
+        constraints = np.concatenate([rows, np.eye(len(self.matrix))[fixed]])
+        covariance = covariance_of(
+            self.matrix, constraints=constraints, expected=self.expected
+        )
+        covariance[fixed] = covariance[:, fixed] = np.nan
+        return covariance
 
 
 def _axes_gradient(coefs, pair, rotation):

@@ -24,8 +24,6 @@ from sklearn_mpt._measure.masks import (
 from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
 from sklearn_mpt._optim.natural import Objective, Point, Sums
 
-# Least number of pairs of a row and a mask in a step: few rows have several masks.
-MIN_PAIRS = 2048
 # Most masks of a size, all of which a step has if `n_masks` is "auto".
 MAX_ALL_MASKS = 512
 
@@ -78,7 +76,8 @@ class MaskSource(NamedTuple):
         """Draw the masks of a step; all masks of a size, if they are no more."""
         # With a uniform rate every other mask hides what the one before shows, so that
         # columns are hidden about equally often, which lowers the noise.
-        n_masks, n_features = number_of_masks(self.n_masks), self.n_features
+        n_features, n_masks = self.n_features, self.n_masks
+        n_masks = 32 if n_masks == "auto" else n_masks
         if self.are_all:
             return enumerate_masks(n_features, fixed_size(self.mask_rate, n_features))
         if self.mask_rate != "uniform":
@@ -88,13 +87,13 @@ class MaskSource(NamedTuple):
         others = ~masks | masks.all(1, keepdims=True)
         return np.stack([masks, others], 1).reshape(-1, n_features)[:n_masks]
 
-    def pairs(self, rows, rng):
+    def pairs(self, rows, rng, min_pairs=2048):
         """Divide rows, a tensor of their numbers, among the masks of a step."""
-        # Rows have one mask each, or several if rows are few.
+        # Rows have one mask each, or several if there would be fewer than `min_pairs`.
         masks, n_rows = self.draw(rng), len(rows)
         if self.are_all:
             masks = rng.permutation(masks)
-        n_copies = min(len(masks), max(1, MIN_PAIRS // n_rows))
+        n_copies = min(len(masks), max(1, min_pairs // n_rows))
         first = np.zeros(n_rows, dtype=int)  # with all masks no row is drawn
         if n_copies < len(masks):
             first = n_copies * rng.permutation(n_rows)
@@ -230,41 +229,16 @@ def masked_first(likelihood, following, params, data):
     return MaskedObjective(likelihood, source, following if is_followed else None)
 
 
-# With a uniform rate all sizes are equally likely, and spread evenly over the masks of
-# a step. `shared_masks` are few masks, each for many rows, where the cost of a step
-# grows with their number; `RowMasks` one for each row; `training_sets` observed sets
-# whose bounds, or differences of bounds, are trained.
-
-
-# Masks in each step, if the parameter `n_masks` is "auto".
-AUTO_MASKS = 32
-
-
-def number_of_masks(n_masks):
-    """Return the number of masks in each step, given the parameter of an estimator."""
-    return AUTO_MASKS if n_masks == "auto" else n_masks
-
-
-def shared_masks(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
+def shared_masks(mask_rate, n_masks, n_features, rng):
     """Draw the masks of one step, each for many rows; (n_masks, n_features)."""
-    sizes = draw_sizes(mask_rate, n_masks, n_features, rng, smallest, is_systematic)
-    return draw_masks(sizes, n_features, rng)
-
-
-def draw_sizes(mask_rate, n_masks, n_features, rng, smallest=1, is_systematic=False):
-    """Draw the mask sizes of one step of training, of shape (n_masks,)."""
     # With a uniform rate, one size is drawn from each of `n_masks` equal slices of
-    # smallest..n_features, in random order, so that any part of them is unbiased too.
-    # is_systematic : all slices share one random position, and sizes increase; only all
-    # sizes together are unbiased.
-    if mask_rate != "uniform":
-        return np.full(n_masks, fixed_size(mask_rate, n_features))
-    position = rng.random() if is_systematic else rng.random(n_masks)
-    quantiles = (np.arange(n_masks) + position) / n_masks
-    if not is_systematic:
-        quantiles = rng.permutation(quantiles)
-    n_sizes = n_features + 1 - smallest
-    return smallest + np.floor(quantiles * n_sizes).astype(int)
+    # 1..n_features, in random order, so that any part of them is unbiased too.
+    if mask_rate == "uniform":
+        quantiles = (np.arange(n_masks) + rng.random(n_masks)) / n_masks
+        sizes = 1 + np.floor(rng.permutation(quantiles) * n_features).astype(int)
+    else:
+        sizes = np.full(n_masks, fixed_size(mask_rate, n_features))
+    return draw_masks(sizes, n_features, rng)
 
 
 class RowMasks:
@@ -304,7 +278,11 @@ class RowMasks:
         ]
         level = (torch.cat(positions) + torch.rand(n, **where)) / n_in_batch
         size = torch.minimum((level * count).long() + 1, count)
-        highest = _sorted(keys).gather(1, size[:, None] - 1)
+        if keys.device.type == "cpu":  # NumPy is ten times as fast as torch
+            ordered = torch.from_numpy(np.sort(keys.numpy(), axis=1))
+        else:
+            ordered = keys.sort(1).values
+        highest = ordered.gather(1, size[:, None] - 1)
         return keys <= highest, count.to(torch.float32) / size
 
     def _keys(self, n, d, where):
@@ -316,39 +294,3 @@ class RowMasks:
         numbers = torch.as_tensor(self.blocks.numbers, device=where["device"])
         blocks = self.blocks._replace(numbers=numbers)
         return block_keys(lambda *shape: torch.rand(shape, **where), n, blocks)
-
-
-def _sorted(keys):
-    """Sort rows; NumPy is ten times as fast as torch on the CPU."""
-    if keys.device.type == "cpu":
-        return torch.from_numpy(np.sort(keys.numpy(), axis=1))
-    return keys.sort(1).values
-
-
-def training_sets(mask_rate, n_masks, n_features, rng):
-    """Draw observed sets, bool (n_sets, n_masks, d), and weights of their bounds."""
-    # The score of feature j given R is the difference L(R and j) - L(R) of two bounds.
-    # With a uniform rate they add up to L(all), up to a constant, along any order; a
-    # random set with weight 0 trains the posteriors on rows with gaps. With a fixed
-    # size m, the objective is the score of features revealed after R: of a run of them
-    # if there are many, with scores of the sizes m - h..m + h, which lowers the
-    # variance.
-    keys = rng.random((n_masks, n_features), dtype=np.float32)
-    if mask_rate != "uniform":
-        # argsort of random keys is a random permutation, as good as ranks
-        return _fixed_sets(fixed_size(mask_rate, n_features), keys.argsort(1))
-    n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
-    limits = np.sort(keys)[np.arange(n_masks), n_observed.astype(int)]
-    before = keys < limits[:, None]
-    return np.stack([before, np.ones_like(before)]), [0, 1]
-
-
-def _fixed_sets(size, ranks, max_runs=4):
-    n_features = ranks.shape[1]
-    half = min(n_features // 16, size - 1, n_features - size)
-    n_observed, length = n_features - size - half, 2 * half + 1
-    n_runs = min(max_runs, (size + half) // length)
-    run_of = (ranks - n_observed) // length
-    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
-    weight = n_features / length
-    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs

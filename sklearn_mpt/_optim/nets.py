@@ -22,11 +22,9 @@ from sklearn_mpt._optim.weights import SampleWeights
 
 TOWARDS_AVERAGE = 0.95  # from the iterate to the average, where gradients are taken
 SQUARES_DECAY = 0.99  # of mean squares of gradients, in a step
-WARM_UP = 150  # steps in which the step size grows
 # In learning rates: a posterior that is far off has large gradients, and one step along
 # them would undo hundreds of others.
 MAX_MOVE = 2.0
-EPSILON = 1e-8  # parameters without gradients do not move
 
 
 class ScheduleFreeAdam:
@@ -85,9 +83,10 @@ class ScheduleFreeAdam:
             self.n_steps += 1
             new = max(1 / self.n_steps, 1 - SQUARES_DECAY)
             self.squares.lerp_(gradient**2, new)
-            move = gradient.div_(self.squares.sqrt().add_(EPSILON))
+            # parameters without gradients do not move
+            move = gradient.div_(self.squares.sqrt().add_(1e-8))
             move.clamp_(-MAX_MOVE, MAX_MOVE)
-            size = min(1, self.n_steps / WARM_UP)
+            size = min(1, self.n_steps / 150)  # grows in the first steps
             self.iterate.sub_(move, alpha=step_weight * size * self.learning_rate)
             weight = step_weight * size**2 * self.n_steps
             self.weight += weight

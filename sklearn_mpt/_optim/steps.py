@@ -142,8 +142,6 @@ class QuasiNewton:
         return step
 
 
-# A corrected step may be so many times as long as the bound on a full step.
-CORRECTED_STEP_FACTOR = 5.0
 # Steps of an ascent end when all later ones may gain less than this part of `tol`.
 REMAINING_GAIN = 0.005
 EPS = float(np.finfo(float).eps)  # relative error of values: no smaller gain is seen
@@ -209,7 +207,8 @@ def _candidates(objective, point, now, memory, direction, learning_rate, tol):
     """Yield points after steps, until their gain is too small to be seen."""
     if memory.pairs:
         step = point.with_flat(min(1.0, learning_rate) * direction)
-        move = corrected(now, step, CORRECTED_STEP_FACTOR * objective.max_step)
+        # it may be some times as long as the bound on a full step
+        move = corrected(now, step, 5 * objective.max_step)
         yield objective.moved(point, move, 1.0), True
     size = learning_rate
     gain = _gain(now, objective.divided(now.gradient.flat(), point, now.information))
@@ -262,19 +261,15 @@ def _average_weight(n_steps):
     return (AVERAGE_POWER + 1) / (max(1, n_steps) + AVERAGE_POWER)
 
 
-MAX_FIRST = 10  # epochs of masks that are followed by steps with less noise
-MAX_LOST = 4.0  # standard errors by which a step may lower the value, or it is halved
-
-
 def noisy_ascent(
     training, objective, following, *, learning_rate, rng, tol, n_iter_no_change
 ):
     """Take steps on noisy gradients until an epoch gains no more than its noise.
 
-    Then `following` goes on, epochs with less noise, or None. Without them step sizes
-    fall and points are averaged, until `n_iter_no_change` more epochs would lower the
-    noise of the average by less than `tol`. If the mean gradient promises more than
-    noise costs, as along a ridge, full steps start again.
+    Then, or after ten epochs, `following` goes on, epochs with less noise, or None.
+    Without them step sizes fall and points are averaged, until `n_iter_no_change` more
+    epochs would lower the noise of the average by less than `tol`. If the mean gradient
+    promises more than noise costs, as along a ridge, full steps start again.
     """
     point = average = training.params
     last = information = mean_move = None  # last : a point, its move, average before
@@ -321,7 +316,7 @@ def noisy_ascent(
             training.params = point if following else average
             is_over = False
             if following:  # noise may never end steps of a discrete mixture
-                is_over = is_noise or len(losses) >= MAX_FIRST
+                is_over = is_noise or len(losses) >= 10
             elif n_falling:
                 n_more = n_iter_no_change * n_steps / len(losses)
                 # noise alone causes the gain that full steps promise at the maximum
@@ -349,14 +344,14 @@ def noisy_ascent(
     yield from following
 
 
-def _has_lost(last, move, fraction, is_followed):
+def _has_lost(last, move, fraction, is_followed, n_errors=4.0):
     """Return whether the last step lowered the value by more than noise."""
     if last is None or fraction < ROUNDING:  # the value before was high by chance
         if not (move.is_finite or (last is None and is_followed)):
             raise FloatingPointError
         return False
     before = last[1]
-    noise = MAX_LOST * math.hypot(before.error, move.error)
+    noise = n_errors * math.hypot(before.error, move.error)
     return not (move.is_finite and move.value >= before.value - noise)
 
 
