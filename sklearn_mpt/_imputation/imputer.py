@@ -195,8 +195,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     A fifth of the present entries, of 500 to 2000 rows, is hidden from all models; in
     small tables up to four times, until 200 entries have been hidden. A larger model of
     a kind, or less shrinkage, is tried if with the one before it the mixture of all
-    models gained more than 0.005 nats per hidden entry, or half a percent of the root
-    mean squared error. A model that cannot be fitted to the table is left out. The
+    models gained more than 0.008 nats per hidden entry, or 0.8% of the root mean
+    squared error. A model that cannot be fitted to the table is left out. The
     models are mixed, with weights for each
     column: those of conditionals maximise the log-probability of the hidden entries
     [2]_ [4]_, those of means the squared error [5]_. Hidden entries of a column count

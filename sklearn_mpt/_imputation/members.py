@@ -17,7 +17,7 @@ from sklearn_mpt._mixture.start import first_components
 
 MIN_STD = 1e-9  # of coded numbers
 # Variance that each step of EM adds to the variance 1 of coded columns.
-SHRINKAGES = 0.03, 1e-3, 3e-5
+SHRINKAGES = 0.03, 1e-3, 1e-5
 # Steps of EM; from a fit of another shrinkage, or without the hidden entries; and of
 # fits to rows drawn with replacement, which stay too close to it with fewer.
 FIRST_STEPS, MORE_STEPS, BOOTSTRAP_STEPS = 5, 3, 10

@@ -41,7 +41,7 @@ MAX_FACTORS = 32
 MAX_INPUTS, N_TRIED = 30, 3
 # Gain of the mixture that is worth the time of the next member, in nats per hidden
 # entry, or in the logarithm of the root mean squared error.
-MIN_GAIN = 0.005
+MIN_GAIN = 0.008
 # Entries like those of all columns that are added to those of a column, for weights of
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 200.0
