@@ -225,7 +225,7 @@ def test_divergence_keeps_finite_parameters_and_warns():
 def test_warm_start_refuses_other_nets():
     X = load_iris().data
     model = quick(warm_start=True, max_iter=1).fit(X)
-    with pytest.raises(ValueError, match=r"hidden_layer_sizes=\(4,\) differ from"):
+    with pytest.raises(ValueError, match=r"hidden_layer_sizes=\(4,\) differs from"):
         model.set_params(hidden_layer_sizes=(4,)).fit(X)
 
 
