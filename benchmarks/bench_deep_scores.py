@@ -12,6 +12,7 @@ more than 0.1 nats and five standard errors, and milliseconds for a row::
 import time
 import warnings
 from contextlib import nullcontext
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -75,7 +76,7 @@ def by_grid(model, X):
 
 
 def prior_points(n_dims):
-    points = normal_points(scoring.N_POINTS, n_dims, 0, 1)[0]
+    points = normal_points(4096, n_dims, 0, 1)[0]
     return torch.from_numpy(points)
 
 
@@ -83,9 +84,11 @@ cauchy_points = scoring._cauchy_points
 OTHER_RULES = {
     "as it is": {},
     "points of the prior": {"_cauchy_points": prior_points},
-    "4 starts": {"N_STARTS": 4},
-    "starts at any distance": {"START_DISTANCE": 0.0},
-    "1024 points": {"N_POINTS": 1024},
+    "4 starts": {"likeliest_points": partial(scoring.likeliest_points, n_starts=4)},
+    "starts at any distance": {
+        "likeliest_points": partial(scoring.likeliest_points, min_distance=0.0)
+    },
+    "1024 points": {"_cauchy_points": partial(scoring._cauchy_points, n_points=1024)},
     "gain 0.1": {"IMPORTANCE_TOLERANCE": 0.1},
 }
 

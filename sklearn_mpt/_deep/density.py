@@ -36,18 +36,6 @@ from sklearn_mpt._latent.quadrature import (
 )
 from sklearn_mpt._likelihoods.base import encoder_inputs, fitted_attributes
 
-# Starts of the search for modes are the mean of the encoder and the likeliest of shared
-# points, which have the tails of a Cauchy distribution: rows far from the data have
-# their modes in the tails of the prior. What other numbers would cost is in
-# benchmarks/RESULTS.rst, "Deep models: the search for modes".
-N_POINTS = 4096
-N_STARTS = 12  # shared points that are starts, in few dimensions
-START_DISTANCE = 0.1  # from each other, relative to 1 + abs(z)
-# Numbers of points from each part of the mixture. The first ones only adapt the
-# approximate posteriors of a row; then rows whose error is too large are integrated by
-# twice as many points as before.
-COUNTS = tuple(2**power for power in range(4, 11))
-
 
 def n_modes(n_dims):
     """Return the number of modes; in many dimensions more of them gain nothing."""
@@ -81,23 +69,27 @@ def posteriors_around_modes(rows, z, module):
     return chosen
 
 
-def likeliest_points(rows, module):
+def likeliest_points(rows, module, *, n_starts=12, min_distance=0.1):
     """Return the likeliest of shared points, apart from each other; (n, s, k)."""
+    # n_starts : their number in few dimensions. min_distance : relative to 1 + abs(z).
+    # What others would cost is in benchmarks/RESULTS.rst, "Deep models: the search for
+    # modes".
     z = _cauchy_points(module.n_dims).to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
-    for _ in range(N_STARTS if module.n_dims <= MAX_GRID_DIMS else 1):
+    for _ in range(n_starts if module.n_dims <= MAX_GRID_DIMS else 1):
         best = z[joint.argmax(1)]
         chosen.append(best)
-        least = START_DISTANCE * (1 + best.norm(dim=1, keepdim=True))
+        least = min_distance * (1 + best.norm(dim=1, keepdim=True))
         joint = torch.where(torch.cdist(best, z) < least, -torch.inf, joint)
     return torch.stack(chosen, 1)
 
 
 @functools.lru_cache(maxsize=64)
-def _cauchy_points(n_dims):
-    """Return points of the multivariate Cauchy distribution; (N_POINTS, k)."""
-    normal = torch.from_numpy(normal_points(N_POINTS, n_dims + 1, 0, 1)[0])
+def _cauchy_points(n_dims, n_points=4096):
+    """Return points of the multivariate Cauchy distribution; (n_points, k)."""
+    # Rows far from the data have their modes in the tails of the prior.
+    normal = torch.from_numpy(normal_points(n_points, n_dims + 1, 0, 1)[0])
     return normal[:, :-1] / normal[:, -1:].abs()
 
 
@@ -152,7 +144,10 @@ class DeepDensity(IntegratedDensity):
         n_dims = module.n_dims
         # the prior, a wide Gaussian, the modes, and in many dimensions the encoder's
         n_parts = n_modes(n_dims) + (2 if n_dims <= MAX_GRID_DIMS else 3)
-        pilot, *counts = [(count,) * n_parts for count in COUNTS]
+        # Points from each part. The first ones only adapt the approximate posteriors of
+        # a row; then rows whose error is too large are integrated by twice as many
+        # points as before.
+        pilot, *counts = [(2**power,) * n_parts for power in range(4, 11)]
         scoring = importance(counts, n_dims, device, seed, pilot=pilot)
         predicting = scoring.coarse(3)  # curves have many conditionals
         super().__init__(module, units, scoring, predicting, seed)

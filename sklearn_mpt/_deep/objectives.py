@@ -47,10 +47,6 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY
 from sklearn_mpt._optim.masks import shared_masks
 from sklearn_mpt._optim.nets import MinibatchLoss
 
-# Largest absolute value of a component of a sample. Posteriors of the encoder may have
-# any width before it is trained.
-MAX_COMPONENT = 30.0
-
 
 class SharedSamples(NamedTuple):
     """Samples that all rows use, weighted by the mixture that they come from."""
@@ -60,12 +56,14 @@ class SharedSamples(NamedTuple):
     log_weight: torch.Tensor  # shape: (m,), to average over the prior
 
 
-def draw_samples(module, X, observed, noise, prior_samples):
+def draw_samples(module, X, observed, noise, prior_samples, *, max_component=30.0):
     """Return rows of each set, natural parameters of their posteriors, and samples.
 
     As many samples are drawn from the posteriors given each set of features. If there
     are more sets than samples for each row, only the first sets are used.
     """
+    # max_component : largest size of a component of a sample. Posteriors of the encoder
+    # may have any width before it is trained.
     shape, observed_float = observed.shape[:2], observed.to(X.dtype)
     rows = torch.nan_to_num(X) * observed_float
     of_rows = rows.flatten(0, 1), observed_float.flatten(0, 1)
@@ -77,7 +75,7 @@ def draw_samples(module, X, observed, noise, prior_samples):
         parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
         parts = parts.transpose(0, 1).flatten(0, 1)
         z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
-        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-MAX_COMPONENT, MAX_COMPONENT)
+        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-max_component, max_component)
         z = torch.cat([drawn, prior_samples])
         z_moments = moments(z.double())
         coefs, constant = (parameters[:n_used] for parameters in densities)

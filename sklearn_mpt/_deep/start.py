@@ -14,16 +14,6 @@ from sklearn_mpt._optim.weights import relative_weights
 # benchmarks/RESULTS.rst, "Deep models: what the recipe consists of".
 IMAGE_FEATURES = 256
 N_ROWS = 512  # rows, or samples of z, by which layers are scaled
-# Largest total variance of the locations, of each of which it is at most 1. A larger
-# one would fit some rows at every z, and no z would be free for others.
-MAX_TOTAL_VARIANCE = 20
-# Noise for each feature, as a fraction of the variances of the rows. With more,
-# posteriors of z are nearly the prior, and the decoder stays linear.
-NOISE_FRACTION = 0.05
-MIN_NOISE_FRACTION = 0.1  # of all features together
-# Standard deviation of the inputs of the decoder's activations. One such as SiLU bends
-# within one or two units of 0, and is nearly linear on both sides of a bend.
-ACTIVATION_SCALE = 4.0
 
 
 def widths_and_activation(widths, activation, n_features):
@@ -48,7 +38,9 @@ def start(widths, activation, n_components, likelihood, X, rng, weight=None):
     fitted |= likelihood.start_attributes(X, scale, weight)
     weight = relative_weights(weight, len(X))
     if widths and "noise_variance_" in fitted:
-        fraction = np.clip(NOISE_FRACTION * X.shape[1], MIN_NOISE_FRACTION, 1)
+        # Noise, as a fraction of the variances of the rows. With more for each feature
+        # posteriors of z are nearly the prior, and the decoder stays linear.
+        fraction = np.clip(0.05 * X.shape[1], 0.1, 1)
         fitted["noise_variance_"] = fraction * fitted["noise_variance_"]
     fitted |= _encoder_start(
         widths, activation, n_components, likelihood, X, weight, rng
@@ -64,12 +56,18 @@ def start(widths, activation, n_components, likelihood, X, rng, weight=None):
     }
 
 
-def _decoder_start(sizes, location, activation, rng):
+def _decoder_start(
+    sizes, location, activation, rng, *, input_scale=4.0, max_total_variance=20
+):
     """Return coefficients and intercepts of a decoder."""
+    # input_scale : standard deviation of the inputs of activations. One such as SiLU
+    # bends within one or two units of 0, and is nearly linear on both sides of a bend.
+    # max_total_variance : of the locations, of each of which it is at most 1. A larger
+    # one would fit some rows at every z, and no z would be free for others.
     coefs, intercepts = initial_layers(sizes, rng)
     z = rng.normal(size=(N_ROWS, sizes[0]))
-    last = propagate(coefs, intercepts, activation, z, ACTIVATION_SCALE, rng)
-    size = min(1.0, np.sqrt(MAX_TOTAL_VARIANCE / len(location)))
+    last = propagate(coefs, intercepts, activation, z, input_scale, rng)
+    size = min(1.0, np.sqrt(max_total_variance / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), TINY)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
     return coefs, intercepts

@@ -29,9 +29,6 @@ ORTHOGONAL = ("varimax", "quartimax")
 ROTATIONS = (*ORTHOGONAL, "oblimin", "promax")
 
 
-PROMAX_POWER = 4  # of the authors, and of R
-
-
 def count_free(n_features, n_factors, n_noises):
     """Return the number of free parameters of a covariance of factors and noise."""
     # Rotations of factors change nothing, and a covariance has no more than its own.
@@ -108,10 +105,11 @@ def _search(loadings, method, start):
     return _promax(loadings, transform) if method == "promax" else transform
 
 
-def _promax(loadings, transform):
+def _promax(loadings, transform, *, power=4):
     """Return T of "promax", given that of "varimax"."""
+    # power : of the authors, and of R.
     simple = loadings @ transform
-    target = simple * np.abs(simple) ** (PROMAX_POWER - 1)
+    target = simple * np.abs(simple) ** (power - 1)
     U = np.linalg.lstsq(simple, target)[0]
     U = U * np.sqrt(np.linalg.inv(U.T @ U).diagonal())  # factors have variance 1
     return transform @ np.linalg.inv(U).T

@@ -30,13 +30,6 @@ from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS, Nodes, normal_nodes
 from sklearn_mpt._matrices import drawn_codes, identity, median_codes
 from sklearn_mpt._numbers import FLOAT_BYTES, ROUNDING
 
-# Spacing over the standard deviation of the narrowest posterior, in one, two and three
-# dimensions: relative errors are at most 2e-6.
-SCORING = (0.7, 0.9, 1.2)
-# Largest standard error of the mode of a likelihood: with less curvature in a direction
-# it has no maximum.
-MAX_ERROR = 1000
-
 
 class Abilities(NamedTuple):
     """Abilities of people and their standard errors.
@@ -102,8 +95,10 @@ class ItemDensity(IntegratedDensity):
             self.z, self.log_weight = normal_nodes(2**12, n_dims, [0], flat)
             scoring = importance(IMPORTANCE_POINTS, n_dims, flat.device, seed)
         else:
-            codes, spacing = items.codes(flat), SCORING[n_dims - 1]
-            steps = shared_steps(joint, spacing, codes, population)
+            # over the standard deviation of the narrowest posterior, in one, two and
+            # three dimensions: relative errors are at most 2e-6
+            spacing = (0.7, 0.9, 1.2)[n_dims - 1]
+            steps = shared_steps(joint, spacing, items.codes(flat), population)
             self.grid, self.log_weight = self._over_population(steps)
             self.z, rule = self.grid.z, PopulationGrid(self.grid, self.log_weight)
             scoring = Accuracy(lambda: iter([rule]), TOLERANCE, len(self.z), True)
@@ -242,16 +237,17 @@ def posterior_modes(density, X):
     return _in_user_units(density, z, covariance)
 
 
-def likelihood_modes(density, X):
+def likelihood_modes(density, X, *, max_error=1000):
     """Return modes of the likelihoods of rows, and standard errors; (n, 2, k)."""
     # Modes are infinite if the likelihood has no maximum, and NaN without answers.
+    # max_error : the likelihood has no maximum in a direction with a larger one.
     result = X.new_full((len(X), 2, density.joint.n_dims), torch.nan)
     answered = ~X.isnan().all(1)
     X, n_dims = X[answered], density.joint.n_dims
     start = density.z_of_abilities(density.latent_mean(X)) if n_dims > 1 else None
     z, curvature = _modes(density, X, lambda z: torch.zeros_like(z[:, 0]), start)
     values, vectors = torch.linalg.eigh(curvature)
-    is_flat = values < MAX_ERROR**-2
+    is_flat = values < max_error**-2
     precision = torch.where(is_flat, math.inf, values)
     covariance = (vectors / precision[:, None]) @ vectors.mT
     found = _in_user_units(density, z, covariance)

@@ -21,7 +21,6 @@ from sklearn_mpt._optim.information import (
 )
 
 PARAMETER_NAMES = ("discrimination", "intercept", "difficulty", "guessing")
-MAX_PARAMETERS = 2000  # whose information takes as many passes over the rows
 
 
 class ItemParameters(NamedTuple):
@@ -178,14 +177,15 @@ def loading_errors(model, objective, rotation, names, groups):
     }
 
 
-def covariance_of_fit(model, objective, names, groups):
+def covariance_of_fit(model, objective, names, groups, *, max_parameters=2000):
     """Return the covariance of the parameters of `start`, and what has no errors."""
     # The latter are parameters at a bound, (p,), and items, (d,); with warnings.
+    # max_parameters : the information takes as many passes over the rows.
     point, owner = model.start(objective.X.device), model.item_of_parameters
-    if len(owner) > MAX_PARAMETERS:
+    if len(owner) > max_parameters:
         raise ValueError(
             f"Standard errors of {len(owner)} parameters need a matrix of more than "
-            f"{MAX_PARAMETERS} rows: leave X out, or fit fewer items together."
+            f"{max_parameters} rows: leave X out, or fit fewer items together."
         )
     accuracy = importance(
         IMPORTANCE_POINTS[:1], len(model.root), objective.X.device, model.seed

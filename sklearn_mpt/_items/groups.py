@@ -20,9 +20,6 @@ from sklearn_mpt._tables.weights import (
     warn_of_row_labels,
 )
 
-# Codes are integers of 8 bits; more labels are likely to be those of rows.
-MAX_GROUPS = 100
-
 
 class Groups(NamedTuple):
     """Labels of groups, sorted, and the index of the label of each row.
@@ -34,15 +31,16 @@ class Groups(NamedTuple):
     codes: np.ndarray
 
     @classmethod
-    def of_rows(cls, groups, X, sample_weight=None):
+    def of_rows(cls, groups, X, sample_weight=None, *, max_groups=100):
         """Return the groups of the rows that count, given the label of each row."""
+        # max_groups : codes have 8 bits, and more labels are likely those of rows.
         groups = _checked(groups, X)
         if sample_weight is not None:
             groups = groups[counted_rows(check_sample_weight(sample_weight, X))]
         made = cls(*np.unique(groups, return_inverse=True))
-        if len(made.labels) > MAX_GROUPS:
+        if len(made.labels) > max_groups:
             raise ValueError(
-                f"groups has {len(made.labels)} different labels; at most {MAX_GROUPS} "
+                f"groups has {len(made.labels)} different labels; at most {max_groups} "
                 "are allowed."
             )
         return made

@@ -22,13 +22,8 @@ import numpy as np
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._numbers import TINY
 
-MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores: 1 GB
-# Cells are collapsed, and variances bounded, as in mirt, so that statistics agree.
+# Cells are collapsed as in mirt, so that statistics agree.
 MIN_EXPECTED = 1.0  # smallest expected number of people in a cell
-# Categories are collapsed if they are expected of fewer people than MIN_EXPECTED in
-# this fraction of the rows, or at all in fewer than this fraction of them.
-MIN_EXPECTED_ROWS, MIN_CATEGORY_ROWS = 0.1, 0.05
-MIN_VARIANCE = np.sqrt(1e-5)  # smallest variance of an answer
 
 
 class ItemFit(NamedTuple):
@@ -133,7 +128,9 @@ def _merge_single(tables):
     return tables
 
 
-def _collapse_categories(tables, small):
+def _collapse_categories(tables, small, *, min_expected_rows=0.1, min_rows=0.05):
+    # Categories are collapsed if they are expected of fewer people than MIN_EXPECTED in
+    # the first fraction of the rows, or at all in fewer than the second one.
     observed, expected = tables
     width = expected.shape[1]
     for row in range(len(expected)):
@@ -152,7 +149,7 @@ def _collapse_categories(tables, small):
         empty = [0.0] * (width - len(cells[0]))
         expected[row], observed[row] = cells[0] + empty, cells[1] + empty
     while expected.shape[1] > 2:
-        rare = MIN_EXPECTED * np.ceil(MIN_EXPECTED_ROWS * len(expected))
+        rare = MIN_EXPECTED * np.ceil(min_expected_rows * len(expected))
         if expected[:, -1].sum() >= rare:
             break
         for table in (expected, observed):
@@ -160,7 +157,7 @@ def _collapse_categories(tables, small):
         expected, observed = expected[:, :-1], observed[:, :-1]
     kept = np.ones(expected.shape[1], dtype=bool)
     for c in range(expected.shape[1] - 1, 0, -1):
-        if np.mean(expected[:, c] > 0) < MIN_CATEGORY_ROWS:
+        if np.mean(expected[:, c] > 0) < min_rows:
             kept[c] = False
             for table in (expected, observed):
                 table[:, c - 1] += table[:, c]
@@ -179,11 +176,12 @@ def _collapse_rows(tables):
     return tables
 
 
-def s_x2(model, density, rows, weight):
+def s_x2(model, density, rows, weight, *, max_numbers=2**27):
     """Return S-X2 of complete rows and its degrees of freedom, for each item."""
+    # max_numbers : in the distributions of sum scores, 1 GB.
     items, n_items = model.items, len(model.items)
     largest = int((items.n_categories - 1).sum())
-    if n_items * largest * len(density.z) > MAX_SUM_SCORES:
+    if n_items * largest * len(density.z) > max_numbers:
         warn_caller(
             f"S-X2 is not computed for {n_items} items: the distributions of sum "
             f"scores up to {largest} would not fit the memory. Take fewer items."
@@ -261,12 +259,12 @@ def moments_of(X, prob):
     return AnswerMoments(present, *(np.where(present, part, 0.0) for part in parts))
 
 
-def sums_of(moments, weight, axis):
+def sums_of(moments, weight, axis, *, min_variance=1e-5**0.5):
     """Return sums for fit statistics, over people (axis 0) or over items (axis 1)."""
     # weight : weights of people, (n,). Returns (6, d) or (6, n). Sums over people of
-    # several blocks can be added.
+    # several blocks can be added. min_variance : of an answer, as in mirt.
     w = weight[:, None] * moments.present if axis == 0 else 1.0 * moments.present
-    variance = np.maximum(moments.variance, MIN_VARIANCE)
+    variance = np.maximum(moments.variance, min_variance)
     square = moments.residual**2
     excess = moments.log_prob - moments.mean_log_prob
     parts = square, variance, square / variance, 1.0, excess, moments.variance_log_prob

@@ -19,11 +19,6 @@ from sklearn_mpt._latent.sums import RowContext
 from sklearn_mpt._optim.natural import Point
 from sklearn_mpt._optim.steps import REMAINING_GAIN, ascent
 
-# Least tolerance of training where nodes are sampled, in nats of all rows for each
-# parameter: half of a thousandth of what a parameter gains by fitting noise. Errors of
-# nodes are larger.
-LEAST_TOLERANCE = 0.00025
-
 
 class ItemModel(NamedTuple):
     """Items with their parameters; the components of z are uncorrelated.
@@ -169,7 +164,9 @@ class ItemModel(NamedTuple):
         training.params = self.start(objective.X.device)
         tol = tol / REMAINING_GAIN
         if self.items.n_dims > MAX_GRID_DIMS:
-            tol = max(tol, LEAST_TOLERANCE)
+            # Errors of sampled nodes are larger than this, which is half of a
+            # thousandth of what a parameter gains by fitting noise.
+            tol = max(tol, 0.00025)
         n = len(training.params.flat()) / objective.weights.total
         return ascent(training, objective, tol=tol * n)
 

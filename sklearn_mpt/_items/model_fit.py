@@ -46,15 +46,15 @@ class LikelihoodRatio(NamedTuple):
     p_value: float
 
 
-def model_fit(model, density, group, rows, weight):
+def model_fit(model, density, group, rows, weight, *, max_moments=8000):
     """Test a model on the moments of complete rows; see `MPTItemResponse.model_fit`."""
-    # group : index of the group of the rows.
+    # group : index of the group of the rows. max_moments : their covariance has 512 MB.
     items, n_items = model.items, rows.shape[1]
     n_moments = int((items.n_categories - 1).sum()) + n_items * (n_items - 1) // 2
-    if n_moments > MAX_MOMENTS:
+    if n_moments > max_moments:
         raise ValueError(
             f"model_fit needs the covariance of {n_moments} moments of {n_items} "
-            f"items, more than {MAX_MOMENTS}: take fewer items."
+            f"items, more than {max_moments}: take fewer items."
         )
     order = items.answer_order(density.joint)
     rows = ranks_of(rows, order)
@@ -121,7 +121,6 @@ def warn_of_bounds(model, nested):
         )
 
 
-MAX_MOMENTS = 8000  # whose covariance has 512 MB
 # Relative variance below which a moment follows from others, or a parameter changes
 # moments in a way in which others do.
 SINGULAR = 1e-12

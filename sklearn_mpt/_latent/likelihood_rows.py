@@ -81,9 +81,6 @@ from sklearn_mpt._optim.weights import (
 # Spacing of shared grids, in standard deviations of the narrowest posterior, of which
 # there is a bound, where rows that these do not resolve have other nodes.
 SPACING = 1.5
-# The same where all rows use the grid, in one, two and three dimensions. The relative
-# errors are 2e-7, 2e-5 and 9e-4: nodes in more dimensions cost more.
-SPACINGS = (1.1, 1.3, 1.6)
 # Cost of a node of a single row, in nodes that rows share.
 SHARED_COST = 40
 
@@ -431,7 +428,10 @@ class LikelihoodRows(Objective):
         # so that values of successive points have the same error. Where mean or
         # variance of z move the grid reaches as far as that of scores.
         population, joint = self.population(point), self.joint(point)
-        steps = shared_steps(joint, SPACINGS[self.n_dims - 1], self.codes, population)
+        # Spacing over the narrowest posterior, in one, two and three dimensions. The
+        # relative errors are 2e-7, 2e-5 and 9e-4: nodes in more dimensions cost more.
+        spacing_ratio = (1.1, 1.3, 1.6)[self.n_dims - 1]
+        steps = shared_steps(joint, spacing_ratio, self.codes, population)
         if last is not None and last.covers(population, RADIUS):
             ratios = [a / b for a, b in zip(last.steps, steps, strict=True)]
             if max(ratios) < max_ratio:

@@ -427,5 +427,11 @@ def pool(log_means):
     )
 
 
-grids = functools.lru_cache(maxsize=32)(GaussHermite)
-mixtures = functools.lru_cache(maxsize=16)(PosteriorMixture)
+@functools.lru_cache(maxsize=32)
+def grids(sizes, n_dims, device):
+    return GaussHermite(sizes, n_dims, device)
+
+
+@functools.lru_cache(maxsize=16)
+def mixtures(counts, n_dims, device, seed, n_replicates=N_REPLICATES):
+    return PosteriorMixture(counts, n_dims, device, seed, n_replicates)

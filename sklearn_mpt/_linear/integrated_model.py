@@ -57,15 +57,8 @@ from sklearn_mpt._tables.weights import warn_constant
 
 # Random part of the components from which training starts.
 START_NOISE = 0.1
-# Spacings of shared grids over the prior, in standard deviations of the narrowest
-# posterior, of which there is a bound. With 1.25, pairs that agree have errors of at
-# most 3e-5 nats; with more, some pairs agree by chance.
-SCORING_SPACINGS = (1.25, 0.625)
 # Largest number of nodes x features: rows share a table of them, of 64 MiB.
 MAX_TABLE = 2 * CHUNK_ENTRIES
-# Largest number of nodes of grids that are coarser than these spacings: posteriors of
-# some rows may be wider than the bound.
-MAX_COARSE = 2**13
 
 
 class IntegratedModel:
@@ -286,18 +279,20 @@ def _expected_information(X, density):
     return information_by_scores(rows, joint, density.scoring).cpu().numpy()
 
 
-def _shared_first(joint, accuracy, precision, is_fine):
+def _shared_first(joint, accuracy, precision, is_fine, *, max_coarse=2**13):
     """Try pairs of grids that all rows share before those around each row."""
     # Results of two grids of different radii differ if a posterior reaches the edge.
     # With too many nodes grids are wider, or with `is_fine` not used: conditionals of
-    # values that determine z closely might have the same error on both.
+    # values that determine z closely might have the same error on both. max_coarse :
+    # most nodes of wider grids. Posteriors of some rows may be wider than the bound.
     n_features, radii = joint.components.shape[1], PAIR_RADII[:1] * joint.n_dims
     max_nodes = min(MAX_GRID_NODES, MAX_TABLE // n_features)
-    bounds = [
-        spacings(precision, ratio, MAX_SPACING).tolist() for ratio in SCORING_SPACINGS
-    ]
+    # In standard deviations of the narrowest posterior, of which there is a bound. With
+    # 1.25, pairs that agree have errors of at most 3e-5 nats; with more, some pairs
+    # agree by chance.
+    bounds = [spacings(precision, k, MAX_SPACING).tolist() for k in (1.25, 0.625)]
     fit = [count_nodes(steps, radii) <= max_nodes for steps in bounds]
-    max_coarse = min(MAX_COARSE, max_nodes)
+    max_coarse = min(max_coarse, max_nodes)
     if not fit[0] and (
         is_fine or count_nodes([MAX_SPACING] * joint.n_dims, radii) > max_coarse
     ):

@@ -62,15 +62,6 @@ from sklearn_mpt._optim.steps import noisy_ascent
 from sklearn_mpt._tables.kinds import INTERVAL
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 
-# `fit` warns if a component stands for fewer: it describes single rows.
-MIN_COMPONENT_ROWS = 1.5
-# `fit` warns if rows tell less of the entropy of their components: all components are
-# nearly the same. 72 fits to noise told 1.4% and more (benchmarks/RESULTS.rst,
-# "Mixtures of noise").
-MIN_INFORMATION_FRACTION = 0.01
-# Rows from which this is estimated, so that it costs no epoch.
-N_INFORMATION_ROWS = 2000
-
 
 class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     r"""Mixture of Gaussians, latent classes or latent profiles, with missing values.
@@ -824,28 +815,32 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
                 "these have no meaning of their own. Use fewer, or more columns."
             )
 
-    def _warn_of_components(self, fitted, data):
+    def _warn_of_components(self, fitted, data, *, min_rows=1.5, min_told=0.01):
         """Warn of components that stand for few rows, or that are all the same."""
+        # min_rows : a component of fewer describes single rows. min_told : components
+        # are nearly the same where rows tell less of their entropy. 72 fits to noise
+        # told 1.4% and more (benchmarks/RESULTS.rst, "Mixtures of noise").
         n_rows = len(data.X)
         if data.weight is not None:  # small ones may be relative
             n_rows = max(n_rows, data.weight.sum())
-        few = np.flatnonzero(n_rows * fitted["weights_"] < MIN_COMPONENT_ROWS)
+        few = np.flatnonzero(n_rows * fitted["weights_"] < min_rows)
         if len(few):
             warn_caller(
-                f"Component(s) {listed(few)} stand for fewer than {MIN_COMPONENT_ROWS} "
+                f"Component(s) {listed(few)} stand for fewer than {min_rows} "
                 "rows each. Use fewer components, or another start (n_init)."
             )
         if self.n_components == 1:
             return
-        # Mutual information of rows and components: at most the entropy of these.
-        rows = slice(None, None, math.ceil(len(data.X) / N_INFORMATION_ROWS))
+        # Mutual information of rows and components: at most the entropy of these. By
+        # 2000 rows, so that it costs no epoch.
+        rows = slice(None, None, math.ceil(len(data.X) / 2000))
         density = self._density_of(fitted, data.device)
         X = as_tensor(data.X[rows], data.device)
         proba = density.log_responsibility(X).exp().cpu().numpy()
         weight = None if data.weight is None else data.weight[rows]
         entropy = entr(np.average(proba, axis=0, weights=weight)).sum()
         left = np.average(entr(proba).sum(axis=1), weights=weight)
-        if entropy - left < MIN_INFORMATION_FRACTION * entropy:
+        if entropy - left < min_told * entropy:
             warn_caller(
                 f"All {self.n_components} components have nearly the same "
                 f"distribution: a row tells {entropy - left:.2g} of the {entropy:.2g} "

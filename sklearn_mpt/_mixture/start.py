@@ -12,10 +12,6 @@ from sklearn_mpt._mixture.em import MixtureRows
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING, TINY
 from sklearn_mpt._tables.labels import aligned, first_labels
 
-# Rows that are clustered by merging: time and memory grow with their square. These take
-# a tenth of a second.
-MAX_MERGED_ROWS = 2000
-
 
 def first_components(X, weight, n_components, kind, rng, layout, reg_covar):
     """Return components that a few M-steps fit to first responsibilities of rows."""
@@ -94,8 +90,9 @@ def random(features, n_components, weight, rng):
     return np.arange(len(drawn)), drawn
 
 
-def hierarchical(features, n_components, weight, rng):
+def hierarchical(features, n_components, weight, rng, *, max_rows=2000):
     """Merge rows by Ward's criterion, whitened as in mclust; a sample if many."""
+    # max_rows : time and memory grow with their square. These take a tenth of a second.
     from sklearn.cluster import AgglomerativeClustering
 
     centred = features - np.average(features, 0, weight)
@@ -103,9 +100,9 @@ def hierarchical(features, n_components, weight, rng):
     _, scale, axes = np.linalg.svd(root[:, None] * centred, full_matrices=False)
     scale[scale <= ROUNDING * scale.max(initial=TINY)] = np.inf
     rows, is_weighted = np.arange(len(features)), np.ptp(weight) > 0
-    if len(rows) > MAX_MERGED_ROWS or is_weighted:
+    if len(rows) > max_rows or is_weighted:
         p = weight / weight.sum()
-        rows = rng.choice(len(rows), MAX_MERGED_ROWS, replace=is_weighted, p=p)
+        rows = rng.choice(len(rows), max_rows, replace=is_weighted, p=p)
     merging = AgglomerativeClustering(n_components)
     labels = merging.fit(centred[rows] @ (axes.T / scale)).labels_
     return rows, of_clusters(labels, n_components, np.ones(len(rows)))

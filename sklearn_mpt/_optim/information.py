@@ -26,9 +26,8 @@ def central_differences(function, at, steps):
 
 
 # Information, relative to that of the single parameters, below which rows do not
-# determine a direction; and expected information, relative to the largest, below which
-# no number of rows does.
-SINGULAR, UNIDENTIFIED = 1e-7, 1e-8
+# determine a direction.
+SINGULAR = 1e-7
 
 
 def covariance_of(information, *, constraints=None, expected=None, n_rotations=0):
@@ -63,12 +62,14 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
     return covariance
 
 
-def _identified(expected, basis, n_rotations):
+def _identified(expected, basis, n_rotations, *, min_information=1e-8):
     """Return a basis (p, q) of what rows determine, and who lies outside."""
     # Rotations, the directions of least information, are left out without a warning.
+    # min_information : with less, relative to the largest, no number of rows determines
+    # a direction.
     values, vectors = eigh(basis.T @ expected @ basis)
     values, vectors = values[n_rotations:], basis @ vectors[:, n_rotations:]
-    identified = values > UNIDENTIFIED * values.max(initial=0)
+    identified = values > min_information * values.max(initial=0)
     unidentified = _parameters_in(vectors[:, ~identified])
     if unidentified.any():
         warn_caller(

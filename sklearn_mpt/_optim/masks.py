@@ -24,9 +24,6 @@ from sklearn_mpt._measure.masks import (
 from sklearn_mpt._numbers import CHUNK_BYTES, chunk_slices
 from sklearn_mpt._optim.natural import Objective, Point, Sums
 
-# Most masks of a size, all of which a step has if `n_masks` is "auto".
-MAX_ALL_MASKS = 512
-
 
 class MaskedPairs(NamedTuple):
     """Pairs of a row and a mask."""
@@ -68,7 +65,7 @@ class MaskSource(NamedTuple):
         """Whether a step has all masks of the size."""
         if self.mask_rate == "uniform":
             return False
-        n_masks = MAX_ALL_MASKS if self.n_masks == "auto" else self.n_masks
+        n_masks = 512 if self.n_masks == "auto" else self.n_masks
         size = fixed_size(self.mask_rate, self.n_features)
         return math.comb(self.n_features, size) <= n_masks
 

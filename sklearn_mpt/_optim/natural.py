@@ -26,11 +26,6 @@ RIDGE = 1e-10
 MAX_FALL = 0.95
 
 
-# Largest change of the mean or scale of z in one step, which is exponential in the
-# gradient.
-MAX_RESCALING = 0.5
-
-
 class Point(NamedTuple):
     """The parameters of a model; gradients and steps have the same two parts."""
 
@@ -194,16 +189,18 @@ def mix(a, b, weight):
     return a.times(1 - weight).plus(b.times(weight))
 
 
-def natural_step(sums, point, information, *, max_step=math.inf):
+def natural_step(sums, point, information, *, max_step=math.inf, max_rescaling=0.5):
     """Return the step for sums over rows, given the information per row."""
+    # max_rescaling : largest change of the mean or scale of z, which is exponential in
+    # the gradient.
     n, value = float(sums.n_rows), float(sums.value / sums.n_rows)
     gradient = sums.gradient.times(1 / n)
     step = divide(gradient, information)
     rescaling = sums.rescaling
     if rescaling is None:
         rescaling = _rescaling_of(sums.gradient, point)
-    largest = (rescaling / n).abs().max().clamp(min=MAX_RESCALING)
-    rescaling = (rescaling / n) * (MAX_RESCALING / largest)
+    largest = (rescaling / n).abs().max().clamp(min=max_rescaling)
+    rescaling = (rescaling / n) * (max_rescaling / largest)
     gain = 0.5 * gradient.dot(step)
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, information.blocks)

@@ -21,7 +21,6 @@ from sklearn_mpt._optim.steps import DIVERGENCE
 from sklearn_mpt._optim.weights import SampleWeights
 
 TOWARDS_AVERAGE = 0.95  # from the iterate to the average, where gradients are taken
-SQUARES_DECAY = 0.99  # of mean squares of gradients, in a step
 # In learning rates: a posterior that is far off has large gradients, and one step along
 # them would undo hundreds of others.
 MAX_MOVE = 2.0
@@ -73,15 +72,16 @@ class ScheduleFreeAdam:
         self.average.copy_(self.point)
         self.iterate.copy_(self.point)
 
-    def step(self, loss, step_weight=1.0):
+    def step(self, loss, step_weight=1.0, *, squares_decay=0.99):
         """Take a step against the gradient of a loss."""
         # step_weight : part of a full step, by which move and weight in the average are
-        # multiplied; a step counts as its number.
+        # multiplied; a step counts as its number. squares_decay :
+        # of mean squares of gradients.
         gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
         gradient = torch.cat([part.flatten() for part in gradients])
         with torch.no_grad():
             self.n_steps += 1
-            new = max(1 / self.n_steps, 1 - SQUARES_DECAY)
+            new = max(1 / self.n_steps, 1 - squares_decay)
             self.squares.lerp_(gradient**2, new)
             # parameters without gradients do not move
             move = gradient.div_(self.squares.sqrt().add_(1e-8))

@@ -7,20 +7,18 @@ import torch
 
 from sklearn_mpt._numbers import TINY
 
-# Equal rows are merged unless more than this fraction of a sample of rows is distinct:
-# merging then saves less than a fifth of a step. The sample is sorted in a millisecond.
-N_SAMPLED, MAX_DISTINCT_FRACTION = 4096, 0.8
 
-
-def distinct_rows(X, weight=None):
+def distinct_rows(X, weight=None, *, n_sampled=4096, max_distinct=0.8):
     """Return the indices of distinct rows, and the weights of each and its equals."""
-    # Of many rows that mostly differ all are returned. Missing entries are equal.
+    # Missing entries are equal. All rows are returned where more than `max_distinct` of
+    # a sample differ: merging then saves less than a fifth of a step. The sample is
+    # sorted in a millisecond.
     weight = np.ones(len(X)) if weight is None else weight
     X = np.ascontiguousarray(X)
     keys = X.view(np.dtype((np.void, X.itemsize * X.shape[1])))[:, 0]
-    if len(keys) > N_SAMPLED:
-        sample = keys[:: len(keys) // N_SAMPLED]
-        if len(np.unique(sample)) > MAX_DISTINCT_FRACTION * len(sample):
+    if len(keys) > n_sampled:
+        sample = keys[:: len(keys) // n_sampled]
+        if len(np.unique(sample)) > max_distinct * len(sample):
             return np.arange(len(keys)), weight
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     # in the order in which they come, which does not depend on units
@@ -90,11 +88,9 @@ def weights_by_em(
 
 
 # Without a prior, slopes are free up to this length (change of a location for a unit of
-# z), and a normal prior with this standard deviation keeps the excess small: slopes of
-# features that separate the rows would be infinite.
-LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
-
-
+# z), and a standard normal prior keeps the excess small: slopes of features that
+# separate the rows would be infinite.
+LONG_SLOPE = 10.0
 # Observations added to each category that no row has, as by Jeffreys' prior.
 UNSEEN_COUNT = 0.5
 
@@ -105,7 +101,7 @@ def slope_penalty(slopes, deviation):
     # 1), and a float, in nats.
     free = 0.0
     if deviation is None:
-        deviation, free = LONG_SLOPE_DEVIATION, LONG_SLOPE
+        deviation, free = 1.0, LONG_SLOPE
     length = torch.linalg.norm(slopes, dim=1, keepdim=True)
     excess = (length - free).clamp(min=0)
     precision = deviation**-2

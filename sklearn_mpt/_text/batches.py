@@ -14,9 +14,6 @@ from sklearn_mpt._messages import how_to_install
 from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, NotFiniteError, TokenBatch
 from sklearn_mpt._text.masks import NO_SCORES
 
-# Batches in a block, which is what a worker scores at a time.
-BLOCK_BATCHES = 4
-
 
 class MaskedWindow(NamedTuple):
     window: int
@@ -59,15 +56,15 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     return scores
 
 
-def _blocks(windows, draw, batch_tokens):
+def _blocks(windows, draw, batch_tokens, *, n_batches=4):
     """Yield blocks of indices of windows, longest first, of a few batches each."""
-    # Blocks do not depend on n_jobs.
+    # A worker scores a block at a time. Blocks do not depend on n_jobs.
     block, n_tokens = [], 0
     for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
         if len(windows[i].positions):
             block.append(i)
             n_tokens += draw.n_rows(windows[i]) * len(windows[i])
-        if n_tokens >= BLOCK_BATCHES * batch_tokens:
+        if n_tokens >= n_batches * batch_tokens:
             yield block
             block, n_tokens = [], 0
     if block:

@@ -50,8 +50,7 @@ from sklearn_mpt._text.windows import (
     warn_of_no_words,
 )
 
-AUTO_MASKS = 4  # masks of each size, or orders of a text, if n_masks is "auto"
-AUTO_MASKS_OF_RATES = 2  # the same in `transform`
+AUTO_MASKS_OF_RATES = 2  # masks of each rate in `transform`, if n_masks is "auto"
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride", "split")
 
@@ -557,7 +556,8 @@ class MPTScorer(
     def _draw(self, method=None, seed=None, n_masks=None):
         """Return the draw of the parameters, but for what is given."""
         n_masks = self.n_masks if n_masks is None else n_masks
-        n_masks = AUTO_MASKS if n_masks == "auto" else n_masks
+        # masks of each size, or orders of a text
+        n_masks = 4 if n_masks == "auto" else n_masks
         seed = self._seed if seed is None else seed
         return MaskDraw(method or self.method, seed, n_masks)
 

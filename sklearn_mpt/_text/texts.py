@@ -13,8 +13,6 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._tables.frames import frame_of
 
-SHORT = Repr()
-SHORT.maxstring = SHORT.maxother = 80  # characters of a value in a message
 Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int]]
 
 
@@ -163,7 +161,9 @@ def show(value):
         shown = ", ".join(show(item) for item in value)
         comma = "," if len(value) == 1 else ""
         return f"[{shown}]" if isinstance(value, list) else f"({shown}{comma})"
-    return SHORT.repr(value)
+    short = Repr()
+    short.maxstring = short.maxother = 80  # characters
+    return short.repr(value)
 
 
 def _kind(text):
