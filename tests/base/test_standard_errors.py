@@ -10,12 +10,7 @@ from scipy.stats import multivariate_normal, norm
 from sklearn.base import clone
 from tables import some_table
 
-from sklearn_mpt import (
-    MPTItemResponse,
-    MPTLinearVAE,
-    MPTMixture,
-    MPTProbabilisticPCA,
-)
+from sklearn_mpt import MPTItemResponse, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 
 # Bock and Lieberman (1970): right answers of 1000 people to five questions.
 LSAT = """00000 3 00001 6 00010 2 00011 11 00100 1 00101 1 00110 3 00111 4 01000 1

@@ -8,16 +8,9 @@ from scipy.stats import multivariate_normal
 from sklearn_mpt._deep import objectives
 from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers
-from sklearn_mpt._deep.objectives import (
-    row_sample_bound,
-    shared_bounds,
-    shared_scores,
-)
+from sklearn_mpt._deep.objectives import row_sample_bound, shared_bounds, shared_scores
 from sklearn_mpt._latent.integrals import log_joint, rows_of
-from sklearn_mpt._latent.quadrature import (
-    Nodes,
-    gaussian_around,
-)
+from sklearn_mpt._latent.quadrature import Nodes, gaussian_around
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 N_DIMS, N_FEATURES = 2, 5

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
+from reference import terms_of_orders
 
-torch = pytest.importorskip("torch")
-
-from reference import terms_of_orders  # noqa: E402
-
-from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA  # noqa: E402
-from sklearn_mpt._gaussian.density import LinearGaussian  # noqa: E402
+from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA
+from sklearn_mpt._gaussian.density import LinearGaussian
 
 N_FEATURES = 7
 

@@ -2,22 +2,14 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_less
-from reference import (
-    by_differences,
-    log_density,
-    low_rank_rows,
-    masked_score,
-)
+from reference import by_differences, log_density, low_rank_rows, masked_score
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._gaussian.density import LinearGaussian  # noqa: E402
-from sklearn_mpt._gaussian.likelihood import GaussianRows, likelihood_sums  # noqa: E402
-from sklearn_mpt._gaussian.moments import moments_of  # noqa: E402
-from sklearn_mpt._optim.natural import (  # noqa: E402
-    Point,
-)
+from sklearn_mpt._gaussian.density import LinearGaussian
+from sklearn_mpt._gaussian.likelihood import GaussianRows, likelihood_sums
+from sklearn_mpt._gaussian.moments import moments_of
+from sklearn_mpt._optim.natural import Point
 
 N_DIMS, N_FEATURES = 3, 7
 LOG_NOISES = [-0.3, np.linspace(-1, 1, N_FEATURES)]  # shared, or of each feature

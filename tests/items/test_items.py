@@ -14,12 +14,7 @@ from scipy.special import expit
 from scipy.stats import chi2, norm
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt import (
-    ItemCurveDisplay,
-    MPTItemResponse,
-    MPTLinearVAE,
-    mpt_curve,
-)
+from sklearn_mpt import ItemCurveDisplay, MPTItemResponse, MPTLinearVAE, mpt_curve
 from sklearn_mpt._items.item_statistics import collapse_cells
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))

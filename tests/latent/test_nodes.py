@@ -1,11 +1,10 @@
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._latent.integrals import refine, rows_of  # noqa: E402
-from sklearn_mpt._latent.quadrature import (  # noqa: E402
+from sklearn_mpt._latent.integrals import refine, rows_of
+from sklearn_mpt._latent.quadrature import (
     GaussHermite,
     Posterior,
     PosteriorMixture,

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from kinds import KINDS, LINEAR_KINDS
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
@@ -11,10 +12,7 @@ from scipy.integrate import trapezoid
 from scipy.special import expit, log_softmax
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder, MPTMixture
-
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._likelihoods import Columns, Likelihood  # noqa: E402
+from sklearn_mpt._likelihoods import Columns, Likelihood
 
 N_LEVELS = {"categorical": 3, "ordinal": 4, "partial_credit": 4}
 AMOUNTS = np.geomspace(1e-9, 1e6, 40001)

@@ -2,19 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose
 
 from sklearn_mpt import MPTLinearVAE
-
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._likelihoods import (  # noqa: E402
-    Bernoulli,
-    Columns,
-    Gaussian,
-    likelihood_of,
-)
-from sklearn_mpt._likelihoods.base import Locations  # noqa: E402
+from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian, likelihood_of
+from sklearn_mpt._likelihoods.base import Locations
 
 NOISE = 0.4
 POISSON, THREE = likelihood_of("poisson", 1, 2), likelihood_of("categorical", 3, 2)

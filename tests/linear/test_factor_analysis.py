@@ -5,12 +5,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_iris,
-    load_wine,
-)
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.optimize import minimize
@@ -17,14 +18,7 @@ from sklearn_mpt import (
     feature_contributions,
     mpt_curve,
 )
-
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._likelihoods.interval import (  # noqa: E402
-    Interval,
-    codes_of,
-    ends_of,
-)
+from sklearn_mpt._likelihoods.interval import Interval, codes_of, ends_of
 
 COMPONENTS = np.array([[8.0, -6.0, 3.0], [0.0, 2.0, 4.0]])
 INTERCEPT, NOISE = np.array([50.0, 0.0, -20.0]), np.array([30.0, 20.0, 10.0])

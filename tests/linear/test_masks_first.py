@@ -5,11 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 
-from sklearn_mpt import (
-    MPTLinearVAE,
-    MPTMixture,
-    MPTProbabilisticPCA,
-)
+from sklearn_mpt import MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_iris,
-    load_wine,
-)
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
 

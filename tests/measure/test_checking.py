@@ -6,11 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 
 import sklearn_mpt
-from sklearn_mpt import (
-    check_masked_model,
-    lml_samples,
-    mpt_curve,
-)
+from sklearn_mpt import check_masked_model, lml_samples, mpt_curve
 
 
 @pytest.fixture

@@ -2,29 +2,25 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import all_masks, low_rank_rows
 from sklearn.datasets import load_iris
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt import MPTLinearVAE, MPTMixture  # noqa: E402
-from sklearn_mpt._gaussian.likelihood import GaussianRows  # noqa: E402
-from sklearn_mpt._gaussian.moments import moments_of  # noqa: E402
-from sklearn_mpt._latent.likelihood_rows import (  # noqa: E402
-    LikelihoodRows,
-    ObjectiveParams,
-)
-from sklearn_mpt._likelihoods import Bernoulli, Columns  # noqa: E402
-from sklearn_mpt._mixture.em import MixtureRows  # noqa: E402
-from sklearn_mpt._optim.masks import (  # noqa: E402
+from sklearn_mpt import MPTLinearVAE, MPTMixture
+from sklearn_mpt._gaussian.likelihood import GaussianRows
+from sklearn_mpt._gaussian.moments import moments_of
+from sklearn_mpt._latent.likelihood_rows import LikelihoodRows, ObjectiveParams
+from sklearn_mpt._likelihoods import Bernoulli, Columns
+from sklearn_mpt._mixture.em import MixtureRows
+from sklearn_mpt._optim.masks import (
     MaskedPairs,
     MaskSource,
     masked_sums,
     moment_sums,
     shared_masks,
 )
-from sklearn_mpt._optim.natural import Point  # noqa: E402
+from sklearn_mpt._optim.natural import Point
 
 N_FEATURES = 5
 

@@ -5,10 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._optim.nets import (
-    MinibatchLoss,
-    TrainingRows,
-)
+from sklearn_mpt._optim.nets import MinibatchLoss, TrainingRows
 
 WEIGHT = np.arange(1.0, 41.0)
 

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._optim.nets import train_net, train_net_on_part  # noqa: E402
-from sklearn_mpt._optim.steps import Training, run  # noqa: E402
+from sklearn_mpt._optim.nets import train_net, train_net_on_part
+from sklearn_mpt._optim.steps import Training, run
 
 
 class Point(torch.nn.Module):

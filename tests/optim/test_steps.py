@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._optim.natural import Curvature, Objective, Point, Sums  # noqa: E402
-from sklearn_mpt._optim.steps import (  # noqa: E402
+from sklearn_mpt._optim.natural import Curvature, Objective, Point, Sums
+from sklearn_mpt._optim.steps import (
     Training,
     ascent_of,
     ascent_on_part,

@@ -10,12 +10,7 @@ import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt import (
-    MPTDeepVAE,
-    MPTImputer,
-    MPTLinearVAE,
-    MPTProbabilisticPCA,
-)
+from sklearn_mpt import MPTDeepVAE, MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
 
 N = 12
 DAYS = pd.date_range("2020", periods=N)

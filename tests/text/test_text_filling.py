@@ -17,13 +17,7 @@ from text_models import (
     make_tokenizer,
     random_joint,
 )
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    pre_tokenizers,
-)
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, pipeline
 
 from sklearn_mpt import MPTScorer
