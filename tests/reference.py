@@ -3,6 +3,7 @@
 from itertools import combinations
 
 import numpy as np
+import pytest
 from scipy.special import expit, log_expit, logsumexp
 from scipy.stats import multivariate_normal
 
@@ -112,6 +113,27 @@ def terms_of_orders(conditional, X, orders):
     for along, place in zip(terms, np.argsort(orders, axis=-1), strict=True):
         for t in range(X.shape[1]):
             along += conditional(X, place >= t) * (place == t)
+    return terms
+
+
+def exact_terms(x, order, model):
+    """Terms along an order of a row of a linear Gaussian model, with 60 digits."""
+    mp = pytest.importorskip("mpmath")
+    terms = np.zeros(len(x))
+    with mp.workdps(60):
+        W, mean = mp.matrix(model.components.tolist()), model.mean.tolist()
+        S = W.T * W + mp.mpf(float(model.noise_variance)) * mp.eye(W.cols)
+        error = [mp.mpf(float(a)) - mp.mpf(b) for a, b in zip(x, mean, strict=True)]
+        for t, j in enumerate(order):
+            before = order[:t]
+            deviation, variance = error[j], S[j, j]
+            if before:
+                inner = mp.matrix([[S[a, b] for b in before] for a in before])
+                cross = mp.matrix([S[a, j] for a in before])
+                gain = mp.lu_solve(inner, cross)
+                deviation -= mp.fdot(gain, [error[a] for a in before])
+                variance -= mp.fdot(gain, cross)
+            terms[j] = -(mp.log(2 * mp.pi * variance) + deviation**2 / variance) / 2
     return terms
 
 

@@ -24,9 +24,7 @@ MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
 # as many less one degrees of freedom.
 N_REPLICATES = 8
 STUDENT_FACTOR = float(student_factor(N_REPLICATES - 1))
-# Bits of points, and of their shifts. Rounding errors of rows hardly ever change these
-# because they are few.
-N_BITS, N_SHIFT_BITS = 30, 16
+N_BITS = 30  # of points
 QMC_PARAMETERS = inspect.signature(qmc.MultivariateNormalQMC).parameters
 RNG_PARAMETER = "rng" if "rng" in QMC_PARAMETERS else "seed"  # until scipy 1.14
 
@@ -185,14 +183,15 @@ class PosteriorMixture:
             for group in zip(*parts, strict=True)
         ]
 
-    def place(self, group, posteriors, rows):
+    def place(self, group, posteriors, rows, *, n_shift_bits=16):
         """Return the nodes of a group for each row."""
-        # pseudo-random shifts of the digits, which depend on observed entries
+        # pseudo-random shifts of the digits, which depend on observed entries: rounding
+        # errors of rows hardly ever change the bits of shifts because they are few
         directions = _directions(2 * rows.X.shape[1], self.n_dims, self.seed)
         observed = rows.observed.to(rows.X.dtype)
         entries = torch.cat([rows.X * observed, observed], 1)
-        shift = entries @ directions.to(entries) % 1 * 2**N_SHIFT_BITS
-        shift = (shift.long() << (N_BITS - N_SHIFT_BITS))[:, None]
+        shift = entries @ directions.to(entries) % 1 * 2**n_shift_bits
+        shift = (shift.long() << (N_BITS - n_shift_bits))[:, None]
         points = [
             torch.special.ndtri(((digits ^ shift).double() + 0.5) / 2**N_BITS)
             for digits in group

@@ -5,12 +5,10 @@ from numpy.testing import assert_allclose
 from reference import all_masks, dense_grid, masked_score
 from scipy.stats import multivariate_normal
 
-from sklearn_mpt._deep import objectives
 from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import row_sample_bound, shared_bounds, shared_scores
-from sklearn_mpt._latent.integrals import log_joint, rows_of
-from sklearn_mpt._latent.quadrature import Nodes, gaussian_around
+from sklearn_mpt._latent.integrals import rows_of
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 N_DIMS, N_FEATURES = 2, 5
@@ -21,12 +19,8 @@ def tensor(*shape, seed=0):
 
 
 def some_net(sizes, activation="silu", seed=0):
-    coefs, intercepts = initial_layers(sizes, np.random.default_rng(seed))
-    return Layers(
-        [torch.tensor(coef) for coef in coefs],
-        [torch.tensor(intercept) for intercept in intercepts],
-        activation,
-    )
+    parts = initial_layers(sizes, np.random.default_rng(seed))
+    return Layers(*([torch.tensor(a) for a in part] for part in parts), activation)
 
 
 def some_encoder(hidden=(7,)):
@@ -115,27 +109,26 @@ def test_bounds_are_below_the_density_and_approach_it(name):
     z, log_weight = dense_grid(N_DIMS, n_per_dim=101)
     observed = ~torch.isnan(X)
 
+    def of_own_points(seed, n):
+        return row_sample_bound(model, X, tensor(4, n, N_DIMS, seed=seed))
+
     def of_shared_points(seed, n_prior):
         noise = tensor(4, 2, N_DIMS, seed=seed)
         prior_samples = tensor(n_prior, N_DIMS, seed=seed + 1000)
         return shared_bounds(model, X, observed[None], noise, prior_samples)[0][0]
 
+    def draws(bound, n):
+        return torch.stack([bound(seed, n) for seed in range(200)])
+
     with torch.no_grad():
-        nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
-        exact = torch.logsumexp(log_joint(rows_of(X), nodes, model), 1)
-        elbo, iwae, shared, with_prior = (
-            torch.stack([bound(seed) for seed in range(200)])
-            for bound in (
-                lambda seed: row_sample_bound(
-                    model, X, tensor(4, 1, N_DIMS, seed=seed)
-                ),
-                lambda seed: row_sample_bound(
-                    model, X, tensor(4, 8, N_DIMS, seed=seed)
-                ),
-                lambda seed: of_shared_points(seed, 0),
-                lambda seed: of_shared_points(seed, 6),
-            )
-        )
+        location = model.decoder(torch.tensor(z))
+        kind = torch.distributions.Bernoulli(logits=location)
+        if name == "gaussian":
+            kind = torch.distributions.Normal(location, 0.3**0.5)
+        each = kind.log_prob(X.nan_to_num(0.0)[:, None]) * observed[:, None]
+        exact = torch.logsumexp(each.sum(2) + torch.tensor(log_weight), 1)
+        elbo, iwae = draws(of_own_points, 1), draws(of_own_points, 8)
+        shared, with_prior = draws(of_shared_points, 0), draws(of_shared_points, 6)
     assert (elbo.mean(0) < iwae.mean(0)).all()
     for bound in (iwae, shared, with_prior):
         mass = (bound - exact).exp()  # unbiased: its mean is 1
@@ -163,7 +156,7 @@ def model_and_rows(name):
 @pytest.mark.parametrize("block", [2**22, 2**6])
 @pytest.mark.parametrize("name", ["bernoulli", "gaussian", "columns"])
 def test_scores_of_hidden_features_are_differences_of_bounds(name, block, monkeypatch):
-    monkeypatch.setattr(objectives, "CHUNK_ENTRIES", block)
+    monkeypatch.setattr("sklearn_mpt._deep.objectives.CHUNK_ENTRIES", block)
     model, X = model_and_rows(name)
     X[2, 1] = torch.nan
     mask = tensor(*X.shape, seed=3) > 0
@@ -193,9 +186,8 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
     """At points that do not depend on the mask, over all masks there are."""
     model, X = model_and_rows(name)
     X[2, 1] = torch.nan
-    root = torch.eye(N_DIMS).double().repeat(4, 1, 1)
-    posterior = gaussian_around(tensor(4, N_DIMS, seed=5), root)
-    twice = type(posterior)(*(torch.cat([part, part]) for part in posterior))
+    posterior = model.posterior(X, ~torch.isnan(X))
+    twice = type(posterior)(*(torch.cat([part, part]).detach() for part in posterior))
     monkeypatch.setattr(model.encoder, "forward", lambda *rows: twice)
     points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
     total = 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from reference import terms_of_orders
+from reference import exact_terms, terms_of_orders
 
 from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA
 from sklearn_mpt._gaussian.density import LinearGaussian
@@ -51,27 +51,6 @@ def test_orders_hold_each_feature_once():
         model.chain_log_prob(X, np.zeros((2, 7), dtype=int))
     with pytest.raises(ValueError, match=r"got shape \(7,\) and dtype int64"):
         model.chain_log_prob(X, np.arange(7))
-
-
-def exact_terms(x, order, model):
-    """With 60 digits."""
-    mp = pytest.importorskip("mpmath")
-    terms = np.empty(len(order))
-    with mp.workdps(60):
-        W, mean = mp.matrix(model.components.tolist()), model.mean.tolist()
-        S = W.T * W + mp.mpf(float(model.noise_variance)) * mp.eye(len(order))
-        error = [mp.mpf(float(a)) - mp.mpf(b) for a, b in zip(x, mean, strict=True)]
-        for t, j in enumerate(order):
-            before = order[:t]
-            deviation, variance = error[j], S[j, j]
-            if before:
-                inner = mp.matrix([[S[a, b] for b in before] for a in before])
-                cross = mp.matrix([S[a, j] for a in before])
-                gain = mp.lu_solve(inner, cross)
-                deviation -= mp.fdot(gain, [error[a] for a in before])
-                variance -= mp.fdot(gain, cross)
-            terms[j] = -(mp.log(2 * mp.pi * variance) + deviation**2 / variance) / 2
-    return terms
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE, lml_samples
-from sklearn_mpt._latent.integrals import IMPORTANCE_POINTS, importance
 from sklearn_mpt._latent.quadrature import normal_points
 
 K = 4
@@ -133,8 +132,8 @@ def test_the_information_is_minus_the_hessian_over_the_prior(items):
     model, X = items._model_of(vars(items)), answers(8)
     groups = np.zeros(len(X), dtype=int)
     objective = model.objective(X, np.ones(len(X)), groups, items._priors, "cpu")
-    accuracy = importance(IMPORTANCE_POINTS, K, torch.device("cpu"), (0,))
-    found = objective.observed_information(model.start("cpu"), accuracy)
+    scoring = items._density().scoring
+    found = objective.observed_information(model.start("cpu"), scoring)
     (unit,) = normal_points(2**12, K, [0], 1)
     z, rows = torch.from_numpy(unit), torch.from_numpy(X)
 
