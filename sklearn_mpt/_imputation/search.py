@@ -38,7 +38,7 @@ MAX_DENSE, MAX_MIXTURE = 140, 30
 MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
 MAX_FACTORS = 32
 # Inputs of the trees of a column, and columns of each kind on which they are tried.
-MAX_INPUTS, N_TRIED = 30, 3
+MAX_INPUTS, N_TRIED = 30, 4
 # Gain of the mixture that is worth the time of the next member, in nats per hidden
 # entry, or in the logarithm of the root mean squared error.
 MIN_GAIN = 0.008
@@ -225,7 +225,7 @@ class Search:
         return trial._replace(seconds=time.process_time() - start)
 
     def _trees(self, before):
-        """Fit trees of some columns of each kind, and of all of it where they gain."""
+        """Fit trees of some columns of each kind, and of the others where they gain."""
         is_number, gaining = self.coding.is_number, []
         for group in np.flatnonzero(is_number), np.flatnonzero(~is_number):
             is_tried = np.arange(len(group)) % max(1, -(-len(group) // N_TRIED)) == 0
@@ -238,7 +238,7 @@ class Search:
                 self._hidden(trials, entries).values()
                 for trials in (self._fitted, [*self._fitted, trial])
             )
-            if (after - before > MIN_GAIN).any():
+            if is_tried.all() or (after - before > MIN_GAIN).any():
                 gaining += [members, self._fitted_trees(group[~is_tried])]
         return [first.joined(others) for first, *others in zip(*gaining, strict=True)]
 
