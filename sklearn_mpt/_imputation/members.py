@@ -233,12 +233,12 @@ class Trees:
             if not len(gaps):
                 continue
             if coding.is_number[j]:
-                found = [tree.predict(read) for tree in trees]
+                found = [tree.predict(read, check_input=False) for tree in trees]
                 mean[gaps, 0, j] = np.mean(found, axis=0)
             else:
                 for tree in trees:
                     place = np.ix_(gaps, tree.classes_)
-                    probs[j][place] += tree.predict_proba(read)
+                    probs[j][place] += tree.predict_proba(read, check_input=False)
                 probs[j] /= probs[j].sum(axis=1, keepdims=True)
         std = np.broadcast_to(std, mean.shape)
         return Prediction(np.ones((len(X), 1)), mean, std, probs)
