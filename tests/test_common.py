@@ -239,7 +239,6 @@ KEEPS_PROTOCOL = [
     ItemSigns(max_iter=3),
     MPTDependencyNetwork(regressor=RandomForestRegressor(1, min_samples_leaf=3)),
     MPTImputer(max_models=1),
-    MPTImputer(MPTProbabilisticPCA(1, init="pca", max_iter=0)),
 ]
 
 
@@ -382,7 +381,7 @@ def test_a_row_does_not_depend_on_its_batch(model, X, mask):
 def test_numbers_do_not_depend_on_the_memory_budget(model, X, mask):
     import sklearn
 
-    X, mask, few_masks = X[:4], mask[:4], {"mask_sizes": [2], "n_masks": 2}
+    X, mask, few_masks = X[1:3], mask[1:3], {"mask_sizes": [2], "n_masks": 2}
     score, log_prob = model.score_samples(X), model.conditional_log_prob(X, mask)
     curve = mpt_curve(model, X, **few_masks, random_state=0)
     with sklearn.config_context(working_memory=0):
