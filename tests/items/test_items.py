@@ -932,7 +932,6 @@ def as_categories(codes, levels, **params):
 
 FORMS = {  # of answers 0 to 3
     "1 to 4": lambda codes: codes + 1,
-    "integers": lambda codes: pd.DataFrame(codes.astype(int) + 1).add_prefix("q"),
     "polars": lambda codes: pl.DataFrame(codes.astype(int) - 5, schema=list("abcd")),
     "pandas": lambda codes: as_categories(codes, LEVELS, ordered=True),
     "enums": lambda codes: pl.DataFrame(
@@ -944,7 +943,7 @@ FORMS = {  # of answers 0 to 3
 }
 
 
-LOWEST = {"1 to 4": 1, "integers": 1, "polars": -5}
+LOWEST = {"1 to 4": 1, "polars": -5}
 
 
 def results_of_answers(model, X):
