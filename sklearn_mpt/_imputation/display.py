@@ -18,9 +18,7 @@ from sklearn_mpt._tables.labels import column_index
 if TYPE_CHECKING:
     from sklearn_mpt._imputation.imputer import MPTImputer
 
-MAX_COLUMNS = 12  # that are drawn if the user names none
 MAX_BARS = 12  # of categories, and of numbers of few values
-N_BINS = 6, 20  # fewest and most bars of a density; more where values are many
 
 
 class FilledColumn(NamedTuple):
@@ -170,14 +168,14 @@ class ImputationDisplay(Display):
         return self
 
 
-def _indices(columns, names, missing, reader):
+def _indices(columns, names, missing, reader, *, max_columns=12):
     """Return the indices of the columns to draw."""
     has_gaps = missing.any(axis=0) & np.isin(np.arange(len(names)), reader.modelled)
     if not has_gaps.any():
         raise ValueError("X has no gaps in columns that the imputer models.")
     if columns is None:
         counts = np.where(has_gaps, missing.sum(axis=0), 0)
-        most = np.argsort(-counts, kind="stable")[: min(MAX_COLUMNS, has_gaps.sum())]
+        most = np.argsort(-counts, kind="stable")[: min(max_columns, has_gaps.sum())]
         return np.sort(most).tolist()
     indices = [column_index(key, names, "columns") for key in columns]
     others = [names[j] for j in indices if not has_gaps[j]]
@@ -224,7 +222,7 @@ def _plot_column(ax, column):
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     present = {label: entries for label, entries in groups.items() if len(entries)}
-    n_bins = np.clip(np.sqrt(2 * min(map(len, present.values()))), *N_BINS)
+    n_bins = np.clip(np.sqrt(2 * min(map(len, present.values()))), 6, 20)
     half = 0.0 if values[0] < values[-1] else 0.5
     ends = values[0] - half, values[-1] + half
     edges = np.linspace(*ends, int(n_bins) + 1) + start

@@ -18,17 +18,7 @@ from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.labels import by_column, labels_of
 from sklearn_mpt._tables.reader import TableReader
 
-# Share of the rows that have a value, at least: intervals that hold nine tenths of the
-# draws hardly depend on a rarer one.
-MIN_SHARE = 0.1
-# Hidden entries from which a number is drawn. One more number like k others lies
-# between their least and largest with probability (k - 1) / (k + 1), here 0.90:
-# intervals of draws from fewer cover too little.
-N_NEAREST = 20
-# Of the conditionals of a user's estimator: cells, times that those with mass are
-# divided again, their least probability relative to the largest, and standard
-# deviations outside of what was seen where there may be mass.
-N_CELLS, N_ZOOMS, MIN_MASS, REACH = 48, 2, 1e-4, 10.0
+N_CELLS = 48  # of the conditionals of a user's estimator
 
 
 def read_bounds(min_value, max_value, reader: TableReader, names):
@@ -143,10 +133,10 @@ class Limits(NamedTuple):
         ends = np.full(n, np.inf)
         return cls(-ends, ends, least, largest, spread, np.array(step), {})
 
-    def finite(self, j, is_draw):
+    def finite(self, j, is_draw, *, n_deviations=10):
         """Return ends of column j beyond which no estimator has any mass."""
         low, high = self.of_draws(j) if is_draw else (self.low[j], self.high[j])
-        width = REACH * self.spread[j]
+        width = n_deviations * self.spread[j]
         return (
             max(low, min(self.least[j] - width, high - width)),
             min(high, max(self.largest[j] + width, low + width)),
@@ -228,13 +218,16 @@ class FrequentValue(NamedTuple):
     weight: np.ndarray
 
     @classmethod
-    def found(cls, rows, weight, expected, numbers, entry_weight) -> Self | None:
+    def found(
+        cls, rows, weight, expected, numbers, entry_weight, *, min_share=0.1
+    ) -> Self | None:
         """Return the most frequent number of a column, if it is frequent."""
-        # A number that a single row has is not, however few the rows are.
+        # Intervals that hold nine tenths of the draws hardly depend on a number of
+        # fewer rows. One that a single row has is not, however few the rows are.
         present = ~np.isnan(rows)
         values, index = np.unique(rows[present], return_inverse=True)
         count = np.bincount(index, weight[present])
-        is_frequent = count.max(initial=0.0) >= max(2, MIN_SHARE * count.sum())
+        is_frequent = count.max(initial=0.0) >= max(2, min_share * count.sum())
         if not is_frequent or not len(numbers):
             return None
         return cls(float(values[count.argmax()]), expected, numbers, entry_weight)
@@ -250,13 +243,15 @@ class FrequentValue(NamedTuple):
         factor = np.where(is_value, share / found, (1 - share) / (1 - found))
         return self._replace(weight=self.weight * factor)
 
-    def draw(self, expected, rng):
+    def draw(self, expected, rng, *, n_nearest=20):
         """Draw numbers of these expectations, (m,), by the entries nearest to them.
 
         Of entries equally near some are chosen at random.
         """
+        # One more number like k others lies between their least and largest with
+        # probability (k - 1) / (k + 1), here 0.90: of fewer, intervals cover too little
         drawn, errors = np.empty(len(expected)), self.numbers - self.expected
-        rounding, n = ROUNDING * np.abs(errors).max(), min(N_NEAREST, len(errors))
+        rounding, n = ROUNDING * np.abs(errors).max(), min(n_nearest, len(errors))
         for chunk in chunk_slices(len(drawn), len(errors), CHUNK_ENTRIES):
             distance = np.abs(np.subtract.outer(expected[chunk], self.expected))
             distance += rounding * rng.random(distance.shape)
@@ -314,18 +309,19 @@ def filled_within(estimator, X, filled, reader, limits, is_draw, rng):
     return reader.fill(filled, within, missing & is_bound & ~np.isnan(within))
 
 
-def law_on_cells(log_prob, low, high):
+def law_on_cells(log_prob, low, high, *, n_zooms=2, min_mass=1e-4):
     """Return middles of cells, (n, k), their probabilities, and widths, (n, 1).
 
-    log_prob : function of points, (n, k). low, high : (n, 1).
+    log_prob : function of points, (n, k). low, high : (n, 1). min_mass : of cells that
+    are divided again, relative to the largest.
     """
-    for _ in range(N_ZOOMS):
+    for _ in range(n_zooms):
         width = (high - low) / N_CELLS
         points = low + width * (np.arange(N_CELLS) + 0.5)
         log_probs = log_prob(points)
         is_empty = ~np.isfinite(log_probs).any(axis=1, keepdims=True)
         probs = softmax(np.where(is_empty, 0.0, log_probs), axis=1)
-        has_mass = probs > MIN_MASS * probs.max(axis=1, keepdims=True)
+        has_mass = probs > min_mass * probs.max(axis=1, keepdims=True)
         first = has_mass.argmax(axis=1, keepdims=True)
         last = N_CELLS - has_mass[:, ::-1].argmax(axis=1, keepdims=True)
         low, high = low + first * width, low + last * width
