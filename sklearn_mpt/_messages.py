@@ -34,13 +34,13 @@ def examples_of(numbers):
     return ", ".join(f"{value:.6g}" for value in np.unique(numbers)[:3])
 
 
-def text_table(names, columns, number_format=".4f", title=""):
+def text_table(names, columns, title=""):
     """Return a table as text: a line of titles, and a line for each name."""
     width = max(map(len, [title, *names]))
     head = "".join(f"{title:>{w}}" for title, w, _ in columns)
     lines = [f"{title:{width}}{head}"]
     for name, *values in zip(names, *(values for *_, values in columns), strict=True):
         cells = zip(values, (w for _, w, _ in columns), strict=True)
-        numbers = "".join(f"{value:{w}{number_format}}" for value, w in cells)
+        numbers = "".join(f"{value:{w}.4f}" for value, w in cells)
         lines.append(f"{name:{width}}{numbers}")
     return "\n".join(lines)

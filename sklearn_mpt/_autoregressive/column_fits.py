@@ -153,8 +153,7 @@ class _ColumnFit(NamedTuple):
             mean = np.average(y, weights=self.weight)
             variance = np.average((y - mean) ** 2, weights=self.weight)
         std = np.sqrt(variance)
-        values = np.unique(y)
-        gaps = np.diff(values)
+        gaps = np.diff(np.unique(y))
         step = gaps[gaps > ROUNDING * std].min(initial=np.inf)
         # rounding to a step has the variance of a uniform distribution
         rounded = 0.0 if step == np.inf else step**2 / 12
@@ -167,7 +166,7 @@ class _ColumnFit(NamedTuple):
             "min_variance": float(max(rounded, floor)),
             "min_mean": -np.inf,
         }
-        has_values = not FAMILIES[kind].is_count and len(values) < len(y)
+        has_values = not FAMILIES[kind].is_count and rounded >= floor
         if FAMILIES[kind].is_count:
             # others would be impossible given a leaf that holds zeros only
             learned["min_mean"] = float(max(1e-3 * mean, MIN_WIDTH**2))

@@ -258,7 +258,7 @@ class EncodeDecodeDensity(DeepDensity):
 
     n_chains, n_steps = 64, 5
 
-    def _conditionals(self, rows, accuracy):
+    def _conditionals(self, rows):
         shape = (self.n_steps, self.n_chains, rows.X.shape[1])
         n_dims = self.joint.n_dims
         normal = normal_points(self.n_chains, n_dims, self.seed, self.n_steps + 1)

@@ -696,7 +696,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 "MPTImputer has no score with it."
             )
         weight = check_sample_weight(sample_weight, X)
-        rows, weight = Rows.from_table(X), np.ones(len(X)) if weight is None else weight
+        rows = Rows.from_table(X)
         is_chosen = hasattr(self, "unmodelled_")  # not the user's estimator
         columns = self._reader.modelled if is_chosen else np.arange(rows.shape[1])
         keys = np.random.default_rng(0).random(rows.shape)[:, columns]

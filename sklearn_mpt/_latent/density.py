@@ -75,7 +75,13 @@ class IntegratedDensity(LatentDensity):
         return value, torch.where(n_seen > 0, error, 0.0), n_effective
 
     def conditional_log_prob(self, X, mask):
-        rows, accuracy = self._rows(X, mask), self.predicting
+        rows = self._rows(X, mask)
+        log_prob = self._conditionals(rows)
+        is_target = rows.present & ~rows.observed  # 0.0 elsewhere
+        return torch.where(is_target, log_prob - self.units.log_scale, 0.0)
+
+    def _conditionals(self, rows):
+        accuracy = self.predicting
         args = integrate_conditionals, rows, accuracy, self.joint
         value, error, _ = refine_rows(*args)
         largest = accuracy.tolerance if accuracy.is_quadrature else MAX_AVERAGE_ERROR
@@ -95,8 +101,7 @@ class IntegratedDensity(LatentDensity):
             value[row_index, feature] = torch.where(
                 better, difference, value[row_index, feature]
             )
-        is_target = rows.present & ~rows.observed  # 0.0 elsewhere
-        return torch.where(is_target, value - self.units.log_scale, 0.0)
+        return value
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X, "Means of latent variables")

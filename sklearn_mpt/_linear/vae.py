@@ -57,7 +57,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
         Number of masks in each step; the rows are divided among them. "auto" is 32, or
         all masks of a fixed size if they are at most 512. With a uniform rate, masks
         are drawn in at most ten epochs, and the last epochs use the sum of the scores
-        of all sizes, without masks.
+        of all sizes, without masks. With counts, positive amounts, or numbers beside
+        columns of other kinds, an int draws no masks either.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"

@@ -23,8 +23,7 @@ read-only:
 Another optional method returns whether log-probabilities are densities:
 
 ``_measures_of_columns()``
-    For each feature "density", "probability", "density and probability" if some values
-    have a density and some a probability, or None if it is not known.
+    For each feature "density", "probability", or None if it is not known.
 
 Another tells scores of different kinds apart, which must not be compared:
 

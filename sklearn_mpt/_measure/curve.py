@@ -299,8 +299,9 @@ class MPTCurve:
                 "A difference of curves needs the same masks: call mpt_curve with the "
                 "same integer random_state, design, n_masks and mask_sizes for both "
                 "models, on rows of one shape, or texts with the same tokens. "
-                "(design='auto' depends on the model, allocation='neyman' on its "
-                f"scores.){_difference(noise, others)}"
+                "(Some models share balanced masks among rows, others do not: "
+                "design='independent' has the same for all. allocation='neyman' "
+                f"depends on scores.){_difference(noise, others)}"
             )
         noise = replace(noise, contrasts=noise.contrasts - others.contrasts)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf

@@ -195,16 +195,9 @@ class PipelineModel(FittedPipeline):
                 )
             log_derivative[np.isnan(numbers)] = 0.0
             X = transformer.transform(X)
-        for j, measure in enumerate(
-            measures_of_columns(self.model, len(log_derivative.T))
-        ):
-            if measure == "probability":  # which has no units
-                log_derivative[:, j] = 0.0
-            elif measure == "density and probability" and log_derivative[:, j].any():
-                raise ValueError(
-                    f"Column {j} has probabilities of some values and densities of "
-                    f"others, which a Pipeline cannot transform: {self.pipeline!r}."
-                )
+        measures = measures_of_columns(self.model, len(log_derivative.T))
+        # probabilities have no units
+        log_derivative[:, np.array(measures) == "probability"] = 0.0
         return X, log_derivative
 
     @_last_has("score_samples")

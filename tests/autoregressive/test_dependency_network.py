@@ -617,3 +617,14 @@ def test_the_imputer_finds_what_only_trees_see():
     imputer = MPTImputer(random_state=0).fit(gaps)
     filled = imputer.transform(gaps)["differ"]
     assert (filled == frame["differ"])[::10].mean() > 0.9
+
+
+@pytest.mark.parametrize("n_repeated", [5, 40])
+def test_repeated_rows_are_no_values_that_columns_have(n_repeated):
+    rng = np.random.default_rng(0)
+    X, new = (rng.normal(size=(n, 3)) + rng.normal(size=(n, 1)) for n in (40, 300))
+    once, repeated = (
+        network(*trees(), n_orders=3).fit(np.vstack([X, X[:n]]))
+        for n in (0, n_repeated)
+    )
+    assert repeated.score(new) > once.score(new) - 0.3

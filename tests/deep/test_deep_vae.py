@@ -178,6 +178,19 @@ def test_encode_decode_conditionals_are_a_distribution(binary):
     assert_array_equal(chain.conditional_log_prob(X, mask)[:, 2:], 0.0)
 
 
+def test_conditionals_by_chains_are_others_for_the_same_nets(binary):
+    _, X = binary
+    how = {"likelihood": "bernoulli", "max_iter": 0}
+    chain, weighted = (
+        quick(**how, conditional=c).fit(X) for c in ("encode_decode", "importance")
+    )
+    assert_allclose(chain.score_samples(X), weighted.score_samples(X))
+    mask = np.arange(6) < 2
+    difference = chain.conditional_log_prob(X, mask)[:, :2]
+    difference -= weighted.conditional_log_prob(X, mask)[:, :2]
+    assert (np.abs(difference).max(axis=0) > 1e-4).all()
+
+
 def test_unit_and_origin_do_not_matter():
     X = load_iris().data[::3]
     model, moved = (quick(max_iter=3).fit(rows) for rows in (X, 1e3 * X + 1e5))
