@@ -94,9 +94,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         mixed: independent columns; Gaussians with all covariances and less and less
         shrinkage, or, in wide tables, with 1, 2, 4, ... factors; in tables of up to 30
         columns, with those of indicators of categories, a mixture of three Gaussians;
-        trees for each column, where they gain on some. Numbers whose columns are skewed
-        are power transforms [3]_ where these are more normal. With `max_seconds` or
-        `max_models` there are also larger mixtures.
+        trees for four columns of a kind, and for others where they gain. Numbers whose
+        columns are skewed are power transforms [3]_ where these are more normal. With
+        `max_seconds` or `max_models` there are also larger mixtures.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all

@@ -50,18 +50,16 @@ def _deviations(values, mean):
 def degrees_of_sum(variances, degrees):
     """Return degrees of freedom of a sum of independent variance estimates [1]_.
 
-    The result is on the small side: the estimates are used in place of the unknown
-    variances, and k estimates of equal variances with f degrees each give about
-    ``k * f * f / (f + 2)`` in place of ``k * f``. That is intended, as scores are
-    seldom normal.
+    The square of an estimate with f degrees is (f + 2) / f times that of the variance,
+    on average, which is why 2 is added, and subtracted from the result.
 
     References
     ----------
-    .. [1] F. E. Satterthwaite, "An approximate distribution of estimates of variance
-       components", Biometrics Bulletin 2, 1946.
+    .. [1] B. L. Welch, "The generalization of 'Student's' problem when several
+       different population variances are involved", Biometrika 34, 1947.
     """
-    spread = np.sum(variances**2 / degrees)
-    return variances.sum() ** 2 / spread if spread > 0 else np.inf
+    spread = np.sum(variances**2 / (degrees + 2))
+    return variances.sum() ** 2 / spread - 2 if spread > 0 else np.inf
 
 
 def student_quantile(confidence, degrees, name="confidence"):
