@@ -85,7 +85,7 @@ def start_components(
 
 def varies(X, likelihood):
     """Return 1.0 for locations of features that are not constant, else 0.0."""
-    one_if_varies = varies_in_rows(torch.tensor(X), is_all=True)
+    one_if_varies = varies_in_rows(torch.tensor(X, device="cpu"), is_all=True)
     return likelihood.to_locations(one_if_varies).numpy()
 
 
