@@ -212,6 +212,7 @@ def _shared_part(
     gradients = torch.autograd.grad(
         total, inputs, allow_unused=True, materialize_grads=True
     )
+    gradients = [part.detach() for part in gradients]  # zeros have one in PyTorch 2.4
     known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
     kept = ~unresolved
     return (value[kept], weight[kept]), (*gradients, known.movedim(1, 0)), unresolved
