@@ -280,21 +280,18 @@ def em_step(covariances, loadings, noise):
     return loadings, variance.clamp(min=0)
 
 
-def fit_factors(
-    X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60, start=None
-):
+def fit_factors(X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60):
     """Fit factor analysis to standardised rows with gaps, by corrected steps of EM."""
     # X : (n, d), NaN where missing; present entries have mean 0 and variance 1. The
     # information of each noise variance is that of complete data: the joint information
     # of rows with gaps is nearly 0 near the floor, where steps by it are far too long.
     rows = torch.from_numpy(X)
     weight = relative_weights(weight, len(X))
-    if start is None:
-        mean = rows.new_zeros(rows.shape[1])
-        moments = moments_of(rows, torch.from_numpy(weight), mean)
-        components, noise = principal_factors(moments, n_factors, noise_floor)
-        coefs = torch.from_numpy(np.column_stack([components.T, mean]))
-        start = Point(coefs, torch.from_numpy(np.log(noise)))
+    mean = rows.new_zeros(rows.shape[1])
+    moments = moments_of(rows, torch.from_numpy(weight), mean)
+    components, noise = principal_factors(moments, n_factors, noise_floor)
+    coefs = torch.from_numpy(np.column_stack([components.T, mean]))
+    start = Point(coefs, torch.from_numpy(np.log(noise)))
     floor = rows.new_tensor(math.log(noise_floor))
     objective = GaussianRows(rows, n_factors, len(rows), floor, weight)
     objective.joins_noises = False

@@ -312,8 +312,9 @@ def filled_within(estimator, X, filled, reader, limits, is_draw, rng):
 def law_on_cells(log_prob, low, high, *, n_zooms=2, min_mass=1e-4):
     """Return middles of cells, (n, k), their probabilities, and widths, (n, 1).
 
-    log_prob : function of points, (n, k). low, high : (n, 1). min_mass : of cells that
-    are divided again, relative to the largest.
+    log_prob : function of points, (n, k). low, high : (n, 1). n_zooms : with two, cells
+    are 1 / 48^2 of the interval, or wider. min_mass : of cells that are divided again,
+    relative to the largest.
     """
     for _ in range(n_zooms):
         width = (high - low) / N_CELLS

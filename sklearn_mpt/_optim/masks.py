@@ -65,6 +65,7 @@ class MaskSource(NamedTuple):
         """Whether a step has all masks of the size."""
         if self.mask_rate == "uniform":
             return False
+        # at most so many masks of a size are all in each step, which has no noise
         n_masks = 512 if self.n_masks == "auto" else self.n_masks
         size = fixed_size(self.mask_rate, self.n_features)
         return math.comb(self.n_features, size) <= n_masks

@@ -75,8 +75,8 @@ class ScheduleFreeAdam:
     def step(self, loss, step_weight=1.0, *, squares_decay=0.99):
         """Take a step against the gradient of a loss."""
         # step_weight : part of a full step, by which move and weight in the average are
-        # multiplied; a step counts as its number. squares_decay :
-        # of mean squares of gradients.
+        # multiplied; a step counts as its number. squares_decay : of mean squares of
+        # gradients.
         gradients = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
         gradient = torch.cat([part.flatten() for part in gradients])
         with torch.no_grad():
