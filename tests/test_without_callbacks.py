@@ -17,7 +17,7 @@ def estimator(monkeypatch):
     """An estimator of a scikit-learn that lacks the module of callbacks."""
     monkeypatch.setitem(sys.modules, "sklearn.callback", None)
     folder = Path(sklearn_mpt.__file__).parent
-    module = runpy.run_path(folder / "_base" / "callbacks.py")
+    module = runpy.run_path(folder / "_base" / "estimator.py")
 
     class Estimator(module["CallbackMixin"], BaseEstimator):
         @module["in_callback_context"]

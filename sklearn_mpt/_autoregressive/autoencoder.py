@@ -33,11 +33,11 @@ from sklearn_mpt._checks import (
     StrictInterval,
     check_as_fitted,
     check_widths,
+    listed,
     seed_from,
     warn_caller,
 )
 from sklearn_mpt._measure.masks import read_blocks
-from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import MIN_WIDTH
 from sklearn_mpt._optim.masks import RowMasks
 from sklearn_mpt._optim.weights import UNSEEN_COUNT, relative_weights

@@ -20,9 +20,8 @@ import torch
 from sklearn.base import clone
 from sklearn.utils import get_tags
 
-from sklearn_mpt._checks import seed_from
+from sklearn_mpt._checks import plain, seed_from
 from sklearn_mpt._likelihoods.columns import Columns
-from sklearn_mpt._messages import plain
 from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
 
 # criteria for which the impurity of a leaf is the variance of its rows

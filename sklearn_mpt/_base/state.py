@@ -8,7 +8,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe, is_into_series
 from sklearn.exceptions import InconsistentVersionWarning
 
-from sklearn_mpt._messages import plain
+from sklearn_mpt._checks import plain
 from sklearn_mpt._version import __version__
 
 

@@ -17,8 +17,13 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._likelihoods import KINDS_OF_VALUES, LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.frames import column_names, with_distinct_names, with_strings
-from sklearn_mpt._tables.kinds import FROM_DTYPE, INTERVAL, kinds_of, requested_kinds
-from sklearn_mpt._tables.looks import looks_of_strings
+from sklearn_mpt._tables.kinds import (
+    FROM_DTYPE,
+    INTERVAL,
+    kinds_of,
+    looks_of_strings,
+    requested_kinds,
+)
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
 KINDS_OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table

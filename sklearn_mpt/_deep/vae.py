@@ -11,7 +11,7 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import Units, as_tensor
-from sklearn_mpt._base.latent import LatentMixin
+from sklearn_mpt._base.fitted_density import LatentMixin
 from sklearn_mpt._base.nets import NetMPT, UserModule, arrays_of
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
@@ -30,7 +30,13 @@ from sklearn_mpt._deep.density import (
     attributes_of,
     module_of,
 )
-from sklearn_mpt._deep.nets import ACTIVATIONS, UserDecoder
+from sklearn_mpt._deep.nets import (
+    ACTIVATIONS,
+    IMAGE_FEATURES,
+    UserDecoder,
+    start,
+    widths_and_activation,
+)
 from sklearn_mpt._deep.objectives import (
     RowLoss,
     ValidationRows,
@@ -39,7 +45,6 @@ from sklearn_mpt._deep.objectives import (
     drawn_mask_losses,
     encode_decode_losses,
 )
-from sklearn_mpt._deep.start import IMAGE_FEATURES, start, widths_and_activation
 from sklearn_mpt._likelihoods.base import noises_of
 from sklearn_mpt._likelihoods.gaussian import SINGLE_NOISE_FLOOR
 from sklearn_mpt._optim.weights import UNSEEN_COUNT, relative_weights

@@ -13,8 +13,14 @@ from sklearn.utils import check_array
 
 from sklearn_mpt._checks import check_floats, check_shape
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
-from sklearn_mpt._tables.frames import column_names, joined_frame, library_of
-from sklearn_mpt._tables.labels import aligned, indices_of, labels_of
+from sklearn_mpt._tables.frames import (
+    aligned,
+    column_names,
+    indices_of,
+    joined_frame,
+    labels_of,
+    library_of,
+)
 
 WHOSE = "columns of covariance"
 

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import RandomState, check_choice, seed_from, spawn_seeds
+from sklearn_mpt._checks import (
+    RandomState,
+    check_choice,
+    listed,
+    seed_from,
+    spawn_seeds,
+)
 from sklearn_mpt._measure.display import Display
 from sklearn_mpt._measure.rows import missing_entries
-from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.filling import DATES, DayCoding
-from sklearn_mpt._tables.frames import column_names
-from sklearn_mpt._tables.labels import column_index
+from sklearn_mpt._tables.frames import column_index, column_names
 
 if TYPE_CHECKING:
     from sklearn_mpt._imputation.imputer import MPTImputer

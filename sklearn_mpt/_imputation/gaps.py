@@ -7,7 +7,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
 
-from sklearn_mpt._messages import joined, plain
+from sklearn_mpt._checks import joined, plain
 from sklearn_mpt._tables.filling import ColumnStorage
 from sklearn_mpt._tables.frames import (
     array_of_objects,

@@ -32,6 +32,8 @@ from sklearn_mpt._checks import (
     POSITIVE,
     RandomState,
     check_seed,
+    joined,
+    listed,
     seed_from,
     spawn_seeds,
     warn_caller,
@@ -56,10 +58,8 @@ from sklearn_mpt._measure.rows import (
     missing_entries,
     take,
 )
-from sklearn_mpt._messages import joined, listed
 from sklearn_mpt._tables.frames import column_names, with_distinct_names
-from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE
-from sklearn_mpt._tables.looks import looks_of_strings
+from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, looks_of_strings
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import (
     check_sample_weight,

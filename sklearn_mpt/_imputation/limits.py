@@ -6,16 +6,15 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.special import softmax
 
-from sklearn_mpt._checks import seed_from
+from sklearn_mpt._checks import listed, plain, seed_from
 from sklearn_mpt._imputation.coding import MAX_DECIMALS, Coding
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._measure.contract import measures_of_columns
 from sklearn_mpt._measure.rows import missing_entries, take
-from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING, chunk_slices
 from sklearn_mpt._tables.filling import INTEGERS
+from sklearn_mpt._tables.frames import by_column, labels_of
 from sklearn_mpt._tables.kinds import CATEGORIES
-from sklearn_mpt._tables.labels import by_column, labels_of
 from sklearn_mpt._tables.reader import TableReader
 
 N_CELLS = 48  # of the conditionals of a user's estimator

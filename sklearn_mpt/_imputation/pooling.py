@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import FLOATS, check_finite, check_floats, check_real
 from sklearn_mpt._measure.curve import student_quantile
-from sklearn_mpt._tables.labels import aligned, labels_of
+from sklearn_mpt._tables.frames import aligned, labels_of
 
 
 class PooledEstimate(NamedTuple):

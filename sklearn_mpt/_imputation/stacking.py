@@ -21,8 +21,7 @@ from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._numbers import chunk_slices
 from sklearn_mpt._optim.weights import relative_weights
 from sklearn_mpt._tables.filling import DATES
-from sklearn_mpt._tables.frames import column_names
-from sklearn_mpt._tables.labels import check_columns, labels_of
+from sklearn_mpt._tables.frames import check_columns, column_names, labels_of
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import check_mask, rows_that_count, rows_with_entries
 

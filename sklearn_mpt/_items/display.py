@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_choice, check_floats
 from sklearn_mpt._measure.display import Display
-from sklearn_mpt._tables.labels import column_index
+from sklearn_mpt._tables.frames import column_index
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

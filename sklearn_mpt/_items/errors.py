@@ -6,13 +6,12 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._checks import listed, warn_caller
 from sklearn_mpt._gaussian.rotation import LOADING_STEP, LOGISTIC_VARIANCE, solution
 from sklearn_mpt._items.groups import far_groups
 from sklearn_mpt._items.model import attributes_of
 from sklearn_mpt._latent.integrals import IMPORTANCE_POINTS, importance
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._messages import listed
 from sklearn_mpt._optim.information import (
     SINGULAR,
     STEP,

@@ -16,11 +16,11 @@ from sklearn.utils import Bunch, check_array
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._base.callbacks import in_callback_context
 from sklearn_mpt._base.density import torch_modes
+from sklearn_mpt._base.estimator import in_callback_context
+from sklearn_mpt._base.fitted_density import LatentMixin
 from sklearn_mpt._base.inference import akaike, bayesian
 from sklearn_mpt._base.iterative import IterativeMPT
-from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.tables import TableMPT
 from sklearn_mpt._checks import (
     POSITIVE,
@@ -32,6 +32,7 @@ from sklearn_mpt._checks import (
     check_int,
     check_real,
     check_shape,
+    listed,
     warn_caller,
 )
 from sklearn_mpt._gaussian.rotation import ROTATIONS
@@ -89,12 +90,16 @@ from sklearn_mpt._items.model_fit import (
 )
 from sklearn_mpt._latent.answers import MAX_CATEGORIES
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._optim.steps import ascent_on_part
 from sklearn_mpt._optim.weights import LONG_SLOPE
-from sklearn_mpt._tables.frames import column_names, columns_of
-from sklearn_mpt._tables.labels import aligned, first_labels, labels_of
+from sklearn_mpt._tables.frames import (
+    aligned,
+    column_names,
+    columns_of,
+    first_labels,
+    labels_of,
+)
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import check_sample_weight, counted_rows
 

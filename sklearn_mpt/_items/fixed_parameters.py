@@ -5,11 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._checks import check_finite, check_floats, check_shape
+from sklearn_mpt._checks import check_finite, check_floats, check_shape, listed
 from sklearn_mpt._items.items import BINARY, WITHOUT_SLOPE, Items, length_of
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._messages import listed
-from sklearn_mpt._tables.labels import aligned, by_column, first_labels
+from sklearn_mpt._tables.frames import aligned, by_column, first_labels
 
 NAMES = ("discrimination", "intercept", "difficulty", "guessing", "category_scores")
 

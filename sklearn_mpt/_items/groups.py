@@ -6,14 +6,12 @@ import numpy as np
 import torch
 from scipy.stats import chi2
 
-from sklearn_mpt._checks import check_shape
+from sklearn_mpt._checks import check_shape, listed
 from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._items.items import Items
 from sklearn_mpt._items.model import ItemModel
-from sklearn_mpt._messages import listed
 from sklearn_mpt._optim.steps import Training, run
-from sklearn_mpt._tables.frames import missing_in_array
-from sklearn_mpt._tables.labels import aligned
+from sklearn_mpt._tables.frames import aligned, missing_in_array
 from sklearn_mpt._tables.weights import (
     check_sample_weight,
     counted_rows,

@@ -3,9 +3,9 @@
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
+from sklearn_mpt._checks import listed
 from sklearn_mpt._items.items import BINARY
 from sklearn_mpt._matrices import median_codes
-from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.frames import columns_of
 from sklearn_mpt._tables.kinds import (
     CATEGORIES,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import examples_of
 from sklearn_mpt._matrices import sums_of_outer_products
-from sklearn_mpt._messages import examples_of
 from sklearn_mpt._numbers import CACHE_ENTRIES, ROUNDING, TINY
 
 # A step of a net's parameter changes the log of a noise variance by so many times as

@@ -9,13 +9,12 @@ from sklearn.utils import Bunch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, torch_modes
+from sklearn_mpt._base.fitted_density import LatentMixin
 from sklearn_mpt._base.inference import InformationCriteriaMixin
 from sklearn_mpt._base.iterative import IterativeMPT
-from sklearn_mpt._base.latent import LatentMixin
-from sklearn_mpt._checks import check_device
+from sklearn_mpt._checks import check_device, listed
 from sklearn_mpt._gaussian import rotation as loadings
 from sklearn_mpt._gaussian.rotation import ROTATIONS
-from sklearn_mpt._messages import listed
 from sklearn_mpt._tables.weights import warn_of_row_labels
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units, as_tensor, as_view, unit_attributes
-from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._checks import listed, warn_caller
 from sklearn_mpt._gaussian.density import LinearGaussian
 from sklearn_mpt._gaussian.likelihood import GaussianRows
 from sklearn_mpt._gaussian.moments import (
@@ -18,7 +18,6 @@ from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.linear_model import initial_arrays, natural_ascent
 from sklearn_mpt._matrices import log_determinant
-from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CACHE_ENTRIES, TINY
 from sklearn_mpt._optim.information import Information, information_by_hessian
 from sklearn_mpt._optim.masks import masked_first

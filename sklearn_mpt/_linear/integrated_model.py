@@ -13,7 +13,7 @@ from sklearn_mpt._base.density import (
     unit_attributes,
     units_of_locations,
 )
-from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._checks import listed, warn_caller
 from sklearn_mpt._gaussian.rotation import count_free, simple_axes
 from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.grids import (
@@ -47,7 +47,6 @@ from sklearn_mpt._latent.sums import (
 from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._linear.linear_model import initial_arrays, natural_ascent
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 from sklearn_mpt._optim.information import Information, typical_rows
 from sklearn_mpt._optim.masks import masked_first

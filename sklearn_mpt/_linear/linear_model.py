@@ -5,7 +5,7 @@ import torch
 
 from sklearn_mpt._checks import check_finite, check_floats, check_shape
 from sklearn_mpt._optim.steps import ascent_of, ascent_on_part
-from sklearn_mpt._tables.labels import aligned, labels_of
+from sklearn_mpt._tables.frames import aligned, labels_of
 
 
 def initial_arrays(estimator, shapes, **used):

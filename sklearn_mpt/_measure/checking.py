@@ -9,7 +9,14 @@ from numbers import Number
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import RandomState, check_int, spawn_seeds, warn_caller
+from sklearn_mpt._checks import (
+    RandomState,
+    check_int,
+    listed,
+    plain,
+    spawn_seeds,
+    warn_caller,
+)
 from sklearn_mpt._measure.contract import (
     MIN_CHANGE,
     CheckedConditional,
@@ -23,7 +30,6 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, with_entries
-from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 
 MAX_ROWS = 50  # rows that are checked

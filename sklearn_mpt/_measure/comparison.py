@@ -15,6 +15,9 @@ from sklearn_mpt._checks import (
     check_int,
     check_n_jobs,
     draw_seed,
+    listed,
+    plain,
+    text_table,
     warn_caller,
 )
 from sklearn_mpt._measure.contract import (
@@ -27,7 +30,6 @@ from sklearn_mpt._measure.display import axes_or_new
 from sklearn_mpt._measure.orders import sums_along_orders
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import copy_of
-from sklearn_mpt._messages import listed, plain, text_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

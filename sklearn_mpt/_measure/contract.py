@@ -52,8 +52,8 @@ from itertools import chain
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
+from sklearn_mpt._checks import listed, plain
 from sklearn_mpt._measure.rows import Rows, as_numbers, copy_of, holds_numbers
-from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 from sklearn_mpt._tables.frames import column_names, fill_masked
 

@@ -22,11 +22,12 @@ from sklearn_mpt._checks import (
     check_int,
     check_n_jobs,
     draw_seed,
+    listed,
+    text_table,
 )
 from sklearn_mpt._measure.curve import std_error_of_mean, student_quantile
 from sklearn_mpt._measure.display import axes_or_new, draw_band
 from sklearn_mpt._measure.pipelines import check_pipeline, last_step, resolve_model
-from sklearn_mpt._messages import listed, text_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import RandomState, check_floats, check_int, draw_seed
 from sklearn_mpt._measure.contract import feature_names
-from sklearn_mpt._tables.labels import check_columns
+from sklearn_mpt._tables.frames import check_columns
 
 
 class ConditionalMasker:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._tables.labels import aligned
+from sklearn_mpt._tables.frames import aligned
 
 MAX_ENUMERATED = 1000  # masks of one size, or orders; if there are more, some are drawn
 

@@ -34,7 +34,7 @@ from sklearn_mpt._measure.masks import all_orders, count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import as_objects, map_tasks, map_workers
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._tables.labels import column_index
+from sklearn_mpt._tables.frames import column_index
 
 
 @overload

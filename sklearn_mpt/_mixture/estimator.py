@@ -24,13 +24,13 @@ from sklearn_mpt._checks import (
     check_choice,
     check_device,
     check_int,
+    listed,
     warn_caller,
 )
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
 from sklearn_mpt._matrices import identity
-from sklearn_mpt._messages import listed
 from sklearn_mpt._mixture.covariances import FORMS
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.em import (

@@ -10,7 +10,7 @@ from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._mixture.density import Components
 from sklearn_mpt._mixture.em import MixtureRows
 from sklearn_mpt._numbers import MAX_GIVEN_ERROR, ROUNDING, TINY
-from sklearn_mpt._tables.labels import aligned, first_labels
+from sklearn_mpt._tables.frames import aligned, first_labels
 
 
 def first_components(X, weight, n_components, kind, rng, layout, reg_covar):

@@ -35,12 +35,11 @@ from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, column_or_1d
 
-from sklearn_mpt._checks import check_finite, warn_caller
+from sklearn_mpt._checks import check_finite, listed, warn_caller
 from sklearn_mpt._likelihoods.base import column_moments, column_scales
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._measure.rows import missing_entries
-from sklearn_mpt._messages import listed
 from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.information import covariance_of, information_by_hessian
 from sklearn_mpt._tables.frames import columns_of

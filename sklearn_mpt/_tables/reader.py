@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
+from sklearn_mpt._checks import listed, plain
 from sklearn_mpt._likelihoods import KINDS_OF_VALUES, LIKELIHOODS
-from sklearn_mpt._messages import listed, plain
 from sklearn_mpt._tables.filling import (
     ColumnStorage,
     drawn_series,

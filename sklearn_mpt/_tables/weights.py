@@ -5,10 +5,9 @@ from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_sample_weight
 
-from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._messages import listed
+from sklearn_mpt._checks import listed, warn_caller
 from sklearn_mpt._numbers import CACHE_ENTRIES, MAX_EXACT_INTEGER, chunk_slices
-from sklearn_mpt._tables.labels import check_columns, labels_of
+from sklearn_mpt._tables.frames import check_columns, labels_of
 
 
 def check_mask(mask, n_samples, names):

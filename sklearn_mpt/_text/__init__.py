@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from sklearn_mpt._messages import how_to_install
+from sklearn_mpt._checks import how_to_install
 
 if find_spec("transformers") is None:
     raise ImportError(

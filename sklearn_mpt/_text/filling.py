@@ -21,15 +21,19 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._matrices import drawn_codes
-from sklearn_mpt._text.batches import MaskedWindow, predict_by_row
 from sklearn_mpt._text.loading import OpenedModelMixin
-from sklearn_mpt._text.texts import Texts, check_texts, show, strings_of, whole_text
+from sklearn_mpt._text.masked_lm import MaskedWindow, predict_by_row
 from sklearn_mpt._text.windows import (
     BEGINS,
+    Texts,
     Window,
     all_special_ids,
     check_lengths,
+    check_texts,
     rule_of_words,
+    show,
+    strings_of,
+    whole_text,
     without_marks,
 )
 

@@ -15,8 +15,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._base.state import check_bound_parameters
-from sklearn_mpt._checks import check_device
-from sklearn_mpt._messages import joined
+from sklearn_mpt._checks import check_device, joined
 from sklearn_mpt._text.masked_lm import (
     MaskedLM,
     adapt_module,

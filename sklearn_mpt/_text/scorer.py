@@ -29,25 +29,28 @@ from sklearn_mpt._checks import (
     check_n_jobs,
     draw_seed,
 )
-from sklearn_mpt._text.batches import score_windows
 from sklearn_mpt._text.filling import FillingMixin
 from sklearn_mpt._text.loading import OpeningParams, check_words
-from sklearn_mpt._text.masked_lm import probe
-from sklearn_mpt._text.masks import METHODS, MaskDraw, check_rates
-from sklearn_mpt._text.results import (
+from sklearn_mpt._text.masked_lm import probe, score_windows
+from sklearn_mpt._text.masks import (
+    METHODS,
+    MaskDraw,
     TextScores,
     TokenScores,
+    check_rates,
     frame_of_tokens,
     text_curve,
 )
-from sklearn_mpt._text.texts import Texts, check_texts, whole_text
 from sklearn_mpt._text.variants import VariantsMixin
 from sklearn_mpt._text.windows import (
+    Texts,
     check_lengths,
+    check_texts,
     fit_windows,
     longest_input,
     warn_of_cut_tokens,
     warn_of_no_words,
+    whole_text,
 )
 
 AUTO_MASKS_OF_RATES = 2  # masks of each rate in `transform`, if n_masks is "auto"

@@ -30,8 +30,7 @@ from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._text.loading import check_tokenizer
 from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
-from sklearn_mpt._text.texts import check_texts, show
-from sklearn_mpt._text.windows import rule_of_words, special_ids
+from sklearn_mpt._text.windows import check_texts, rule_of_words, show, special_ids
 
 # Entries of a tokenized text that no model reads.
 MARKS = ("special_tokens_mask", "labels", "word_ids")

@@ -11,15 +11,15 @@ from typing import Literal, NamedTuple, overload
 import numpy as np
 
 from sklearn_mpt._checks import check_bool, check_choice, check_int
-from sklearn_mpt._text.batches import MaskedWindow, predict_by_row, score_windows
 from sklearn_mpt._text.loading import OpenedModelMixin
-from sklearn_mpt._text.masks import MaskDraw
-from sklearn_mpt._text.results import difference, std_error
-from sklearn_mpt._text.texts import show, strings_of
+from sklearn_mpt._text.masked_lm import MaskedWindow, predict_by_row, score_windows
+from sklearn_mpt._text.masks import MaskDraw, difference, std_error
 from sklearn_mpt._text.windows import (
     Window,
     centred_start,
     fit_windows,
+    show,
+    strings_of,
     take,
     tokenize,
 )
