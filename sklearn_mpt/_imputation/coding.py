@@ -119,8 +119,9 @@ class Coding:
         self.counts = np.asarray(counts)
         self.is_number = self.counts == 0
         self.is_ordered = np.array([kind in ORDERED_KINDS for kind in kinds])
-        # of numbers: steps between them, 0 without; of few values: all of these
-        self.steps, self.levels = np.zeros(len(kinds)), {}
+        # of numbers: steps between them, 0 without; of few values: all, and what
+        # divides them
+        self.steps, self.levels, self.middles = np.zeros(len(kinds)), {}, {}
         # of categories: frequencies, and codes of each, (C, c)
         self.frequencies, self.codes = {}, {}
         # of ordered ones: coded ends of levels, and the deviation of normal scores
@@ -131,18 +132,14 @@ class Coding:
             else:
                 self._learn_categories(j, numbers[:, [j]], weight)
         # of log-densities: rounded numbers gain nothing below their steps
-        self.largest = -np.log(np.where(self.steps > 0, self.steps, TINY))
-        self.scales = Scales(*np.ones((5, len(kinds))))
-        columns = np.flatnonzero(self.is_number)
-        if len(columns):
-            may_change = ~np.isin(columns, list(self.levels))
-            scales = Scales.fitted(numbers[:, columns], weight, may_change)
-            for part, found in zip(self.scales, scales, strict=True):
-                part[columns] = found
+        self.most = -np.log(np.where(self.steps > 0, self.steps, TINY))
+        self.least, self.largest = np.nanmin(numbers, 0), np.nanmax(numbers, 0)
+        is_level = np.isin(np.arange(len(kinds)), list(self.levels))
+        self.scales = Scales.fitted(numbers, weight, self.is_number & ~is_level)
         self.spreads = np.where(self.is_number, moments(numbers, weight)[1], 1.0)
-        sizes = [
-            self.codes[j].shape[1] if j in self.codes else 1 for j in range(len(kinds))
-        ]
+        sizes = np.ones(len(kinds), dtype=int)
+        for j, codes in self.codes.items():
+            sizes[j] = codes.shape[1]
         ends = np.cumsum(sizes)
         self.first, self.width = ends - sizes, int(ends[-1])
         self.blocks = list(map(slice, self.first.tolist(), ends.tolist()))
@@ -155,6 +152,7 @@ class Coding:
             least = np.diff(values).min()
             if least >= ROUNDING * np.ptp(values):
                 self.levels[j], self.steps[j] = values, least
+                self.middles[j] = (values[1:] + values[:-1]) / 2
 
     def _learn_categories(self, j, numbers, weight):
         (share,) = smoothed_fractions(numbers, self.counts[j], weight)
@@ -171,13 +169,19 @@ class Coding:
             share = share[others]
             self.codes[j] = (indicators - share) / np.sqrt(share * (1 - share))
 
+    def rounded(self, j, numbers):
+        """Return the values on the grid of column j that are nearest to numbers."""
+        if j in self.levels:
+            return self.levels[j][np.searchsorted(self.middles[j], numbers)]
+        if self.steps[j] == 0:
+            return numbers
+        steps = np.rint((numbers - self.least[j]) / self.steps[j])
+        return (self.least[j] + self.steps[j] * steps).round(MAX_DECIMALS)
+
     def code(self, numbers):
         """Return coded rows, NaN where missing; (n, p)."""
         coded = np.full((len(numbers), self.width), np.nan)
-        columns = np.flatnonzero(self.is_number)
-        coded[:, self.first[columns]] = self.scales.of(columns).code(
-            numbers[:, columns]
-        )
+        coded[:, self.first] = self.scales.code(numbers)
         for j, codes in self.codes.items():
             present = ~np.isnan(numbers[:, j])
             coded[present, self.blocks[j]] = codes[numbers[present, j].astype(int)]

@@ -16,7 +16,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.display import Display
 from sklearn_mpt._measure.rows import missing_entries
-from sklearn_mpt._tables.filling import DATES, DayCoding
+from sklearn_mpt._tables.filling import DATES, DAY, DayCoding
 from sklearn_mpt._tables.frames import column_index, column_names
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ MAX_BARS = 12  # of categories, and of numbers of few values
 class FilledColumn(NamedTuple):
     """The values of one column."""
 
-    # observed, filled : numbers, or codes of categories. categories : in the order of
-    # their codes; None for numbers. origin : date of the number 0, for dates.
+    # observed, filled : numbers, dates, or codes of categories. categories : in the
+    # order of their codes, or None.
 
     name: object
     observed: np.ndarray
     filled: np.ndarray
     categories: list | None
-    origin: np.datetime64 | None
 
 
 class ImputationDisplay(Display):
@@ -123,15 +122,12 @@ class ImputationDisplay(Display):
         state = imputer.random_state if random_state is None else random_state
         rng = np.random.default_rng(spawn_seeds(state, 1)[0])
         X, reader = imputer._known(X), imputer._reader
-        names, missing = column_names(X), missing_entries(X)
-        indices = _indices(columns, names, missing, reader)
-        filled = imputer._predicted(X, method, seed_from(rng))
-        observed = reader.encode(X)
-        described = [
-            _described(reader, j, names[j], observed[:, j], filled[:, j])
-            for j in indices
-        ]
-        return cls(described).plot(ax)
+        indices = _indices(columns, column_names(X), missing_entries(X), reader)
+        filled = imputer._imputed(imputer.estimator_, X, method, seed_from(rng))
+        codes = reader.encode(X).T, reader.encode(filled).T
+        entries = zip(*codes, column_names(X), strict=True)
+        described = [_described(reader, j, *of) for j, of in enumerate(entries)]
+        return cls([described[j] for j in indices]).plot(ax)
 
     def plot(self, ax: Any = None) -> ImputationDisplay:
         """Draw all panels.
@@ -161,14 +157,14 @@ class ImputationDisplay(Display):
             raise ValueError(f"ax must hold {n_axes} axes, got {len(self.ax_)}.")
         for axis, column in zip(self.ax_, self.columns, strict=True):
             _plot_column(axis, column)
-        labels: dict = {}
-        for axis in self.ax_:
-            handles, names = axis.get_legend_handles_labels()
-            labels |= dict(zip(names, handles, strict=True))
         if ax is None:
-            self.figure_.legend(
-                labels.values(), labels, loc="outside upper center", ncols=2
-            )
+            handles = {
+                name: handle
+                for axis in self.ax_
+                for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
+            }
+            place = {"loc": "outside upper center", "ncols": 2}
+            self.figure_.legend(handles.values(), handles, **place)
         return self
 
 
@@ -190,66 +186,54 @@ def _indices(columns, names, missing, reader, *, max_columns=12):
     return indices
 
 
-def _described(reader, j, name, observed, filled):
-    """Return what was observed and filled in of a column, as numbers or codes."""
-    categories, gaps = reader.categories[j], np.isnan(observed)
+def _described(reader, j, observed, filled, name):
+    """Return what was observed and filled in of a column."""
+    categories, days = reader.categories[j], reader.storage[j]["days"]
     if categories is None and reader.kinds[j] == "bernoulli":
         categories = np.array([False, True])
-    days, origin = reader.storage[j]["days"], None
-    if days:
-        coding = DayCoding(*days)
-        if coding.holds == DATES:
-            origin = np.datetime64(coding.origin, "us")
-        else:
-            name = f"{name} (days)"
+    values = np.array([observed, filled])
+    if days and days[0] == DATES:
+        dates = np.datetime64(DayCoding(*days).origin, "us")
+        values = dates + (values * DAY).astype("m8[us]")
+    elif days:
+        name = f"{name} (days)"
+    gaps = np.isnan(observed)
     known = None if categories is None else categories.tolist()
-    return FilledColumn(name, observed[~gaps], filled[gaps], known, origin)
+    return FilledColumn(name, values[0][~gaps], values[1][gaps], known)
 
 
 def _plot_column(ax, column):
     """Draw the values of a column: bars of a few values, or densities."""
-    ax.set_title(_short(column.name, 30))
+    ax.set_title(f"{column.name!s:.30}")
     groups = {"observed": column.observed, "filled in": column.filled}
-    values = np.unique(np.concatenate(list(groups.values())))
-    labels = values
+    groups = {label: entries for label, entries in groups.items() if len(entries)}
+    colors = {"observed": "C0", "filled in": "C1"}
+    values = labels = np.unique(np.concatenate(list(groups.values())))
     if column.categories is not None:
         values, labels = np.arange(len(column.categories)), column.categories
-    is_bars = column.origin is None and (
-        column.categories is not None or len(values) <= MAX_BARS
-    )
-    start = 0.0
-    if column.origin is not None:
-        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+    is_date = values.dtype.kind == "M"
+    if is_date or (column.categories is None and len(values) > MAX_BARS):
+        ax.hist(
+            list(groups.values()),
+            "sturges",
+            density=True,
+            color=[colors[label] for label in groups],
+            label=list(groups),
+        )
+        ax.set_ylabel("Density")
+    else:
+        for label, entries in groups.items():
+            place = np.arange(len(values)) + (0.2 if label == "filled in" else -0.2)
+            fractions = (entries[:, None] == values).mean(axis=0)
+            ax.bar(place, fractions, 0.4, label=label, color=colors[label])
+        shown = np.arange(0, len(values), int(np.ceil(len(values) / MAX_BARS)))
+        words = [f"{labels[i]!s:.16}".removesuffix(".0") for i in shown]
+        rotation = 90 if sum(map(len, words)) > 24 else 0
+        ax.set_xticks(shown, words, rotation=rotation, fontsize="small")
+        ax.set_ylabel("Fraction")
+    if is_date:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-        start = date2num(column.origin)
         locator = AutoDateLocator(maxticks=5)
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    present = {label: entries for label, entries in groups.items() if len(entries)}
-    n_bins = np.clip(np.sqrt(2 * min(map(len, present.values()))), 6, 20)
-    half = 0.0 if values[0] < values[-1] else 0.5
-    ends = values[0] - half, values[-1] + half
-    edges = np.linspace(*ends, int(n_bins) + 1) + start
-    for label, entries in present.items():
-        k = list(groups).index(label)
-        if is_bars:
-            place = np.arange(len(values)) + 0.4 * (k - 0.5)
-            fractions = (entries[:, None] == values).mean(axis=0)
-            ax.bar(place, fractions, 0.4, label=label, color=f"C{k}")
-        else:
-            how = {"density": True, "alpha": 0.5, "color": f"C{k}", "label": label}
-            ax.hist(entries + start, edges, **how)
-    if is_bars:
-        shown = np.arange(0, len(values), int(np.ceil(len(values) / MAX_BARS)))
-        words = [
-            f"{labels[i]:g}" if isinstance(labels[i], float) else _short(labels[i], 16)
-            for i in shown
-        ]
-        is_long = sum(map(len, words)) > 24
-        ax.set_xticks(shown, words, rotation=90 if is_long else 0, fontsize="small")
-    ax.set_ylabel("Fraction" if is_bars else "Density")
-
-
-def _short(name, length):
-    text = str(name)
-    return text if len(text) <= length else f"{text[: length - 1]}…"

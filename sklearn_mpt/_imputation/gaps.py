@@ -1,13 +1,11 @@
 """Which entries of a table are to be filled in, and columns of what is filled in."""
 
-from numbers import Real
-
 import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
 
-from sklearn_mpt._checks import joined, plain
+from sklearn_mpt._checks import joined
 from sklearn_mpt._tables.filling import ColumnStorage
 from sklearn_mpt._tables.frames import (
     array_of_objects,
@@ -29,141 +27,93 @@ def as_table(X, estimator, min_samples=1):
     if is_into_dataframe(X):
         check_array(np.broadcast_to(0.0, np.shape(X)), **shape)
         return X
-    strings = with_strings(X)
-    check_params = shape | {"ensure_all_finite": False, "input_name": "X"}
-    if strings is None and _holds_other_objects(X):
-        strings = X
-    if strings is not None:
-        return check_array(strings, dtype=object, **check_params)
+    objects, dtype = with_strings(X), object
+    if objects is None and isinstance(X, np.ndarray) and X.dtype == object:
+        objects = X if no_numbers(X[~missing_in_array(X)]) else None
+    if objects is None:
+        objects, dtype = readable_numbers(X), [np.float64, np.float32]
     return check_array(
-        readable_numbers(X), dtype=[np.float64, np.float32], **check_params
+        objects, dtype=dtype, ensure_all_finite=False, input_name="X", **shape
     )
 
 
-def _holds_other_objects(X):
-    is_object = isinstance(X, np.ndarray) and X.dtype == object
-    return is_object and bool(no_numbers(X[~missing_in_array(X)]))
+def equal_entries(X, value):
+    """Return where entries equal a value, which may be missing; bool (n, d)."""
+    is_equal, is_bool = np.zeros(np.shape(X), dtype=bool), isinstance(value, bool)
+    if is_missing(value):
+        return is_equal
+    for j, column in enumerate(columns_of(X)):
+        is_equal[:, j] = [
+            isinstance(v, bool) == is_bool and bool(v == value)
+            for v in column.values.tolist()
+        ]
+        is_equal[:, j] &= ~column.missing
+    return is_equal
 
 
-def with_gaps(X, missing_values):
-    """Return a table in which entries that equal `missing_values` are missing."""
-    if is_missing(missing_values):
-        return X
-    columns = columns_of(X)
-    return with_missing(
-        X,
-        {
-            j: gaps
-            for j, column in enumerate(columns)
-            if (gaps := _equal(column, missing_values)).any()
-        },
-    )
-
-
-def _equal(column, value):
-    """Return where a column has the value; True is not 1, and False not 0."""
-    types = next(t for t in (str, bool, Real) if isinstance(value, t))
-    equal = [
-        isinstance(v, types) and isinstance(v, bool) == (types is bool) and v == value
-        for v in column.values.tolist()
-    ]
-    return np.array(equal, dtype=bool) & ~column.missing
-
-
-def without_unknown(X, categories):
-    """Replace unknown categories by gaps; return what they were, too."""
-    # categories : the known ones of each column, or None for columns of other kinds.
+def unknown_entries(X, categories):
+    """Return where entries are none of the categories of their column; bool (n, d)."""
+    # categories : of each column, or None for columns of other kinds.
+    unknown = np.zeros(np.shape(X), dtype=bool)
     coded = [j for j, known in enumerate(categories) if known is not None]
-    gaps, unknown = {}, {}
     for j, column in columns_at(X, coded):
         known = set(categories[j].tolist())
-        is_known = [_is_in(value, known) for value in column.values.tolist()]
-        is_unknown = ~np.array(is_known, dtype=bool) & ~column.missing
-        if is_unknown.any():
-            gaps[j] = is_unknown
-            unknown[j] = sorted({str(plain(v)) for v in column.values[is_unknown]})
-    return with_missing(X, gaps), unknown
-
-
-def _is_in(value, known):
-    try:
-        return value in known
-    except TypeError:  # it cannot be hashed, so it is no category
-        return False
+        unknown[:, j] = [value not in known for value in column.values.tolist()]
+        unknown[:, j] &= ~column.missing
+    return unknown
 
 
 def with_missing(X, gaps):
-    """Return a table with more missing entries."""
-    # gaps : dict from indices of columns to arrays of bool.
-    if not gaps:
+    """Return a table that has more missing entries, bool (n, d)."""
+    if not gaps.any():
         return X
     if not is_into_dataframe(X):
-        X = np.array(X)
-        for j, rows in gaps.items():
-            X[rows, j] = np.nan
-        return X
+        return np.where(gaps, np.nan, X)
     series = []
-    for j, column in columns_at(X, gaps):
+    for j, column in columns_at(X, np.flatnonzero(gaps.any(axis=0)).tolist()):
         values = column.values.astype(object)
-        values[gaps[j] | column.missing] = None
-        series.append(column.series_of(values.tolist(), _nullable(column.dtype)))
+        values[gaps[:, j] | column.missing] = None
+        dtype = column.dtype
+        if _lacks_gaps(dtype):
+            dtype = nw.to_native(column.series).convert_dtypes().dtype
+        series.append(column.series_of(values.tolist(), dtype))
     return with_columns(X, series)
 
 
-def _nullable(dtype):
-    """Return the dtype of pandas that is like a dtype and has gaps, or the dtype."""
-    if not isinstance(dtype, np.dtype):
-        return dtype
-    if dtype.kind == "b":
-        return "boolean"
-    if dtype.kind in "iu":
-        return str(dtype).replace("int", "Int").replace("u", "U")
-    return dtype
+def _lacks_gaps(dtype):
+    """Return whether a dtype of a DataFrame is NumPy's of integers or booleans."""
+    return isinstance(dtype, np.dtype) and dtype.kind in "biu"
 
 
 def with_dtypes_of(X, filled):
     """Return a filled table with the dtypes of X where gaps were marked."""
-    # Columns of pandas with gaps have got dtypes that have gaps, such as Int64.
     if not hasattr(filled, "isetitem"):
         return filled
-    dtypes, current = list(X.dtypes), list(filled.dtypes)
-    changed = [
-        j
-        for j, dtype in enumerate(dtypes)
-        if dtype != current[j] and _nullable(dtype) == current[j]
-    ]
-    series = [
-        column.series_of(column.values.tolist(), dtypes[j])
-        for j, column in columns_at(filled, changed)
-        if not column.missing.any()
-    ]
-    return with_columns(filled, series)
+    filled = filled.copy(deep=False)
+    for j, dtype in enumerate(X.dtypes):
+        column = filled.iloc[:, j]
+        if _lacks_gaps(dtype) and not column.isna().any():
+            if X.iloc[:, j].convert_dtypes().dtype == column.dtype:
+                filled.isetitem(j, column.astype(dtype))
+    return filled
 
 
-def check_kind_of_table(X, reader, names):
+def check_kind_of_table(X, reader: TableReader, names):
     """Refuse an array of numbers where `fit` saw columns of other values."""
     if is_into_dataframe(X) or X.dtype == object:
         return
     others = [
         names[j]
-        for j, storage in enumerate(reader.storage)
-        if storage["library"] and _holds_other_values(reader, j)
+        for j in reader.modelled
+        if reader.storage[j]["days"]
+        or getattr(reader.categories[j], "dtype", X.dtype).kind not in "fiub"
     ]
     if others:
         raise ValueError(
-            "X is an array of numbers, but MPTImputer was fitted to a DataFrame whose "
+            "X is an array of numbers, but MPTImputer was fitted to a table whose "
             f"column(s) {joined(others)} hold other values. Give it "
-            "a DataFrame with the columns of fit."
+            "a table with the columns of fit."
         )
-
-
-def _holds_other_values(reader, j):
-    if reader.kinds[j] is None:
-        return False
-    known = reader.categories[j]
-    return bool(reader.storage[j]["days"]) or (
-        known is not None and known.dtype.kind not in "fiub"
-    )
 
 
 def with_indicators(X, indicators, names):
@@ -178,19 +128,6 @@ def with_indicators(X, indicators, names):
         for name, values in zip(names, indicators.T, strict=True)
     ]
     return frame.with_columns(*made).to_native()
-
-
-def keep_columns(X, kept):
-    """Return the columns of a table that are True in `kept`, (d,)."""
-    if all(kept):
-        return X
-    if hasattr(X, "iloc"):
-        return X.iloc[:, np.flatnonzero(kept)]
-    if not is_into_dataframe(X):
-        return X[:, kept]
-    frame = nw.from_native(X, eager_only=True)
-    names = [name for name, is_kept in zip(frame.columns, kept, strict=True) if is_kept]
-    return frame.select(names).to_native()
 
 
 def with_zeros(reader: TableReader, empty) -> TableReader:

@@ -6,11 +6,12 @@ import copy
 import reprlib
 import warnings
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.utils import _safe_indexing
 from sklearn.utils._param_validation import HasMethods, MissingValues, StrOptions
 from sklearn.utils.validation import (
     _check_feature_names_in,
@@ -41,24 +42,18 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._imputation.gaps import (
     as_table,
     check_kind_of_table,
-    keep_columns,
+    equal_entries,
+    unknown_entries,
     with_dtypes_of,
-    with_gaps,
     with_indicators,
+    with_missing,
     with_zeros,
-    without_unknown,
 )
-from sklearn_mpt._imputation.limits import Limits, filled_within, read_bounds
+from sklearn_mpt._imputation.limits import filled_within, read_bounds
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.contract import given_or_parameter
-from sklearn_mpt._measure.rows import (
-    Rows,
-    copy_of,
-    digest_of,
-    missing_entries,
-    take,
-)
-from sklearn_mpt._tables.frames import column_names, with_distinct_names
+from sklearn_mpt._measure.rows import copy_of, digest_of, missing_entries, take
+from sklearn_mpt._tables.frames import column_names, columns_at, with_distinct_names
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, looks_of_strings
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import (
@@ -66,9 +61,6 @@ from sklearn_mpt._tables.weights import (
     rows_that_count,
     warn_of_row_labels,
 )
-
-if TYPE_CHECKING:
-    from sklearn.impute import MissingIndicator
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
@@ -95,8 +87,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         shrinkage, or, in wide tables, with 1, 2, 4, ... factors; in tables of up to 30
         columns, with those of indicators of categories, a mixture of three Gaussians;
         trees for four columns of a kind, and for others where they gain. Numbers whose
-        columns are skewed are power transforms [3]_ where these are more normal. With
-        `max_seconds` or `max_models` there are also larger mixtures.
+        columns are skewed are power transforms [3]_ where these are more normal.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all
@@ -121,10 +112,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         name or number, to bounds. Draws and expectations are those of distributions
         that are truncated at the bounds: exactly, where a row has one gap with bounds.
         Several are drawn one after the other, each given those drawn before, and
-        expected each by itself. With None, numbers lie at most a standard deviation
-        outside of what was seen, dates do not lie outside, and numbers are not negative
-        where nothing is, and not below half of the least number seen where all are
-        above zero, unless there is an `estimator`; infinite bounds lift that.
+        expected each by itself. With an `estimator`, a row is drawn until all of it is
+        within, at most a hundred times; beyond, and for expectations, truncated
+        distributions are normal ones, with the deviation of such draws. With None,
+        numbers lie at most a standard deviation outside of what was seen, dates do not
+        lie outside, and numbers are not negative where nothing is, and not below half
+        of the least number seen where all are above zero, unless there is an
+        `estimator`; infinite bounds lift that.
     missing_values : int, float, str, NaN, None or pandas.NA, default=NaN
         Entries that are missing, besides NaN, None and NA, which always are.
     add_indicator : bool, default=False
@@ -135,14 +129,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         otherwise. Numbers in them are filled in as 0, as by scikit-learn's imputers.
         Only if `estimator` is None, and refused otherwise.
     max_seconds : "auto", float or None, default="auto"
-        Limit for the choice of models, if `estimator` is None. "auto": there is none;
-        larger models are tried while they predict better, and the result does not
+        Limit for the choice of models, if `estimator` is None. "auto" or None: there is
+        none; larger models are tried while they predict better, and the result does not
         depend on the machine. A float: seconds of processor time, after which no other
-        model is begun; the result then depends on the machine. With a float or None,
-        larger mixtures are tried, too.
+        model is begun; the result then depends on the machine.
     max_models : int, default=None
-        Largest number of models that are tried, if `estimator` is None. With a number,
-        larger mixtures are tried, too.
+        Largest number of models that are tried, if `estimator` is None.
     unknown : {"missing", "error"}, default="missing"
         Whether `transform` treats categories that did not occur in `fit` as missing,
         with a warning, or refuses them.
@@ -193,7 +185,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     rounded to days, hours, minutes or seconds if all dates are.
 
     A fifth of the present entries, of 500 to 2000 rows, is hidden from all models; in
-    small tables up to four times, until 200 entries have been hidden. A larger model of
+    small tables up to five times, until 200 entries have been hidden. A larger model of
     a kind, or less shrinkage, is tried if with the one before it the mixture of all
     models gained more than 0.008 nats per hidden entry, or 0.8% of the root mean
     squared error. A model that cannot be fitted to the table is left out. The
@@ -254,12 +246,12 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     estimator_: BaseEstimator
     selection_: dict[str, np.ndarray]
     unmodelled_: dict
-    indicator_: MissingIndicator
+    indicator_: BaseEstimator
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader
-    _limits: Limits  # with an estimator of the user
-    _is_kept: np.ndarray  # which columns `transform` returns, shape: (n_features,)
+    _bounds: np.ndarray  # shape: (2, n_features), NaN where there is none
+    _kept: np.ndarray  # indices of the columns that `transform` returns
 
     # All other parameters must not change after `fit`.
     _free_parameters = ("estimator", "max_seconds", "max_models", "random_state")
@@ -346,7 +338,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             self._learn_table(X)
             if self.estimator is not None:
                 self.estimator_ = clone(self.estimator).fit(X, **weights)
-                self._limits = Limits.of_estimator(X, self._reader)
             else:
                 self.estimator_ = StackedModels(
                     self._reader,
@@ -394,34 +385,31 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if not reset:
             names = getattr(self, "feature_names_in_", column_names(X))
             check_kind_of_table(X, self._reader, list(names))
-        return with_gaps(X, self.missing_values)
+        return with_missing(X, equal_entries(X, self.missing_values))
 
     def _learn_table(self, X):
         """Learn how columns are read, and warn of those that are not modelled."""
-        likelihood, problems = self.likelihood, []
+        likelihood, problems, names = self.likelihood, [], column_names(X)
         if self.estimator is not None:
-            name, likelihood = type(self.estimator).__name__, "from_dtype"
-            if not isinstance(self.likelihood, str) or self.likelihood != likelihood:
-                problems.append(
-                    f"likelihood={reprlib.repr(self.likelihood)} is for the models "
-                    f"that MPTImputer chooses, but estimator is a {name}: set its "
-                    "likelihood."
+            likelihood, model = "from_dtype", type(self.estimator).__name__
+            problems = [
+                f"{parameter}={reprlib.repr(value)} is for the models that MPTImputer "
+                f"chooses, but estimator is a {model}: {advice}."
+                for parameter, default, advice in (
+                    ("likelihood", likelihood, "set its likelihood"),
+                    ("keep_empty_features", False, "leave it out"),
                 )
-            if self.keep_empty_features:
-                problems.append(
-                    "keep_empty_features=True is for the models that MPTImputer "
-                    f"chooses, but estimator is a {name}: leave it out."
-                )
+                for value in [getattr(self, parameter)]
+                if not isinstance(value, type(default)) or value != default
+            ]
         try:
             self._reader, reasons = TableReader.learn(X, likelihood, KINDS)
         except (TypeError, ValueError) as error:
             self._reader, reasons = TableReader.learn(X, "from_dtype", KINDS)
             problems.append(str(error))
-        try:
-            self._bounds(X)
-        except ValueError as error:
-            problems.append(str(error))
-        names = column_names(X)
+        bounds = self.min_value, self.max_value
+        self._bounds, wrong = read_bounds(*bounds, self._reader, names)
+        problems += wrong
         if self.estimator is None and not len(self._reader.modelled):
             advice = [
                 " Convert columns, or name kinds to model them as they are: "
@@ -429,11 +417,11 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 for j, why in reasons.items()
                 if why not in (EMPTY, ONE_VALUE)
             ]
-            found = _by_reason(reasons, names)
+            found = _by_reason({names[j]: why for j, why in reasons.items()})
             problems.append(f"X has nothing to model: {found}.{''.join(advice[:1])}")
         if problems:
             raise ValueError(" ".join(problems))
-        self._is_kept = np.ones(len(names), dtype=bool)
+        self._kept = np.arange(len(names))
         if self.estimator is None:
             self._learn_unmodelled(X, reasons)
         if self.add_indicator:
@@ -449,28 +437,21 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         empty, parts = [j for j, why in reasons.items() if why == EMPTY], []
         hints = looks_of_strings(X, self._reader, reasons)
         if reasons:
-            named = dict(enumerate(self.unmodelled_.values()))
             parts.append(
                 "MPTImputer does not model these columns, and leaves their values as "
-                f"they are: {_by_reason(named, list(self.unmodelled_))}."
+                f"they are: {_by_reason(self.unmodelled_)}."
             )
         if ONE_VALUE in reasons.values():
             parts.append("Gaps beside one value are filled with it.")
         if self.keep_empty_features:
             self._reader = with_zeros(self._reader, empty)
         elif empty:
-            self._is_kept[empty] = False
+            self._kept = np.delete(self._kept, empty)
             parts.append(
                 "Columns without values are left out (see keep_empty_features)."
             )
         if parts or hints:
             warn_caller(" ".join([*parts, *hints]))
-
-    def _bounds(self, X):
-        """Return the bounds of the columns that the user set, two of (d,)."""
-        return read_bounds(
-            self.min_value, self.max_value, self._reader, column_names(X)
-        )
 
     def transform(self, X: ArrayLike) -> Any:
         """Fill the gaps of X in.
@@ -487,64 +468,55 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             X is one and the model's `likelihood` determines kinds of columns. Columns
             with gaps then have the dtypes they are given in, or those of `fit` where
             these cannot hold what fills the gaps. A row is filled alone as beside
-            others, but for draws, of which each row has its own.
+            others, but for draws, of which each row has its own, and for bounds with an
+            `estimator`, which take draws.
         """
-        self._check_is_fitted()
-        given, X = X, self._read(X)
-        known = self._without_unknown(X)
-        how = self.method, self.random_state
-        return self._filled(self.estimator_, given, X, known, *how)
+        known = self._known(X)
+        return self._filled(self.estimator_, X, known, self.method, self.random_state)
 
-    def _without_unknown(self, X):
-        """Return a table in which unknown categories are missing, with a warning."""
+    def _known(self, X):
+        """Check a table, and replace what `transform` takes as missing in it."""
+        self._check_is_fitted()
+        X = self._read(X)
         categories = getattr(self.estimator_, "categories_", None)
         if self.unknown == "error" or categories is None:
             return X
-        known, unknown = without_unknown(X, categories)
-        if unknown:
-            names = column_names(X)
-            shown = [f"{names[j]!r}: {listed(values)}" for j, values in unknown.items()]
+        unknown = unknown_entries(X, categories)
+        if unknown.any():
+            values = {
+                column.name: listed(sorted({*map(str, column.values[unknown[:, j]])}))
+                for j, column in columns_at(X, np.flatnonzero(unknown.any(axis=0)))
+            }
+            shown = ", ".join(f"{name!r}: {known}" for name, known in values.items())
             warn_caller(
                 "X has categories that fit did not see, which MPTImputer takes as "
-                f"missing, in column(s) {', '.join(shown)}."
+                f"missing, in column(s) {shown}."
             )
-        return known
+        return with_missing(X, unknown)
 
-    def _filled(self, estimator, given, X, known, method, random_state):
-        """Fill a table in, and add indicators."""
-        # given, X, known : as the table came, with gaps for `missing_values`, and for
-        # unknown categories, too.
+    def _filled(self, estimator, given, known, method, random_state):
+        """Fill a table in, in the dtypes that were given, and add indicators."""
         filled = self._imputed(estimator, known, method, random_state)
-        filled = keep_columns(with_dtypes_of(given, filled), self._is_kept)
+        filled = _safe_indexing(with_dtypes_of(given, filled), self._kept, axis=1)
         if not hasattr(self, "indicator_"):
             return filled
-        indicators = self.indicator_.transform(_as_nan(missing_entries(X)))
-        names = column_names(with_distinct_names(X))
+        indicators = self.indicator_.transform(_as_nan(missing_entries(known)))
+        names = column_names(with_distinct_names(known))
         added = [f"missingindicator_{names[j]}" for j in self.indicator_.features_]
         return with_indicators(filled, indicators, added)
 
     def _imputed(self, estimator, X, method, random_state):
         """Return what an estimator fills in within bounds."""
-        bounds = self._bounds(X)
         if hasattr(self, "selection_"):  # the parameter may have changed after fit
-            return estimator.impute(X, method, random_state, bounds)
+            return estimator.impute(X, method, random_state, self._bounds)
         filled = estimator.impute(X, method=method, random_state=random_state)
-        if not np.isfinite(bounds).any():
+        if not np.isfinite(self._bounds).any():
             return filled
-        state = given_or_parameter(estimator, "random_state", random_state)
-        rng = np.random.default_rng(spawn_seeds(state, 1)[0])
-        limits, is_draw = self._limits.with_bounds(*bounds), method == "sample"
-        return filled_within(estimator, X, filled, self._reader, limits, is_draw, rng)
-
-    def _known(self, X):
-        """Check a table, and replace what `transform` takes as missing in it."""
-        self._check_is_fitted()
-        return self._without_unknown(self._read(X))
-
-    def _predicted(self, X, method, random_state):
-        """Return a table that is filled in, as numbers and codes of categories."""
-        filled = self._imputed(self.estimator_, X, method, random_state)
-        return self._reader.encode(filled)
+        is_draw, state = method == "sample", 0  # the same means in every call
+        if is_draw:
+            state = given_or_parameter(estimator, "random_state", random_state)
+        how = self._reader, self._bounds, is_draw, spawn_seeds(state, 1)[0]
+        return filled_within(estimator, X, filled, *how)
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None):
         """Return the names of the columns that `transform` returns.
@@ -562,7 +534,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         """
         self._check_is_fitted()
         names = _check_feature_names_in(self, input_features)
-        kept = names[self._is_kept]
+        kept = names[self._kept]
         if not hasattr(self, "indicator_"):
             return kept
         return np.append(kept, self.indicator_.get_feature_names_out(names))
@@ -611,58 +583,43 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         --------
         pool_estimates : Pools what is estimated from each of them.
         """
-        self._check_is_fitted()
-        given, X = X, self._read(X)
-        weight = self._weight_of_rows(X, sample_weight)
-        known = self._without_unknown(X)
-        self._check_rows_to_draw(known)
-        seeds = spawn_seeds(self.random_state, self.n_imputations)
-        tables = []
-        for seed in seeds:
-            rng = np.random.default_rng(seed)
-            estimator = _bootstrap_fit(self.estimator_, known, rng, weight)
-            how = "sample", seed_from(rng)
-            tables.append(self._filled(estimator, given, X, known, *how))
-        return tables
-
-    def _check_rows_to_draw(self, X):
-        """Raise an error if models cannot be fitted to X alone; warn if it is small."""
-        is_empty = missing_entries(X).all(axis=0)
-        names = column_names(X)
+        known = self._known(X)
+        is_empty, names = missing_entries(known).all(axis=0), column_names(known)
         empty = [names[j] for j in self._reader.modelled if is_empty[j]]
-        if len(X) < 2 or empty:
+        if len(known) < 2 or empty:
             found = f"no entries of column(s) {listed(empty)}" if empty else "one row"
             raise ValueError(
                 f"transform_multiple fits models to the rows of X, which has {found}: "
                 "give new rows together with those of fit."
             )
-        if len(X) < self._n_training_rows:
+        if len(known) < self._n_training_rows:
             warn_caller(
-                f"transform_multiple fits models to the {len(X)} rows of X alone, and "
-                f"fit had {self._n_training_rows}: give new rows together with those "
-                "of fit."
+                f"transform_multiple fits models to the {len(known)} rows of X alone, "
+                f"and fit had {self._n_training_rows}: give new rows together with "
+                "those of fit."
             )
-
-    def _weight_of_rows(self, X, sample_weight):
-        """Return what each row counts when rows are drawn; None is 1 for each."""
-        weight = None
-        if sample_weight is not None:
-            weight = check_sample_weight(sample_weight, X)
-        elif self._training_weight is not None:
+        weight = check_sample_weight(sample_weight, known)
+        if sample_weight is None and self._training_weight is not None:
             digest, fit_weight = self._training_weight
-            if len(fit_weight) == len(X) and digest_of(X) == digest:
+            if digest_of(known) == digest:
                 weight = fit_weight
             else:
                 warn_caller(
                     "fit had sample_weight, but X is not its table, so all rows of X "
                     "count 1: give their sample_weight to transform_multiple."
                 )
-        if weight is not None and weight.sum() < 2:
+        if weight.sum() < 2:
             raise ValueError(
                 "sample_weight counts rows, and must add up to at least 2 for draws of "
                 f"rows, got {weight.sum():.6g}."
             )
-        return weight
+        tables = []
+        for seed in spawn_seeds(self.random_state, self.n_imputations):
+            rng = np.random.default_rng(seed)
+            estimator = _bootstrap_fit(self.estimator_, known, rng, weight)
+            how = "sample", seed_from(rng)
+            tables.append(self._filled(estimator, X, known, *how))
+        return tables
 
     def score(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
@@ -696,17 +653,16 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 "MPTImputer has no score with it."
             )
         weight = check_sample_weight(sample_weight, X)
-        rows = Rows.from_table(X)
-        is_chosen = hasattr(self, "unmodelled_")  # not the user's estimator
-        columns = self._reader.modelled if is_chosen else np.arange(rows.shape[1])
-        keys = np.random.default_rng(0).random(rows.shape)[:, columns]
-        n_parts, part_of = min(N_PARTS, len(columns)), np.full(rows.shape, -1)
-        part_of[:, columns] = keys.argsort(axis=1).argsort(axis=1) % n_parts
-        part_of[weight == 0] = -1
+        present, columns = ~missing_entries(X) & (weight > 0)[:, None], slice(None)
+        if hasattr(self, "unmodelled_"):  # not the user's estimator
+            columns = self._reader.modelled
+        keys = np.random.default_rng(0).random(present.shape)[:, columns]
+        part_of = np.full(present.shape, -1)
+        part_of[:, columns] = keys.argsort(axis=1).argsort(axis=1) % N_PARTS
         total = count = 0
-        for part in range(n_parts):
+        for part in range(N_PARTS):
             mask = part_of == part
-            targets = rows.targets(mask)
+            targets = mask & present
             if targets.any():
                 found = self.estimator_.conditional_log_prob(copy_of(X), mask)
                 total += weight[targets.nonzero()[0]] @ found[targets]
@@ -728,28 +684,26 @@ def _as_nan(missing):
     return np.where(missing, np.nan, 0.0)
 
 
-def _by_reason(reasons, names):
+def _by_reason(reasons):
     """List columns by the reason why they are not modelled."""
     columns = defaultdict(list)
-    for j, reason in reasons.items():
-        columns[reason].append(names[j])
+    for name, reason in reasons.items():
+        columns[reason].append(name)
     return "; ".join(f"{joined(part)} ({why})" for why, part in columns.items())
 
 
 def _bootstrap_fit(estimator, X, rng, weight):
     """Return a copy of a fitted estimator, fitted to rows drawn with replacement."""
-    # weight : (n,), or None: as many rows are drawn as the sum, rounded. Training goes
-    # on from the existing fit where the class has `warm_start`.
-    n_rows = np.shape(X)[0]
-    weight = np.ones(n_rows) if weight is None else weight
+    # weight : (n,); as many rows are drawn as the sum, rounded. Training goes on from
+    # the existing fit where the class has `warm_start`.
     n_drawn = int(np.floor(weight.sum() + 0.5))
-    drawn = rng.choice(n_rows, size=n_drawn, p=weight / weight.sum())
+    drawn = rng.choice(len(weight), size=n_drawn, p=weight / weight.sum())
     model = clone(estimator)
     if "warm_start" in estimator.get_params():
         model = copy.deepcopy(estimator).set_params(warm_start=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if has_fit_parameter(model, "sample_weight"):
-            weight = np.bincount(drawn, minlength=n_rows).astype(float)
+            weight = np.bincount(drawn, minlength=len(weight)).astype(float)
             return model.fit(X, sample_weight=weight)
         return model.fit(take(X, np.sort(drawn)))

@@ -9,8 +9,8 @@ from sklearn_mpt._imputation.coding import Coding, Scales
 from sklearn_mpt._matrices import drawn_codes, hermite_nodes, median_codes
 from sklearn_mpt._numbers import TINY
 
-NODES, NODE_WEIGHTS = hermite_nodes(15)
-N_LEVELS = 24  # of the quantile function, for means of truncated laws
+N_NODES = 15  # of averages over normal numbers, and over quantiles of truncated laws
+NODES, NODE_WEIGHTS = hermite_nodes(N_NODES)
 
 
 class Prediction(NamedTuple):
@@ -67,6 +67,7 @@ class NumberLaws(NamedTuple):
 
     def _within(self, low, high):
         """Return shares of components within limits, (m, k), and quantiles there."""
+        low, high = low[:, None], high[:, None]
         a, b = ((self.scales.code(end) - self.mean) / self.std for end in (low, high))
         is_upper = a > 0  # the mirror image is more accurate
         a, b = np.where(is_upper, -b, a), np.where(is_upper, -a, b)
@@ -84,7 +85,7 @@ class NumberLaws(NamedTuple):
 
     def truncated_mean(self, low, high):
         shares, numbers = self._within(low, high)
-        levels = (np.arange(N_LEVELS) + 0.5) / N_LEVELS
+        levels = (np.arange(N_NODES) + 0.5) / N_NODES
         means = np.mean([numbers(level) for level in levels], axis=0)
         return np.clip((shares * means).sum(axis=1), low, high)
 
@@ -117,37 +118,44 @@ class Laws:
         return NumberLaws(self.coding.scales.of(columns[:, None]), weight, mean, std)
 
     def probs(self, rows, j):
-        """Return probabilities of the categories of a column, (m, C)."""
+        """Return probabilities of the categories, or levels, of a column; (m, C)."""
+        if self.coding.is_number[j]:
+            _, *law = self.numbers(rows, np.full(len(rows), j))
+            return cell_probs(
+                *law, self.coding.scales.of(j).code(self.coding.middles[j])
+            )
         return sum(
             weight * of.probs[j][rows]
             for of, weight in zip(self.predictions, self.weights[:, j], strict=True)
             if weight > 0
         )
 
-    def codes(self, rows, j):
-        """Return the medians of ordered categories, else the most probable; (m,)."""
-        probs = self.probs(rows, j)
-        is_ordered = self.coding.is_ordered[j]
-        return median_codes(probs) if is_ordered else probs.argmax(axis=1)
+    def expected(self, rows, columns, low, high):
+        """Return expected numbers within limits, and codes of categories; (m,)."""
+        # Codes are the medians of ordered categories, else the most probable.
+        found, is_number = np.empty(len(rows)), self.coding.is_number[columns]
+        of_numbers = columns[is_number]
+        laws = self.numbers(rows[is_number], of_numbers)
+        found[is_number] = laws.expected(low[of_numbers], high[of_numbers])
+        for j in np.unique(columns[~is_number]).tolist():
+            here = columns == j
+            probs, is_ordered = self.probs(rows[here], j), self.coding.is_ordered[j]
+            found[here] = median_codes(probs) if is_ordered else probs.argmax(axis=1)
+        return found
 
     def log_prob(self, rows, columns, values):
         """Return log-probabilities of values at some rows and columns; (m,)."""
-        log_prob, coding = np.empty(len(rows)), self.coding
+        log_prob, coding = np.zeros(len(rows)), self.coding
         is_number = coding.is_number[columns]
         laws = self.numbers(rows[is_number], columns[is_number])
         log_prob[is_number] = laws.log_prob(values[is_number])
-        log_prob = np.minimum(log_prob, coding.largest[columns])
-        place = is_number.cumsum() - 1
+        log_prob = np.minimum(log_prob, coding.most[columns])
         for j in {*coding.levels, *coding.frequencies} & {*columns.tolist()}:
             here = np.flatnonzero(columns == j)
-            if j in coding.levels:
-                levels = coding.levels[j]
-                middles = (levels[1:] + levels[:-1]) / 2
-                codes = np.searchsorted(middles, values[here])
-                edges = coding.scales.of(j).code(middles)
-                _, *law = laws.of(place[here])
-                probs = cell_probs(*law, edges) / coding.steps[j]
-            else:
-                codes, probs = values[here].astype(int), self.probs(rows[here], j)
-            log_prob[here] = np.log(probs[np.arange(len(here)), codes])
+            is_level = j in coding.levels
+            codes = values[here]
+            if is_level:
+                codes = np.searchsorted(coding.middles[j], codes)
+            probs = self.probs(rows[here], j)[np.arange(len(here)), codes.astype(int)]
+            log_prob[here] = np.log(probs) + (coding.most[j] if is_level else 0.0)
         return log_prob

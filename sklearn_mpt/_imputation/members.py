@@ -7,6 +7,7 @@ import torch
 
 from sklearn_mpt._imputation.coding import Coding, latent, moments
 from sklearn_mpt._imputation.laws import Prediction, cell_probs
+from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.covariances import Full
@@ -14,21 +15,17 @@ from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayo
 from sklearn_mpt._mixture.em import MixtureRows
 from sklearn_mpt._mixture.gaussians import pattern_order
 from sklearn_mpt._mixture.start import first_components
+from sklearn_mpt._numbers import ROUNDING
 
-MIN_STD = 1e-9  # of coded numbers
 # Variance that each step of EM adds to the variance 1 of coded columns.
 SHRINKAGES = 0.03, 1e-3, 1e-5
-# Steps of EM; from a fit of another shrinkage, or without the hidden entries; and of
-# fits to rows drawn with replacement, which stay too close to it with fewer.
-FIRST_STEPS, MORE_STEPS, BOOTSTRAP_STEPS = 5, 3, 10
-# Weight of far wider normal distributions in independent columns, so that a number far
-# outside of the rows costs tens of nats.
-OUTLIERS, WIDTHS = 0.01, np.logspace(0, 6, 7)
-# Trees of a column, and their parameters.
-N_TREES, TREES = 7, {"min_samples_leaf": 3, "max_features": 1.0}
-# Of linear relations of standardised numbers: largest variance, and largest deviation
-# of a row; largest error of what they determine.
-MAX_VARIANCE, MAX_DEVIATION, MAX_ERROR = 1e-4, 0.1, 0.05
+# Steps of EM; and from a fit on for rows drawn with replacement, which stay too close
+# to it with fewer.
+N_STEPS, BOOTSTRAP_STEPS = 4, 10
+N_TREES = 7  # of a column
+# Of linear relations of standardised numbers: deviation of rows from them, a tenth of
+# the largest one of a row, and a fifth of the largest error of what they determine.
+MAX_NOISE = 0.01
 
 
 class ColumnsAlone:
@@ -38,31 +35,31 @@ class ColumnsAlone:
         self.coding, is_number = coding, coding.is_number
         coded = np.where(is_number, coding.code(numbers)[:, coding.first], np.nan)
         self.mean, self.std = moments(coded, weight)
-        self.frequencies = {}
-        for j, count in enumerate(coding.counts):
-            if count:
-                present = ~np.isnan(numbers[:, j])
-                codes = numbers[present, j].astype(int)
-                share = np.bincount(codes, weight[present], count) + 0.5
-                self.frequencies[j] = share / share.sum()
+        self.frequencies = {
+            j: smoothed_fractions(numbers[:, [j]], coding.counts[j], weight)[0]
+            for j in np.flatnonzero(~is_number).tolist()
+        }
 
     def trained_on(self, numbers, weight, is_drawn):
         return ColumnsAlone(self.coding, numbers, weight)
 
     def predict(self, numbers, columns):
-        n, k = len(numbers), len(WIDTHS)
-        share = np.full(k, OUTLIERS / (k - 1))
-        share[0] = 1 - OUTLIERS
-        shape = n, k, len(self.mean)
+        # A hundredth are far wider, so that a number far outside of the rows costs tens
+        # of nats.
+        widths, share = np.logspace(0, 6, 7)[:, None], np.array([0.99] + [0.01 / 6] * 6)
+        shape = len(numbers), len(widths), len(self.mean)
         mean = np.broadcast_to(self.mean, shape)
-        std = np.broadcast_to(WIDTHS[:, None] * self.std, shape)
-        probs = {j: np.tile(share, (n, 1)) for j, share in self.frequencies.items()}
-        return Prediction(np.tile(share, (n, 1)), mean, std, probs)
+        std = np.broadcast_to(widths * self.std, shape)
+        probs = {
+            j: np.tile(share, (len(numbers), 1))
+            for j, share in self.frequencies.items()
+        }
+        return Prediction(np.tile(share, (len(numbers), 1)), mean, std, probs)
 
 
 def predicted(coding: Coding, columns, weight, mean, variance):
     """Return what normal laws of coded rows, of k components, tell of columns."""
-    std = np.sqrt(np.maximum(variance, MIN_STD**2))
+    std = np.sqrt(np.maximum(variance, ROUNDING**2))
     probs = {}
     for j in columns:
         if j in coding.edges:
@@ -113,9 +110,9 @@ class Gaussians:
     def shrunk(self, numbers, weight, shrinkage):
         """Return a fit of another shrinkage, from this one on."""
         start = Gaussians(self.coding, shrinkage, self._components)
-        return start.fit(numbers, weight, MORE_STEPS)
+        return start.fit(numbers, weight)
 
-    def fit(self, numbers, weight, n_steps=FIRST_STEPS):
+    def fit(self, numbers, weight, n_steps=N_STEPS):
         """Return what steps of EM make of this one."""
         Z, weight = map(torch.from_numpy, (self.coding.code(numbers), weight))
         rows = MixtureRows(Z, weight, self._layout, self.shrinkage)
@@ -127,7 +124,7 @@ class Gaussians:
         return Gaussians(self.coding, self.shrinkage, components)
 
     def trained_on(self, numbers, weight, is_drawn):
-        return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else MORE_STEPS)
+        return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else N_STEPS)
 
     def predict(self, numbers, columns):
         Z = torch.from_numpy(self.coding.code(numbers))
@@ -155,13 +152,13 @@ class Factors:
             n_factors,
             noise="per_feature",
             objective="lml",
-            max_iter=FIRST_STEPS,
+            max_iter=N_STEPS,
             random_state=0,
         )
         return cls(coding, model.fit(coding.code(numbers), sample_weight=weight))
 
     def trained_on(self, numbers, weight, is_drawn):
-        n_steps = BOOTSTRAP_STEPS if is_drawn else MORE_STEPS
+        n_steps = BOOTSTRAP_STEPS if is_drawn else N_STEPS
         model = copy.copy(self.model).set_params(warm_start=True, max_iter=n_steps)
         model.fit(self.coding.code(numbers), sample_weight=weight)
         return Factors(self.coding, model)
@@ -198,8 +195,9 @@ class Trees:
                 make, y = ExtraTreeRegressor, coding.scales.of(j).code(y)
             else:
                 make, y = ExtraTreeClassifier, y.astype(int)
+            how = {"min_samples_leaf": 3, "max_features": 1.0}
             trees[j] = [
-                make(**TREES, random_state=self.seed + k).fit(of_rows, y, weight[rows])
+                make(random_state=self.seed + k, **how).fit(of_rows, y, weight[rows])
                 for k in range(N_TREES)
             ]
         return Trees(coding, self.inputs, self.seed, trees, self.spreads)
@@ -222,25 +220,20 @@ class Trees:
     def predict(self, numbers, columns):
         coding, X = self.coding, numbers.astype(np.float32)
         mean, probs = np.full((len(X), 1, X.shape[1]), np.nan), {}
-        std = np.ones(X.shape[1])
+        std = np.ones(mean.shape)
         for j in self.trees.keys() & set(columns):
             gaps = np.flatnonzero(np.isnan(X[:, j]))
             read, trees = X[np.ix_(gaps, self.inputs[j])], self.trees[j]
-            if not coding.is_number[j]:
-                probs[j] = np.tile(coding.frequencies[j], (len(X), 1))
-            else:
-                mean[:, 0, j], std[j] = 0.0, self.spreads.get(j, 1.0)
-            if not len(gaps):
-                continue
             if coding.is_number[j]:
                 found = [tree.predict(read, check_input=False) for tree in trees]
+                mean[:, 0, j], std[:, 0, j] = 0.0, self.spreads.get(j, 1.0)
                 mean[gaps, 0, j] = np.mean(found, axis=0)
             else:
+                probs[j] = np.tile(coding.frequencies[j], (len(X), 1))
                 for tree in trees:
                     place = np.ix_(gaps, tree.classes_)
                     probs[j][place] += tree.predict_proba(read, check_input=False)
                 probs[j] /= probs[j].sum(axis=1, keepdims=True)
-        std = np.broadcast_to(std, mean.shape)
         return Prediction(np.ones((len(X), 1)), mean, std, probs)
 
 
@@ -250,31 +243,29 @@ class LinearRelations:
     # numbers : rows, NaN where missing, (n, d). is_number : bool, (d,).
 
     def __init__(self, numbers, is_number):
-        self.columns = np.flatnonzero(is_number)
-        numbers = numbers[:, self.columns]
-        rows = numbers[~np.isnan(numbers).any(axis=1)]
-        self.weights = np.zeros((0, len(self.columns)))
-        if not len(self.columns) or len(rows) <= 2 * len(self.columns):
+        columns = np.flatnonzero(is_number)
+        rows = numbers[~np.isnan(numbers[:, columns]).any(axis=1)][:, columns]
+        self.columns, self.weights = columns, np.zeros((0, len(columns)))
+        if not len(columns) or len(rows) <= 2 * len(columns):
             return
-        self.shift, self.spread = rows.mean(axis=0), rows.std(axis=0)
-        self.spread[self.spread == 0] = 1.0
-        Z = (rows - self.shift) / self.spread
+        shift, spread = moments(rows, np.ones(len(rows)))
+        Z = (rows - shift) / spread
         variances, vectors = np.linalg.eigh(Z.T @ Z / len(Z))
-        related = vectors[:, variances < MAX_VARIANCE]
-        deviation = np.abs(Z @ related)
-        self.weights = related[:, deviation.max(axis=0, initial=0) < MAX_DEVIATION].T
-        self.noise = np.sqrt(np.mean(deviation**2)) if deviation.size else 0.0
-        takes_part = (np.abs(self.weights) > 1e-9).any(axis=0)
-        self.columns = self.columns[takes_part]
-        self.weights = self.weights[:, takes_part]
-        self.shift, self.spread = self.shift[takes_part], self.spread[takes_part]
+        weights = vectors[:, variances < MAX_NOISE**2]
+        deviation = np.abs(Z @ weights)
+        weights = weights[:, deviation.max(axis=0) < 10 * MAX_NOISE]
+        if weights.size:
+            takes_part = (np.abs(weights) > ROUNDING).any(axis=1)
+            self.columns, self.weights = columns[takes_part], weights[takes_part].T
+            self.shift, self.spread = shift[takes_part], spread[takes_part]
+            self.noise = np.sqrt(np.mean(deviation**2))
 
     def check(self, numbers, hidden_table):
         """Forget the relations if they are wrong of an entry that was hidden."""
         if not len(self.weights):
             return
         error = (self.determined(hidden_table) - numbers)[:, self.columns] / self.spread
-        if np.nanmax(np.abs(error), initial=0.0) > MAX_DEVIATION:
+        if np.nanmax(np.abs(error), initial=0.0) > 10 * MAX_NOISE:
             self.weights = self.weights[:0]
 
     def determined(self, numbers):
@@ -290,7 +281,7 @@ class LinearRelations:
             inverse = np.linalg.pinv(of_gaps, rcond=1e-6)
             is_unique = (inverse @ of_gaps).diagonal() > 1 - 1e-6
             error = self.noise * np.sqrt((inverse**2).sum(axis=1))
-            is_found = is_unique & (error < MAX_ERROR)
+            is_found = is_unique & (error < 5 * MAX_NOISE)
             if is_found.any():
                 rows = np.flatnonzero(which == i)
                 target = -Z[np.ix_(rows, ~pattern)] @ self.weights[:, ~pattern].T

@@ -130,13 +130,13 @@ def pool_estimates(
     >>> round(low, 2), round(high, 2)
     (0.61, 1.59)
     """
-    estimates, within, first = _checked(estimates, variances)
+    estimates, variances, labels = _checked(estimates, variances)
     if isinstance(df, FLOATS) and df == np.inf:
         df = None
     if df is not None:
         check_real(df, "df", "neither")
     n = len(estimates)
-    mean, within = estimates.mean(axis=0), within.mean(axis=0)
+    mean, within = estimates.mean(axis=0), variances.mean(axis=0)
     between = (1 + 1 / n) * estimates.var(axis=0, ddof=1)
     total = within + between
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -151,20 +151,15 @@ def pool_estimates(
     results = mean, np.sqrt(total), degrees, missing
     if np.ndim(mean) == 0:
         results = tuple(map(float, results))
-    return PooledEstimate(*(_labelled(result, first) for result in results))
+    return PooledEstimate(*(labels + result for result in results))
 
 
 def _checked(estimates, variances):
-    """Return estimates and variances as arrays, and the first one that has labels."""
+    """Return estimates and variances as arrays, and zeros with labels of pandas."""
     estimates, variances = _by_table(estimates), _by_table(variances)
-    labelled = [
-        one
-        for values in (estimates, variances)
-        if isinstance(values, list)
-        for one in values
-        if labels_of(one) is not None
-    ]
-    first = labelled[0] if labelled else None
+    lists = [values for values in (estimates, variances) if isinstance(values, list)]
+    labelled = (one for values in lists for one in values if labels_of(one) is not None)
+    first = next(labelled, None)
     names = [labels_of(first, axis) for axis in (0, 1)]
     estimates = _in_order(estimates, names, "estimates")
     variances = _in_order(variances, names, "variances")
@@ -182,7 +177,7 @@ def _checked(estimates, variances):
     check_finite(variances, "variances")
     if (variances < 0).any():
         raise ValueError(f"variances must be at least 0, got {variances.min()}.")
-    return estimates, variances, first
+    return estimates, variances, 0.0 * first if hasattr(first, "iloc") else 0.0
 
 
 def _by_table(values):
@@ -198,13 +193,3 @@ def _in_order(values, names, parameter):
     if isinstance(values, list):
         values = [aligned(one, names, parameter, "first estimate") for one in values]
     return check_floats(values, parameter)
-
-
-def _labelled(result, like):
-    """Return a result with the labels of an estimate of pandas."""
-    if not hasattr(like, "iloc"):
-        return result
-    labels = {"index": like.index}
-    if np.ndim(like) == 2:
-        labels["columns"] = like.columns
-    return type(like)(result, **labels)

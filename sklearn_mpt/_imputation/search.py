@@ -6,7 +6,6 @@
 
 import time
 import warnings
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,18 +26,15 @@ from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.weights import stacking_weights, weights_by_em
 
 HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
-# Entries are hidden again until so many were hidden, or so often, because few entries
-# decide neither which member is better nor what weights they have.
-MIN_HIDDEN, MAX_MASKS = 200, 4
+# Entries are hidden again until so many were hidden, because few decide neither which
+# member is better nor what weights they have; at most as often as hides all of them.
+MIN_HIDDEN = 200
 # Entries of coded rows on which members are tried, and fewest and most of these rows.
 MAX_ENTRIES, MIN_ROWS, MAX_ROWS = 60_000, 500, 2000
 # Most coded columns of Gaussians of all covariances, beyond which these take longer
-# than factors, and of mixtures.
-MAX_DENSE, MAX_MIXTURE = 140, 30
-MIXTURE_SIZES = 3, 8, 16  # the first one, and more with a limit
-MAX_FACTORS = 32
-# Inputs of the trees of a column, and columns of each kind on which they are tried.
-MAX_INPUTS, N_TRIED = 30, 4
+# than factors, and of mixtures; also inputs of the trees of a column.
+MAX_DENSE, MAX_COLUMNS = 140, 30
+N_TRIED = 4  # columns of each kind on which trees are tried
 # Gain of the mixture that is worth the time of the next member, in nats per hidden
 # entry, or in the logarithm of the root mean squared error.
 MIN_GAIN = 0.008
@@ -56,12 +52,11 @@ class Trial(NamedTuple):
     """A member, and its results on the hidden entries."""
 
     name: str
-    members: tuple = ()  # one for each mask
-    log_prob: np.ndarray | None = None
-    error: np.ndarray | None = None
-    rmse: float = np.nan
-    wrong: float = np.nan
-    steps: float = np.nan
+    members: list  # one for each mask; none if it does not gain, or cannot be fitted
+    # of each hidden entry, NaN where it tells nothing: errors are in deviations of a
+    # column of numbers, and in steps between codes of categories
+    log_prob: np.ndarray
+    error: np.ndarray
     gain: float = np.nan
     seconds: float = np.nan
     outcome: str = NO_GAIN
@@ -94,10 +89,8 @@ class Search:
 
     def __init__(self, coding: Coding, numbers, weight, max_seconds, max_models, rng):
         self.coding, self.max_models = coding, max_models or np.inf
-        self.deadline = np.inf
-        if max_seconds not in ("auto", None):
-            self.deadline = time.process_time() + max_seconds
-        self.has_limit = max_seconds != "auto" or max_models is not None
+        has_limit = max_seconds not in ("auto", None)
+        self.deadline = time.process_time() + (max_seconds if has_limit else np.inf)
         n_rows = int(np.clip(MAX_ENTRIES / coding.width, MIN_ROWS, MAX_ROWS))
         if len(numbers) > n_rows:
             sample = rng.permutation(len(numbers))[:n_rows]
@@ -110,48 +103,27 @@ class Search:
                 "MPTImputer has nothing to choose models by: give more rows, or an "
                 "estimator."
             )
-        while len(masks) < MAX_MASKS and np.sum(masks) < MIN_HIDDEN:
+        while len(masks) < 1 / HIDDEN_FRACTION and np.sum(masks) < MIN_HIDDEN:
             masks.append(hide(numbers, rng))
         self.tables = [(np.where(mask, np.nan, numbers), weight) for mask in masks]
-        self.of_mask, rows, self.columns = np.nonzero(masks)
-        self.rows, self.truth = rows, numbers[rows, self.columns]
-        self.entry_weight = weight[rows]
-        margin = np.where(coding.is_number, coding.spreads, 0.0)
-        self.low = np.nanmin(numbers, axis=0) - margin
-        self.high = np.nanmax(numbers, axis=0) + margin
+        self.of_mask, self.rows, self.columns = np.nonzero(masks)
+        self.truth = numbers[self.rows, self.columns]
+        self.entry_weight = weight[self.rows]
         self.seed = seed_from(rng)
         self.trials: list[Trial] = []
         self.values = np.zeros(2)  # of the mixture of all so far
 
     def run(self):
-        """Return the trials, indices of those that are kept, their weights and errors.
-
-        The latter are those of hidden entries, in the order of `columns`.
-        """
-        self._try_all()
-        fitted = [i for i, t in enumerate(self.trials) if t.log_prob is not None]
-        hidden = self._hidden(self._fitted)
-        kept = hidden.kept()
-        hidden = hidden.take(kept)
-        weights = hidden.weights()
-        return self.trials, np.array(fitted)[kept], weights, hidden.mean_error(weights)
-
-    @property
-    def _fitted(self):
-        return [trial for trial in self.trials if trial.log_prob is not None]
-
-    def _try_all(self):
         """Try members of each kind while they gain, until a limit."""
         for kind in self._kinds():
             last = None
-            for k, (name, fit) in enumerate(kind):
+            for name, fit in kind:
                 ended_by = None
                 if self.trials and time.process_time() > self.deadline:
                     ended_by = "max_seconds"
                 if len(self.trials) >= self.max_models:
                     ended_by = "max_models"
-                # less shrinkage is no larger model
-                if ended_by and k > 1 and "shrinkage" not in name:
+                if ended_by and "factors" in name:
                     warn_caller(
                         f"MPTImputer ended the choice of models by {ended_by}, though "
                         f"the last one, {last.name}, gained {last.gain:.2g} nats per "
@@ -159,100 +131,128 @@ class Search:
                     )
                 if ended_by:
                     return
-                last = self._tried(name, fit, () if last is None else last.members)
+                last = self._tried(name, fit, [] if last is None else last.members)
                 self.trials.append(last)
                 if last.outcome != GAINED:
                     break
 
+    def chosen(self):
+        """Return the indices of the trials to keep, and both kinds of weights."""
+        fitted = [i for i, trial in enumerate(self.trials) if trial.members]
+        weights = np.maximum(*self._weights([self.trials[i] for i in fitted]))
+        is_kept = weights.mean(axis=1) > MIN_WEIGHT
+        is_kept |= weights.max(axis=1) > 10 * MIN_WEIGHT
+        kept = [i for k, i in enumerate(fitted) if k == 0 or is_kept[k]]
+        return kept, *self._weights([self.trials[i] for i in kept])
+
+    def results(self):
+        """Return a dict of the results of all trials."""
+        log_prob, error = (
+            np.stack([getattr(trial, name) for trial in self.trials])
+            for name in ("log_prob", "error")
+        )
+        is_number, is_ordered = (
+            of[self.columns] for of in (self.coding.is_number, self.coding.is_ordered)
+        )
+
+        def mean(values, which):
+            values = np.ma.masked_invalid(values[:, which])
+            return np.ma.average(values, 1, self.entry_weight[which]).filled(np.nan)
+
+        every = np.full(len(is_number), True)
+        means = {
+            "log_prob": mean(log_prob, every),
+            "rmse": np.sqrt(mean(error**2, is_number)),
+            "wrong": mean(np.sign(error) ** 2, ~is_number),
+            "steps": mean(np.abs(error), is_ordered),
+        }
+        return means | {
+            name: np.array([getattr(trial, name) for trial in self.trials])
+            for name in ("name", "gain", "seconds", "outcome")
+        }
+
     def _kinds(self):
-        """Yield lists of names, and of functions of the members before, by size."""
+        """Yield lists of names and functions of the members before, by size."""
         coding, n = self.coding, len(self.numbers)
 
         def fitted(fit, *args):
             return lambda before: [fit(coding, *table, *args) for table in self.tables]
 
+        def shrunk(shrinkage):
+            return lambda before: [
+                member.shrunk(*table, shrinkage)
+                for member, table in zip(
+                    before or [Gaussians(coding)] * len(self.tables),
+                    self.tables,
+                    strict=True,
+                )
+            ]
+
         yield [("columns alone", fitted(ColumnsAlone))]
         if len(coding.counts) == 1:
             return
         if coding.width <= MAX_DENSE:
-            yield [
-                (f"Gaussian, shrinkage {s:g}", partial(self._shrunk, shrinkage=s))
-                for s in SHRINKAGES
-            ]
+            yield [(f"Gaussian, shrinkage {s:g}", shrunk(s)) for s in SHRINKAGES]
         if coding.width > min(MAX_DENSE, n / 4):
-            most = min(coding.width // 2, n // 2, MAX_FACTORS)
-            yield [
-                (
-                    f"Gaussian, {k} factor{'s' if k > 1 else ''}",
-                    fitted(Factors.fitted, k),
-                )
-                for k in 2 ** np.arange(most.bit_length())
-            ]
-        if coding.width <= MAX_MIXTURE and n >= 4 * coding.width:
-            sizes = MIXTURE_SIZES if self.has_limit else MIXTURE_SIZES[:1]
-            yield [
-                (f"mixture of {k}", fitted(Gaussians.of_clusters, k))
-                for k in sizes
-                if 4 * k <= n
-            ]
+            sizes = 2 ** np.arange((min(coding.width, n) // 2).bit_length())
+            names = [f"Gaussian, {k} factor{'s' if k > 1 else ''}" for k in sizes]
+            fits = [fitted(Factors.fitted, k) for k in sizes]
+            yield list(zip(names, fits, strict=True))
+        if coding.width <= min(MAX_COLUMNS, n / 4):
+            yield [("mixture of 3", fitted(Gaussians.of_clusters, 3))]
         yield [("trees", self._trees)]
-
-    def _shrunk(self, before, shrinkage):
-        if not before:
-            start = Gaussians(self.coding, shrinkage)
-            return [start.fit(*table) for table in self.tables]
-        pairs = zip(before, self.tables, strict=True)
-        return [member.shrunk(*table, shrinkage) for member, table in pairs]
 
     def _tried(self, name, fit, before):
         """Fit and score one member; `before` are the smaller ones of its kind."""
-        start = time.process_time()
+        start, nothing = time.process_time(), np.full(len(self.columns), np.nan)
+        trial = Trial(name, [], nothing, nothing)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 members = fit(before)
-                trial = self._scored(name, members) if members else Trial(name)
+                trial = self._scored(name, members) if members else trial
         except NUMERICAL_ERRORS:
             if not self.trials:  # of columns alone, with which others are compared
                 raise
-            trial = Trial(name, outcome=FAILED)
+            trial = trial._replace(outcome=FAILED)
         if trial.members:
-            values = self._hidden([*self._fitted, trial]).values()
+            values = self._values([*self._fitted, trial])
             gains, self.values = values - self.values, values
             is_better = not self.trials or (gains > MIN_GAIN).any()
             outcome = GAINED if is_better else NO_GAIN
             trial = trial._replace(gain=gains[0], outcome=outcome)
         return trial._replace(seconds=time.process_time() - start)
 
+    @property
+    def _fitted(self):
+        return [trial for trial in self.trials if trial.members]
+
     def _trees(self, before):
         """Fit trees of some columns of each kind, and of the others where they gain."""
         is_number, gaining = self.coding.is_number, []
         for group in np.flatnonzero(is_number), np.flatnonzero(~is_number):
-            is_tried = np.arange(len(group)) % max(1, -(-len(group) // N_TRIED)) == 0
-            tried, entries = group[is_tried], np.isin(self.columns, group[is_tried])
+            tried = group[:: max(1, -(-len(group) // N_TRIED))]
+            entries = np.isin(self.columns, tried)
             if not entries.any():
                 continue
             members = self._fitted_trees(tried)
-            trial = self._scored("trees", members)
-            before, after = (
-                self._hidden(trials, entries).values()
-                for trials in (self._fitted, [*self._fitted, trial])
-            )
-            if is_tried.all() or (after - before > MIN_GAIN).any():
-                gaining += [members, self._fitted_trees(group[~is_tried])]
+            others = [*self._fitted, self._scored("trees", members)]
+            gains = self._values(others, entries) - self._values(others[:-1], entries)
+            if len(tried) == len(group) or (gains > MIN_GAIN).any():
+                gaining += [members, self._fitted_trees(np.setdiff1d(group, tried))]
         return [first.joined(others) for first, *others in zip(*gaining, strict=True)]
 
     def _fitted_trees(self, columns):
         """Return trees for each mask; their errors are those of all hidden entries."""
         d, coding = self.numbers.shape[1], self.coding
         inputs = {j: np.delete(np.arange(d), j) for j in columns.tolist()}
-        if d - 1 > MAX_INPUTS:  # the columns that tell most, by correlations
+        if d - 1 > MAX_COLUMNS:  # the columns that tell most, by correlations
             Z = np.nan_to_num(coding.code(self.tables[0][0]))
             for j in inputs:
                 related = np.abs(Z[:, coding.blocks[j]].T @ Z).max(axis=0)
                 related = np.maximum.reduceat(related, coding.first)
                 related[j] = -1
-                inputs[j] = np.sort(related.argsort()[::-1][:MAX_INPUTS])
+                inputs[j] = np.sort(related.argsort()[::-1][:MAX_COLUMNS])
         trees = Trees(coding, inputs, self.seed, {}, {})
         members = [trees.fit(*table) for table in self.tables]
         means = [
@@ -271,163 +271,101 @@ class Search:
     def _scored(self, name, members):
         """Return a trial of members, one for each mask."""
         coding, columns = self.coding, self.columns
-        is_number = coding.is_number[columns]
-        error, steps = np.zeros((2, len(columns)))
-        log_prob = np.full(len(columns), np.nan)
+        log_prob, error = np.full((2, len(columns)), np.nan)
+        ends = coding.least - coding.spreads, coding.largest + coding.spreads
         for m, (member, (table, _)) in enumerate(
             zip(members, self.tables, strict=True)
         ):
             prediction = member.predict(table, np.unique(columns[self.of_mask == m]))
-            laws = Laws(coding, [prediction], np.ones((1, table.shape[1])))
             is_told = coding.is_number & ~np.isnan(prediction.mean[0, 0])
             is_told[list(prediction.probs)] = True
             told = np.flatnonzero((self.of_mask == m) & is_told[columns])
-            log_prob[told] = laws.log_prob(
-                self.rows[told], columns[told], self.truth[told]
-            )
-            numbers = told[is_number[told]]
-            j = columns[numbers]
-            law = laws.numbers(self.rows[numbers], j)
-            expected = law.expected(self.low[j], self.high[j])
-            error[numbers] = (expected - self.truth[numbers]) / coding.spreads[j]
-            for j in prediction.probs:
-                here = told[columns[told] == j]
-                steps[here] = np.abs(laws.codes(self.rows[here], j) - self.truth[here])
-        log_prob[is_number] += np.log(coding.spreads[columns[is_number]])
+            place, truth = (self.rows[told], columns[told]), self.truth[told]
+            laws = Laws(coding, [prediction], np.ones((1, table.shape[1])))
+            log_prob[told] = laws.log_prob(*place, truth)
+            error[told] = laws.expected(*place, *ends) - truth
+        # both in deviations of the column
+        log_prob += np.log(coding.spreads[columns])
+        error /= coding.spreads[columns]
+        log_prob, error = (of.clip(-WORST, WORST) for of in (log_prob, error))
+        return Trial(name, members, log_prob, error)
 
-        def mean(values, which):
-            which = which & ~np.isnan(log_prob)
-            if not which.any():
-                return np.nan
-            return np.average(values[which], weights=self.entry_weight[which])
-
-        return Trial(
-            name,
-            tuple(members),
-            np.clip(log_prob, -WORST, WORST),
-            np.clip(np.nan_to_num(error), -WORST, WORST),
-            np.sqrt(mean(error**2, is_number)),
-            mean(steps > 0, ~is_number),
-            mean(steps, coding.is_ordered[columns] & ~is_number),
-        )
-
-    def _hidden(self, trials, entries=slice(None)):
-        return HiddenEntries(
-            self.columns[entries],
-            self.coding.is_number,
-            np.stack([trial.log_prob[entries] for trial in trials]),
-            np.stack([trial.error[entries] for trial in trials]),
-            self.entry_weight[entries],
-        )
-
-
-class ModelWeights(NamedTuple):
-    """Weights of members for each column; each (n_models, d), columns add up to 1."""
-
-    # log_prob : of conditionals. mean : of expectations, for columns of numbers.
-
-    log_prob: np.ndarray
-    mean: np.ndarray
-
-
-class HiddenEntries(NamedTuple):
-    """The hidden entries, and what members predict of them."""
-
-    # columns : (n_entries,). is_number : (d,). log_prob : (n_models, n_entries), NaN
-    # where a member predicts none. error : in deviations of the column, 0 for no
-    # numbers.
-
-    columns: np.ndarray
-    is_number: np.ndarray
-    log_prob: np.ndarray
-    error: np.ndarray
-    weight: np.ndarray
-
-    def take(self, models):
-        return self._replace(log_prob=self.log_prob[models], error=self.error[models])
-
-    def weights(self):
-        """Return the best weights of both kinds."""
-        log_prob = np.zeros((len(self.log_prob), len(self.is_number)))
-        mean = np.zeros(log_prob.shape)
-        log_prob[0] = mean[0] = 1.0
-        for is_number in np.unique(self.is_number):
-            entries = self.is_number[self.columns] == is_number
-            predicts = ~np.isnan(self.log_prob[:, entries]).any(axis=1)
-            if not entries.any():
+    def _weights(self, trials, entries=slice(None)):
+        """Return weights of members for each column: of log-probabilities, of means."""
+        # Shapes: (n_trials, d); those of a column add up to 1. Means of categories have
+        # the weights of log-probabilities.
+        is_number, columns = self.coding.is_number, self.columns[entries]
+        log_probs = np.stack([trial.log_prob[entries] for trial in trials])
+        errors = np.stack([trial.error[entries] for trial in trials])
+        log_prob = np.zeros((len(trials), len(is_number)))
+        log_prob[0] = 1.0
+        mean = log_prob.copy()
+        for of_kind in is_number, ~is_number:
+            here = of_kind[columns]
+            if not here.any():
                 continue
-            of = np.ix_(predicts, self.is_number == is_number)
-            part = self._replace(
-                columns=self.columns[entries],
-                log_prob=self.log_prob[np.ix_(predicts, entries)],
-                error=self.error[np.ix_(predicts, entries)],
-                weight=self.weight[entries],
-            )
-            log_prob[of] = log_prob_weights(part)[:, of[1][0]]
-            if is_number:
-                mean[of] = mean_weights(part)[:, of[1][0]]
-        return ModelWeights(log_prob, mean)
+            tells = ~np.isnan(log_probs[:, here]).any(axis=1)
+            place, told = np.ix_(tells, of_kind), np.ix_(tells, here)
+            how = columns[here], self.entry_weight[entries][here], len(is_number)
+            weights = log_prob_weights(log_probs[told], *how)
+            log_prob[place] = weights[:, of_kind]
+            if of_kind is is_number:
+                weights = mean_weights(errors[told], *how)
+            mean[place] = weights[:, of_kind]
+        return log_prob, mean
 
-    def kept(self):
-        """Return the indices of members with some weight, and of the first one."""
-        weights = np.maximum(*self.weights())
-        is_kept = weights.mean(axis=1) > MIN_WEIGHT
-        is_kept |= weights.max(axis=1) > 10 * MIN_WEIGHT
-        is_kept[0] = True
-        return np.flatnonzero(is_kept)
+    def mean_errors(self, trials, mean_weights):
+        """Return errors of the expectations of a mixture, 0 of categories."""
+        errors = np.nan_to_num([trial.error for trial in trials])
+        errors = (mean_weights[:, self.columns] * errors).sum(axis=0)
+        return np.where(self.coding.is_number[self.columns], errors, 0.0)
 
-    def mean_error(self, weights):
-        """Return the errors of the expectations of the mixture, (n_entries,)."""
-        return (weights.mean[:, self.columns] * self.error).sum(axis=0)
-
-    def values(self):
+    def _values(self, trials, entries=slice(None)):
         """Return the log-probability of the best mixture, and minus its log rmse."""
-        weights = self.weights()
-        weight = np.maximum(weights.log_prob[:, self.columns], TINY)
-        log_prob = np.nan_to_num(self.log_prob, nan=-WORST)
-        mixture = logsumexp(log_prob, b=weight, axis=0)
-        square = np.average(self.mean_error(weights) ** 2, weights=self.weight)
-        log_prob = np.average(mixture, weights=self.weight)
-        return np.array([log_prob, -0.5 * np.log(square + TINY)])
+        log_prob, mean = self._weights(trials, entries)
+        weight = np.maximum(log_prob[:, self.columns[entries]], TINY)
+        log_probs = np.stack([trial.log_prob[entries] for trial in trials])
+        mixture = logsumexp(np.nan_to_num(log_probs, nan=-WORST), b=weight, axis=0)
+        square = self.mean_errors(trials, mean)[entries] ** 2
+        mixture, square = (
+            np.average(of, weights=self.entry_weight[entries])
+            for of in (mixture, square)
+        )
+        return np.array([mixture, -0.5 * np.log(square + TINY)])
 
 
-def log_prob_weights(hidden):
+def log_prob_weights(log_prob, columns, weight, d):
     """Return weights of log-probabilities for each column; (n_models, d)."""
-    common = stacking_weights(hidden.log_prob, hidden.weight, tol=1e-3)[:, None]
-    likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
-    n = len(hidden.is_number)
+    # log_prob : (n_models, n_entries). columns, weight : (n_entries,)
+    common = stacking_weights(log_prob, weight, tol=1e-3)[:, None]
+    likelihood = np.exp(log_prob - log_prob.max(axis=0))
 
     def expected_counts(weights):
-        shares = weights[:, hidden.columns] * likelihood
-        shares = hidden.weight * shares / shares.sum(axis=0)
-        return np.stack([np.bincount(hidden.columns, row, n) for row in shares])
+        shares = weights[:, columns] * likelihood
+        shares = weight * shares / shares.sum(axis=0)
+        return np.stack([np.bincount(columns, row, d) for row in shares])
 
-    start = np.repeat(common, n, axis=1)
+    start = np.repeat(common, d, axis=1)
     prior = PSEUDO_ENTRIES * common
     return weights_by_em(start, expected_counts, prior, axis=0, tol=1e-3)
 
 
-def mean_weights(hidden):
+def mean_weights(error, columns, weight, d):
     """Return weights of expectations for each column of numbers; (n_models, d)."""
     # A member worse in a column than the first one, independent columns, has no weight.
     # Entries like those of other columns have the size of the least error in the
     # column, so that a column that one member fills exactly has its weights.
-    d = len(hidden.is_number)
-    count = np.bincount(hidden.columns, hidden.weight, d)
-    sums = [
-        [np.bincount(hidden.columns, hidden.weight * a * b, d) for a in hidden.error]
-        for b in hidden.error
-    ]
+    count = np.bincount(columns, weight, d)
+    sums = [[np.bincount(columns, weight * a * b, d) for a in error] for b in error]
     sums = np.moveaxis(sums, 2, 0)  # shape: (d, n_models, n_models)
-    least = sums.diagonal(axis1=1, axis2=2).min(axis=1) / np.maximum(count, 1e-12)
-    sums = sums / np.maximum(least, 1e-30)[:, None, None]
+    least = sums.diagonal(axis1=1, axis2=2).min(axis=1) / np.maximum(count, TINY)
+    sums = sums / np.maximum(least, TINY)[:, None, None]
     matrices = sums + PSEUDO_ERRORS * sums[count > 0].sum(axis=0) / count.sum()
-    weights = np.zeros((len(hidden.error), d))
+    weights = np.zeros((len(error), d))
     for j, matrix in enumerate(matrices):
         better = np.flatnonzero(matrix.diagonal() <= matrix[0, 0])
-        values, vectors = np.linalg.eigh(
-            matrix[np.ix_(better, better)] / matrix.diagonal().min()
-        )
+        matrix = matrix[np.ix_(better, better)] / matrix.diagonal().min()
+        values, vectors = np.linalg.eigh(matrix)
         # If w' A w is smallest among those with sum 1, then so is w' A w + (1' w - 1)^2
         # up to a factor of w.
         root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T

@@ -14,18 +14,17 @@ from sklearn_mpt._base.state import VersionedPickleMixin
 from sklearn_mpt._checks import RandomState, check_choice, spawn_seeds
 from sklearn_mpt._imputation.coding import Coding
 from sklearn_mpt._imputation.laws import Laws
-from sklearn_mpt._imputation.limits import FrequentValue, Limits
+from sklearn_mpt._imputation.limits import FrequentValue, limits_of
 from sklearn_mpt._imputation.members import LinearRelations
 from sklearn_mpt._imputation.search import Search
 from sklearn_mpt._matrices import drawn_codes
-from sklearn_mpt._numbers import chunk_slices
+from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 from sklearn_mpt._optim.weights import relative_weights
 from sklearn_mpt._tables.filling import DATES
 from sklearn_mpt._tables.frames import check_columns, column_names, labels_of
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import check_mask, rows_that_count, rows_with_entries
 
-CHUNK_ENTRIES = 200_000  # of tables, whose laws are computed together
 # Rows to which the chosen models are fitted; of longer tables, a sample. Errors of
 # estimates are below 1% of a standard deviation then.
 MAX_FIT_ROWS = 20_000
@@ -102,20 +101,18 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _learn_columns(self, numbers, weight):
         """Learn units and levels of numbers, limits and categories."""
-        kinds, categories = self.reader.kinds, self.reader.categories
+        kinds, n_categories = self.reader.kinds, self.reader.n_categories
         counts = [
-            0 if kinds[j] == "gaussian" else 2 if known is None else len(known)
+            0 if kinds[j] == "gaussian" else max(2, n_categories[j])
             for j in self._columns
-            for known in [categories[j]]
         ]
         of_columns = [kinds[j] for j in self._columns]
         self._coding = Coding(of_columns, counts, numbers, weight)
-        is_date = [DATES in self.reader.storage[j]["days"] for j in self._columns]
-        self._limits = Limits.seen(self._coding, numbers, is_date)
+        self._is_date = [DATES in self.reader.storage[j]["days"] for j in self._columns]
         self.n_features_in_, self.likelihoods_ = len(kinds), list(kinds)
         self.categories_ = [
             None if kind is None else known
-            for kind, known in zip(kinds, categories, strict=True)
+            for kind, known in zip(kinds, self.reader.categories, strict=True)
         ]
 
     def _choose(self, numbers, weight, rng):
@@ -124,25 +121,20 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         search = Search(coding, numbers, weight, self.max_seconds, self.max_models, rng)
         self._relations = LinearRelations(numbers, coding.is_number)
         self._relations.check(search.numbers, search.tables[0][0])
-        trials, kept, weights, error = search.run()
-        columns = "name", "rmse", "wrong", "steps", "gain", "seconds", "outcome"
-        table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
-        table["log_prob"] = np.array(
-            [np.nan if t.log_prob is None else np.nanmean(t.log_prob) for t in trials]
-        )
-        table["weight"] = np.zeros(len(trials))
-        table["weight"][kept] = weights.log_prob.mean(axis=1)
-        self.selection_ = table
-        self.estimators_ = [trials[i].member for i in kept]
-        self.weights_, self.mean_weights_ = weights
+        search.run()
+        kept, self.weights_, self.mean_weights_ = search.chosen()
+        trials = [search.trials[i] for i in kept]
+        self.estimators_ = [trial.member for trial in trials]
+        self.selection_ = search.results()
+        self.selection_["weight"] = np.zeros(len(search.trials))
+        self.selection_["weight"][kept] = self.weights_.mean(axis=1)
+        error = search.mean_errors(trials, self.mean_weights_)
         expected = search.truth + error * coding.spreads[search.columns]
         self._frequent_values = {}
         for j in np.flatnonzero(coding.is_number).tolist():
-            here = search.columns == j
+            here, rows = search.columns == j, search.numbers[:, j]
             of_entries = expected[here], search.truth[here], search.entry_weight[here]
-            value = FrequentValue.found(
-                search.numbers[:, j], search.weight, *of_entries
-            )
+            value = FrequentValue.found(rows, search.weight, *of_entries)
             if value is not None:
                 self._frequent_values[j] = value
 
@@ -153,13 +145,17 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return codes
 
     def _chunks(self, n_rows):
-        return chunk_slices(n_rows, len(self._columns), CHUNK_ENTRIES)
+        return chunk_slices(n_rows, len(self._columns), CACHE_ENTRIES)
 
     def _laws(self, numbers, columns):
-        """Return laws of conditionals, and the same with the weights of means."""
+        """Return laws of conditionals, and with the weights of means and of draws."""
         predictions = [of.predict(numbers, columns) for of in self.estimators_]
-        laws = Laws(self._coding, predictions, self.weights_)
-        return laws, Laws(self._coding, predictions, self.mean_weights_)
+        # Draws from independent columns, the first, would weaken the dependence of
+        # columns, and bias slopes of regressions towards zero.
+        drawn = self.weights_.copy()
+        drawn[0, drawn[1:].sum(axis=0) > 0] = 0.0
+        weights = self.weights_, self.mean_weights_, drawn
+        return [Laws(self._coding, predictions, of) for of in weights]
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         """Compute log-probabilities of hidden entries given the others of a row."""
@@ -173,7 +169,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         for chunk in self._chunks(len(has_target)):
             chunk = has_target[chunk]
             rows, columns = np.nonzero(is_target[chunk])
-            laws, _ = self._laws(visible[chunk], np.unique(columns))
+            laws, *_ = self._laws(visible[chunk], np.unique(columns))
             found = laws.log_prob(rows, columns, numbers[chunk[rows], columns])
             log_prob[chunk[rows], self._columns[columns]] = found
         return log_prob
@@ -189,46 +185,33 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         check_choice(method, "method", ["mean", "sample"])
         check_is_fitted(self)
         codes, columns = self._encoded(X), self._columns
-        numbers = codes[:, columns]
-        has_gaps = np.isnan(numbers).any(axis=1)
-        if has_gaps.any():
-            if bounds is None:
-                bounds = np.full((2, codes.shape[1]), np.nan)
-            bounds = bounds[:, columns]
-            limits = self._limits.with_bounds(*bounds)
-            is_bound = np.isfinite(bounds).any(axis=0)
-            if method == "mean":
-                filled = self._expected(numbers[has_gaps], limits, is_bound)
-            else:
-                state = self.random_state if random_state is None else random_state
-                rng = np.random.default_rng(spawn_seeds(state, 1)[0])
-                filled = self._drawn(numbers[has_gaps], limits, is_bound, rng)
-            numbers[has_gaps] = filled
+        if bounds is None:
+            bounds = np.full((2, codes.shape[1]), np.nan)
+        limits = limits_of(self._coding, self._is_date, bounds[:, columns])
+        is_bound = np.isfinite(bounds[:, columns]).any(axis=0)
+        place = np.ix_(np.isnan(codes[:, columns]).any(axis=1), columns)
         complete = codes.copy()
-        complete[:, columns] = numbers
+        if method == "mean":
+            complete[place] = self._expected(codes[place], limits, is_bound)
+        else:
+            state = self.random_state if random_state is None else random_state
+            rng = np.random.default_rng(spawn_seeds(state, 1)[0])
+            complete[place] = self._drawn(codes[place], limits, is_bound, rng)
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
 
     def _expected(self, numbers, limits, is_bound):
         """Fill rows in by expectations within limits."""
         # is_bound : columns whose limits a user set, bool, (m,).
-        determined = limits.clip(self._relations.determined(numbers))
-        filled, is_number = numbers.copy(), self._coding.is_number
+        determined = np.clip(self._relations.determined(numbers), *limits)
+        filled = numbers.copy()
         for chunk in self._chunks(len(numbers)):
             visible, of_chunk = numbers[chunk], filled[chunk]
             rows, columns = np.nonzero(np.isnan(visible))
-            laws, means = self._laws(visible, np.unique(columns))
-            is_free = (is_number & ~is_bound)[columns]
-            places = rows[is_free], columns[is_free]
-            ends = limits.low[places[1]], limits.high[places[1]]
-            of_chunk[places] = means.numbers(*places).expected(*ends)
-            for j in np.unique(columns[~is_free]).tolist():
-                gaps = rows[columns == j]
-                if is_number[j]:
-                    law = self._without_first(laws).numbers(gaps, np.full(len(gaps), j))
-                    ends = limits.low[j], limits.high[j]
-                    of_chunk[gaps, j] = law.truncated_mean(*ends)
-                else:
-                    of_chunk[gaps, j] = laws.codes(gaps, j)
+            _, means, draws = self._laws(visible, np.unique(columns))
+            of_chunk[rows, columns] = means.expected(rows, columns, *limits)
+            place = np.nonzero(np.isnan(visible) & is_bound)
+            ends = (end[place[1]] for end in limits)
+            of_chunk[place] = draws.numbers(*place).truncated_mean(*ends)
         is_determined = np.isnan(numbers) & ~np.isnan(determined)
         return np.where(is_determined, determined, filled)
 
@@ -244,29 +227,29 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _drawn_column(self, rows, j, limits, rng):
         """Draw column j, which is missing in rows, given their other entries."""
-        laws, means = self._laws(rows, [j])
-        laws, every = self._without_first(laws), np.arange(len(rows))
-        if not self._coding.is_number[j]:
+        coding, every, columns = (
+            self._coding,
+            np.arange(len(rows)),
+            np.full(len(rows), j),
+        )
+        _, means, laws = self._laws(rows, [j])
+        if not coding.is_number[j]:
             return drawn_codes(laws.probs(every, j), rng.random((len(rows), 1)))
-        columns, drawn = np.full(len(rows), j), np.full(len(rows), np.nan)
-        low, high = limits.of_draws(j)
+        low, high = (end[columns] for end in limits)
+        drawn = np.full(len(rows), np.nan)
         if j in self._frequent_values:
-            ends = limits.low[columns], limits.high[columns]
-            expected = means.numbers(every, columns).expected(*ends)
-            drawn = self._frequent_values[j].draw(expected, rng)
-        again = np.flatnonzero(~((drawn >= low) & (drawn <= high)))
-        if len(again):
-            drawn[again] = laws.numbers(again, columns[again]).draw(low, high, rng)
+            expected = means.numbers(every, columns).expected(low, high)
+            drawn = coding.rounded(j, self._frequent_values[j].draw(expected, rng))
+        again = np.flatnonzero(~((low <= drawn) & (drawn <= high)))
+        if j in coding.levels:
+            levels = coding.levels[j]
+            is_within = (limits[0][j] <= levels) & (levels <= limits[1][j])
+            probs = laws.probs(again, j) * is_within
+            drawn[again] = levels[drawn_codes(probs, rng.random((len(again), 1)))]
+        else:
+            half = coding.steps[j] / 2  # numbers at a limit are as probable as others
+            ends = low[again] - half, high[again] + half
+            drawn[again] = laws.numbers(again, columns[again]).draw(*ends, rng)
         determined = self._relations.determined(rows)[:, j]
-        drawn = np.where(np.isnan(determined), drawn, determined)
-        return limits.nearest(j, drawn)
-
-    def _without_first(self, laws):
-        """Return laws of draws, to which independent columns, the first, are no part.
-
-        Rows drawn from them would weaken the dependence of columns, and bias slopes of
-        regressions towards zero.
-        """
-        weights = self.weights_.copy()
-        weights[0, weights[1:].sum(axis=0) > 0] = 0.0
-        return Laws(self._coding, laws.predictions, weights)
+        drawn = coding.rounded(j, np.where(np.isnan(determined), drawn, determined))
+        return np.clip(drawn, low, high)

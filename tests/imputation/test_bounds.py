@@ -77,34 +77,38 @@ def test_numbers_of_few_values_are_drawn_from_those_within_the_bounds():
     assert set(drawn) == {2.0, 5.0}
 
 
-def test_limits_of_numbers_above_zero_dates_and_bounds_beyond_what_was_seen():
-    """A standard deviation outside of what is seen, and of positive ones half of it."""
-    rows = np.array([[2.0, 0.0, -4.0], [6.0, 3.0, 4.0]])
-    table = pd.DataFrame(rows, columns=list("abc")).assign(
-        day=pd.to_datetime(["2020-01-05", "2020-01-09"])
-    )
-    limits = MPTImputer(max_models=1).fit(table).estimator_._limits
-    assert_allclose(limits.low[:3], [1, 0, -8])
-    assert_allclose(limits.high[:3], [8, 4.5, 8])
-    assert limits.high[3] - limits.low[3] == 4
-    none = np.full(4, NONE)
-    below = limits.with_bounds(none, np.array([1.0, NONE, -5.0, NONE]))
-    assert_allclose(below.low[:3], [0.5, 0, -9])
-    assert_allclose(below.high[:3], [1, 4.5, -5])
-    above = limits.with_bounds(np.array([NONE, 10.0, NONE, NONE]), none)
-    assert_allclose(above.high[:3], [8, 11.5, 8])
+def test_draws_end_a_deviation_outside_of_what_is_seen_or_of_a_bound():
+    """Numbers above zero at half of the least one, others not negative at zero."""
+    rng, x = np.random.default_rng(0), np.linspace(0, 4, 200)
+    shifts = {"above": 0.2, "even": 0.0, "any": -2.0}
+    table = pd.DataFrame({name: rng.permutation(x) + by for name, by in shifts.items()})
+    gaps = pd.DataFrame(np.full((2000, 3), NONE), columns=list(table))
+    spread = x.std()
+
+    def ends(**bounds):
+        imputer = MPTImputer(max_models=1, method="sample", random_state=0, **bounds)
+        drawn = imputer.fit(table).transform(gaps)
+        return drawn.min(), drawn.max()
+
+    low, high = ends()
+    assert_allclose(low, [0.1, 0, -2 - spread], atol=0.15)
+    assert_allclose(high, table.max() + spread, atol=0.15)
+    bound = {"above": 0.1, "any": -3.0}
+    low, high = ends(max_value=bound)
+    assert_allclose(low, [0, 0, -3 - spread], atol=0.15)
+    assert_allclose(high, [0.1, table["even"].max() + spread, -3], atol=0.15)
+    assert low.min() > -3 - spread
+    assert low["above"] > 0
 
 
 def test_whole_numbers_at_a_bound_are_as_frequent_as_others():
-    rows = np.array([[3.0], [4.0], [9.0]])
-    limits = MPTImputer(max_models=1).fit(rows).estimator_._limits
-    limits = limits.with_bounds(np.array([2.2]), np.array([6.0]))
-    low, high = limits.of_draws(0)
-    assert_allclose([low, high], [2.5, 6.5])
-    numbers = np.linspace(low + 1e-9, high - 1e-9, 4001)
-    values, counts = np.unique(limits.nearest(0, numbers), return_counts=True)
-    assert_array_equal(values, [3, 4, 5, 6])
-    assert np.ptp(counts) <= 2
+    X = np.random.default_rng(0).permutation(200)[:, None] * 1.0
+    bounds = {"min_value": 98.2, "max_value": 102.0}
+    imputer = MPTImputer(max_models=1, method="sample", random_state=0, **bounds)
+    drawn = imputer.fit(X).transform(np.full((4000, 1), NONE))
+    values, counts = np.unique(drawn, return_counts=True)
+    assert_array_equal(values, [99, 100, 101, 102])
+    assert_allclose(counts, 1000, atol=4 * np.sqrt(750))
 
 
 def below_a_limit(n_rows=300, limit=0.5):

@@ -39,15 +39,6 @@ def test_densities_of_levels_add_up_to_one_over_the_step():
     assert_allclose(np.exp(log_prob).sum() * 10, 1)
 
 
-def test_limits_are_a_standard_deviation_outside_of_what_is_seen():
-    rows = np.column_stack([[1.0, 2, 6], [-1.0, 0, 3], [0.5, 1.25, np.nan]])
-    limits = MPTImputer(max_models=1).fit(rows).estimator_._limits
-    assert_allclose(limits.low, [0.5, -1 - rows[:, 1].std(), 0.25])
-    assert_allclose(limits.high, [6 + rows[:, 0].std(), 3 + rows[:, 1].std(), 1.625])
-    found = [limits.nearest(j, [-5.0, 0.4, 0.13, 100]) for j in range(3)]
-    assert_allclose(found, [[1, 1, 1, 8], [-2, 0, 0, 4], [0.5, 0.5, 0.5, 1.25]])
-
-
 def test_heavy_tails_are_not_filled_in_far_outside():
     """A table with an exact linear relation is extended a little beyond its range."""
     x = np.arange(40.0)

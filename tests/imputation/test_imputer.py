@@ -14,12 +14,6 @@ from sklearn.preprocessing import StandardScaler
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
-from sklearn_mpt._imputation.search import (
-    HiddenEntries,
-    log_prob_weights,
-    mean_weights,
-)
-from sklearn_mpt._optim.weights import stacking_weights
 
 
 @pytest.fixture(scope="module")
@@ -65,43 +59,6 @@ def test_models_are_chosen_by_entries_that_are_hidden(wine):
     error = ((imputer.transform(X) - whole) / scale)[hidden]
     alone = ((np.nanmean(X, axis=0) - whole) / scale)[hidden]
     assert np.sqrt(np.mean(error**2)) < 0.85 * np.sqrt(np.mean(alone**2))
-
-
-def hidden_entries(log_probs, columns=None, errors=None):
-    log_probs = np.stack(log_probs)
-    columns = np.zeros(log_probs.shape[1], int) if columns is None else columns
-    errors = np.zeros(log_probs.shape) if errors is None else np.stack(errors)
-    is_number = np.full(columns.max() + 1, errors.any())
-    return HiddenEntries(columns, is_number, log_probs, errors, np.ones(len(columns)))
-
-
-def test_a_model_has_weight_in_the_columns_that_it_predicts():
-    """Each of two models predicts one column; a third column has one hidden entry."""
-    columns = np.repeat([0, 1, 2], [300, 300, 1])
-    alone = np.full(601, -1.0)
-    first = np.where(columns == 0, -0.2, -1.8)
-    second = np.where(columns == 1, -0.2, -1.8)
-    hidden = hidden_entries([alone, first, second], columns)
-    weights = log_prob_weights(hidden)
-    assert_allclose(weights.sum(axis=0), 1)
-    assert weights[1, 0] > 0.9
-    assert weights[2, 1] > 0.9
-    common = stacking_weights(hidden.log_prob)
-    assert_allclose(weights[:, 2], common, atol=0.1)
-
-
-def test_weights_of_means_minimise_the_squared_error():
-    """Of two models with independent errors they are inverse to the variances."""
-    rng = np.random.default_rng(0)
-    noise = np.array([1.0, 0.4, 0.8])[:, None] * rng.normal(size=(3, 20_000))
-    columns = np.arange(20_000) % 2
-    hidden = hidden_entries(np.zeros((3, 20_000)), columns, noise)
-    weights = mean_weights(hidden)
-    precision = 1 / np.array([1.0, 0.4, 0.8]) ** 2
-    assert_allclose(weights[:, 0], precision / precision.sum(), atol=0.03)
-    worse = np.array([0.5, 0.9, 0.4])[:, None]
-    weights = mean_weights(hidden._replace(error=worse * noise[:1]))
-    assert_allclose(weights[1], 0, err_msg="worse than independent columns")
 
 
 def test_one_model_takes_columns_alone(wine):

@@ -162,7 +162,7 @@ def test_long_tables_are_filled_in_by_chunks(monkeypatch):
     X[rng.random(X.shape) < 0.2] = np.nan
     imputer = MPTImputer(max_models=2, random_state=0).fit(X)
     whole = imputer.transform(X)
-    monkeypatch.setattr(stacking, "CHUNK_ENTRIES", 30)
+    monkeypatch.setattr(stacking, "CACHE_ENTRIES", 30)
     assert_allclose(imputer.transform(X), whole, rtol=1e-9)
 
 
