@@ -302,7 +302,7 @@ class MaskedStep(NamedTuple):
 
 
 class MaskedRows:
-    """Rows and how their masks are drawn, as `noisy_ascent` takes them."""
+    """Rows and how their masks are drawn, as `ascent_to_noise` takes them."""
 
     log_scale = 0.0
 
@@ -313,7 +313,7 @@ class MaskedRows:
         rows = torch.arange(len(self.rows.X), device=self.rows.X.device)
         return [self.source.pairs(rows, rng)]
 
-    def full_step(self, components, batch, information, weight):
+    def full_step(self, components, batch, information=None, weight=1.0):
         rows = self.rows
         statistics, gradient, by_mask = rows.masked_statistics(components, batch)
         value, total = by_mask.sum(1)

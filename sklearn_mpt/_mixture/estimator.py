@@ -58,7 +58,7 @@ from sklearn_mpt._mixture.three_step import (
 )
 from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._optim.masks import MaskSource, ends_without_masks
-from sklearn_mpt._optim.steps import noisy_ascent
+from sklearn_mpt._optim.steps import ascent_to_noise, averaged_ascent
 from sklearn_mpt._tables.kinds import INTERVAL
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 
@@ -738,15 +738,13 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         if self.objective != "lml":
             source = MaskSource(self.mask_rate, self.n_masks, data.X.shape[1])
             is_followed = ends_without_masks(self.mask_rate, self.n_masks)
-            epochs = noisy_ascent(
-                training,
-                MaskedRows(training_rows, source),
-                epochs if is_followed else None,
-                learning_rate=rate,
-                rng=data.rng,
-                tol=tol,
-                n_iter_no_change=self.n_iter_no_change,
-            )
+            masked = training, MaskedRows(training_rows, source)
+            params = {"learning_rate": rate, "rng": data.rng, "tol": tol}
+            if is_followed:
+                epochs = ascent_to_noise(*masked, epochs, **params)
+            else:
+                params["n_iter_no_change"] = self.n_iter_no_change
+                epochs = averaged_ascent(*masked, **params)
         return from_best_start(training, training_rows, starts, tol, epochs)
 
     def _trained_attributes(self, result, fitted):

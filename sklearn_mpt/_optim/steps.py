@@ -10,7 +10,6 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._optim.natural import Curvature, Point, as_arrays, corrected
 
 DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
@@ -234,14 +233,48 @@ def _least_gain(now, tol):
     return max(REMAINING_GAIN * tol, EPS * (1 + abs(now.value)))
 
 
-def ascent_of(training, objective, *, rng, n_iter_no_change, **params):
+def ascent_of(training, objective, *, learning_rate, rng, tol, n_iter_no_change):
     """Return the ascent of an objective with noise, or of one without."""
+    params = {"learning_rate": learning_rate, "tol": tol}
     if not objective.is_noisy:
         return ascent(training, objective, **params)
-    params |= {"rng": rng, "n_iter_no_change": n_iter_no_change}
-    exact = objective.exact_objective()
-    following = None if exact is None else ascent_of(training, exact, **params)
-    return noisy_ascent(training, objective, following, **params)
+    params["rng"], exact = rng, objective.exact_objective()
+    more = {"n_iter_no_change": n_iter_no_change}
+    if exact is None:
+        return averaged_ascent(training, objective, **params, **more)
+    following = ascent_of(training, exact, **params, **more)
+    return ascent_to_noise(training, objective, following, **params)
+
+
+def ascent_to_noise(training, objective, following, *, learning_rate, rng, tol):
+    """Take full steps until an epoch gains no more than its noise, then `following`."""
+    values, errors, before, is_over = [], [], training.params, False
+    try:
+        while not is_over:
+            start, moves = training.params, []
+            for batch in objective.batches(rng):
+                move = objective.full_step(training.params, batch)
+                moves.append(move)
+                if not move.is_finite:
+                    break
+                training.params = objective.moved(training.params, move, learning_rate)
+            values.append(float(np.mean([move.value for move in moves])))
+            errors.append(math.hypot(*(move.error for move in moves)) / len(moves))
+            training.loss_curve.append(objective.log_scale - values[-1])
+            gain = values[-1] - values[-2] if len(values) > 1 else math.inf
+            noise = math.hypot(*errors[-2:])
+            # of one feature all masks are alike, without noise
+            least = max(tol, EPS * (1 + abs(values[-1])), noise)
+            # noise may never end steps of a discrete mixture
+            is_over = not (move.is_finite and gain > least) or len(values) == 10
+            if not (move.is_finite and gain >= -noise):
+                training.params = before
+            before = start
+            yield False
+    except (*DIVERGENCE, KeyboardInterrupt):
+        training.params = before
+        raise
+    yield from following
 
 
 def falling_size(n_steps, delay=10):
@@ -256,103 +289,61 @@ def falling_size(n_steps, delay=10):
 AVERAGE_POWER = 3
 
 
-def _average_weight(n_steps):
-    """Return the weight of the last of so many points in their average."""
-    return (AVERAGE_POWER + 1) / (max(1, n_steps) + AVERAGE_POWER)
+class AveragedSteps:
+    """Steps of falling sizes on noisy gradients, and the average of their points."""
+
+    # known : the average before the last point, whose value is not known yet.
+
+    def __init__(self, objective, point, learning_rate, n_steps=0):
+        self.objective, self.learning_rate = objective, learning_rate
+        self.point = self.average = self.known = point
+        self.n_steps, self.information = n_steps, None
+
+    def take(self, batch):
+        """Take a step; return it, and the weight of its point in the average."""
+        objective, n_steps = self.objective, self.n_steps
+        if n_steps:
+            self.point = objective.aligned(self.point, self.average)
+        weight = max(0.05, 1 / (n_steps + 1))
+        move = objective.full_step(self.point, batch, self.information, weight)
+        if not move.is_finite:
+            raise FloatingPointError
+        self.information, self.known = move.information, self.average
+        size = self.learning_rate * falling_size(n_steps)
+        self.point, self.n_steps = objective.moved(self.point, move, size), n_steps + 1
+        weight = (AVERAGE_POWER + 1) / (self.n_steps + AVERAGE_POWER)
+        self.average = objective.mixed(self.average, self.point, weight)
+        return move, weight
 
 
-def noisy_ascent(
-    training, objective, following, *, learning_rate, rng, tol, n_iter_no_change
-):
-    """Take steps on noisy gradients until an epoch gains no more than its noise.
+def averaged_ascent(training, objective, *, learning_rate, rng, tol, n_iter_no_change):
+    """Take steps until more would lower the noise of their average by little.
 
-    Then, or after ten epochs, `following` goes on, epochs with less noise, or None.
-    Without them step sizes fall and points are averaged, until `n_iter_no_change` more
-    epochs would lower the noise of the average by less than `tol`. If the mean gradient
-    promises more than noise costs, as along a ridge, full steps start again.
+    Training ends when `n_iter_no_change` more epochs are expected to gain less than
+    `tol`.
     """
-    point = average = training.params
-    last = information = mean_move = None  # last : a point, its move, average before
-    n_steps = n_falling = n_kept = 0  # all steps, those of falling size, those kept
-    fraction, gain, is_noise = 1.0, 0.0, False
-    losses, errors = [], []
+    steps = AveragedSteps(objective, training.params, learning_rate)
+    gain, mean_move = 0.0, 0.0
     try:
         while True:
-            moves = []
+            values = []
             for batch in objective.batches(rng):
-                if n_falling:
-                    point = objective.aligned(point, average)
-                weight = max(0.05, 1 / (n_steps + 1))
-                move = objective.full_step(point, batch, information, weight)
-                if _has_lost(last, move, fraction, is_followed=following is not None):
-                    point, move, average = last
-                    fraction, n_kept = fraction / 2, 0
-                else:
-                    fraction, n_kept = min(1.0, 2 * fraction), n_kept + 1
-                last = point, move, average
-                moves.append(move)
-                if not move.is_finite:  # masks are too noisy for a step, others follow
-                    is_noise = True
-                    continue
-                information = move.information
-                size = learning_rate * fraction * falling_size(n_falling)
-                point = objective.moved(point, move, size)
-                n_steps, n_falling = n_steps + 1, n_falling + is_noise
-                weight = _average_weight(n_falling)
-                average = objective.mixed(average, point, weight)
+                move, weight = steps.take(batch)
+                values.append(move.value)
                 gain += weight * (move.gain - gain)
-                flat = torch.stack(move.gradient_and_step)
-                mean_move = flat if mean_move is None else mean_move.lerp(flat, weight)
-            value = float(np.mean([move.value for move in moves]))
-            losses.append(objective.log_scale - value)
-            training.loss_curve.append(losses[-1])
-            errors.append(math.hypot(*(move.error for move in moves)) / len(moves))
-            # a step that was taken back gains nothing
-            if n_kept >= 2 * len(moves) and len(losses) > 1:
-                # of one feature all masks are alike, without noise
-                least = max(tol, EPS * (1 + abs(losses[-1]))) if following else 0.0
-                fall = losses[-2] - losses[-1]
-                is_noise = is_noise or fall <= max(least, math.hypot(*errors[-2:]))
-            training.params = point if following else average
-            is_over = False
-            if following:  # noise may never end steps of a discrete mixture
-                is_over = is_noise or len(losses) >= 10
-            elif n_falling:
-                n_more = n_iter_no_change * n_steps / len(losses)
-                # noise alone causes the gain that full steps promise at the maximum
-                cost = max(0.0, gain) / n_falling
-                cost *= (AVERAGE_POWER + 1) ** 2 / (2 * AVERAGE_POWER + 1)
-                # the gain of a full step along the mean gradient, less its noise
-                promise = max(0.0, 0.5 * float(mean_move[0] @ mean_move[1]) - cost)
-                if n_falling >= n_more and promise > max(cost, tol):
-                    n_falling, is_noise = 0, False  # averages begin again, too
-                else:
-                    left = cost * n_more / (n_falling + n_more) + promise
-                    is_over = left < 0.5 * tol
-            if training.is_last and not (is_over or n_falling):
-                # the value after the last step is not known yet
-                move = objective.full_step(point, batch, information, weight)
-                if _has_lost(last, move, fraction, is_followed=following is not None):
-                    training.params = last[0] if following else last[2]
-            yield is_over and not following
-            if is_over:
-                break
+                mean_move += weight * (torch.stack(move.gradient_and_step) - mean_move)
+            training.params = steps.average
+            training.loss_curve.append(objective.log_scale - float(np.mean(values)))
+            # noise alone causes the gain that full steps promise at the maximum
+            cost = max(0.0, gain) / steps.n_steps
+            cost *= (AVERAGE_POWER + 1) ** 2 / (2 * AVERAGE_POWER + 1)
+            # the gain of a full step along the mean gradient, less its noise
+            promise = max(0.0, 0.5 * float(mean_move[0] @ mean_move[1]) - cost)
+            n_more = n_iter_no_change * len(values)
+            yield cost * n_more / (steps.n_steps + n_more) + promise < 0.5 * tol
     except (*DIVERGENCE, KeyboardInterrupt):
-        if last is not None:
-            training.params = last[0] if following else last[2]
+        training.params = steps.known
         raise
-    yield from following
-
-
-def _has_lost(last, move, fraction, is_followed, n_errors=4.0):
-    """Return whether the last step lowered the value by more than noise."""
-    if last is None or fraction < ROUNDING:  # the value before was high by chance
-        if not (move.is_finite or (last is None and is_followed)):
-            raise FloatingPointError
-        return False
-    before = last[1]
-    noise = n_errors * math.hypot(before.error, move.error)
-    return not (move.is_finite and move.value >= before.value - noise)
 
 
 def ascent_on_part(training, objective, *, learning_rate, rng, n_steps):
@@ -360,32 +351,22 @@ def ascent_on_part(training, objective, *, learning_rate, rng, n_steps):
 
     Step sizes fall, and points are averaged, from part to part.
     """
-    point = average = training.params
-    information, state = None, training.state
-    if state:
-        like, n_steps = point.coefs.new_tensor, state["n_steps"]
-        point, average = (
+    steps = AveragedSteps(objective, training.params, learning_rate, n_steps)
+    if training.state:
+        like, state = steps.point.coefs.new_tensor, training.state
+        steps.n_steps = state["n_steps"]
+        steps.point, steps.average = (
             Point(*map(like, state[name])) for name in ("point", "average")
         )
-        information = Curvature(*map(like, state["information"]))
-    training.params, values = average, []
-    for batch in objective.batches(rng):
-        if n_steps:
-            point = objective.aligned(point, average)
-        weight = max(0.05, 1 / (n_steps + 1))
-        move = objective.full_step(point, batch, information, weight)
-        if not move.is_finite:
-            raise FloatingPointError
-        information, values = move.information, [*values, move.value]
-        size = learning_rate * falling_size(n_steps)
-        point, n_steps = objective.moved(point, move, size), n_steps + 1
-        average = objective.mixed(average, point, _average_weight(n_steps))
-    training.params = average
+        steps.information = Curvature(*map(like, state["information"]))
+    training.params = steps.average
+    values = [steps.take(batch)[0].value for batch in objective.batches(rng)]
+    training.params = steps.average
     training.loss_curve.append(objective.log_scale - float(np.mean(values)))
     training.state = {
-        "n_steps": n_steps,
-        "point": as_arrays(point),
-        "average": as_arrays(average),
-        "information": as_arrays(information.of_each()),
+        "n_steps": steps.n_steps,
+        "point": as_arrays(steps.point),
+        "average": as_arrays(steps.average),
+        "information": as_arrays(steps.information.of_each()),
     }
     yield True
