@@ -82,5 +82,6 @@ def test_other_values_of_a_parameter_serve(name, parameter, values):
             if parameter not in str(error):
                 raise
             continue
-        assert np.isfinite(changed.score(gaps))
-        assert np.isfinite(np.asarray(changed.impute(gaps))).all()
+        few = gaps[:4] if name == "deep" else gaps
+        assert np.isfinite(changed.score(few))
+        assert np.isfinite(np.asarray(changed.impute(few))).all()

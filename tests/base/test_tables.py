@@ -249,7 +249,7 @@ def test_a_refit_keeps_nothing_of_another_kind_of_model(frame):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("n_components", [2, 4])
+@pytest.mark.parametrize("n_components", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_bound_on_the_density_of_categories_is_one(n_components):
     rng = np.random.default_rng(0)
     slopes, noise = rng.normal(size=(4, 6)), rng.normal(size=(16, 6))

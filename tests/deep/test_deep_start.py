@@ -79,5 +79,5 @@ def test_a_ring_is_learned(objective):
 
 def test_a_net_of_linear_rows_ends_near_the_linear_optimum():
     X = low_rank(n=150)
-    model = MPTDeepVAE(hidden_layer_sizes=(16,), max_iter=60, random_state=0).fit(X)
+    model = MPTDeepVAE(hidden_layer_sizes=(16,), max_iter=40, random_state=0).fit(X)
     assert model.score(X) > ml_optimum(X, 2) - 0.15

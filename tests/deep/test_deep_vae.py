@@ -151,7 +151,7 @@ def test_net_explains_what_a_linear_model_cannot():
 
 def test_objectives_and_conditionals_all_train():
     X = binary_rows()
-    start = quick(likelihood="bernoulli", max_iter=0).fit(X).score(X)
+    start = quick(likelihood="bernoulli", max_iter=0).fit(X).score(X[:50])
     for changes in (
         {"objective": "elbo"},
         {"objective": "iwae"},
@@ -161,7 +161,7 @@ def test_objectives_and_conditionals_all_train():
     ):
         settings = {"likelihood": "bernoulli", "learning_rate": 0.06, "max_iter": 4}
         model = quick(**settings | changes)
-        assert model.fit(X).score(X) > start + 0.05, changes
+        assert model.fit(X).score(X[:50]) > start + 0.05, changes
 
 
 def test_encode_decode_conditionals_are_a_distribution(binary):

@@ -2,8 +2,6 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import (
     conditional_log_density,
@@ -243,10 +241,10 @@ def test_bad_dict_starts_are_refused(change, message):
         MPTProbabilisticPCA(init=start | change).fit(load_iris().data)
 
 
-@settings(max_examples=15, deadline=None)
-@given(factor=st.floats(1e-6, 1e6), shift=st.floats(-1e6, 1e6), seed=st.integers(0, 99))
-def test_density_follows_scale_and_shift(factor, shift, seed):
-    X = low_rank_rows(40, 5, 2, 0.3, seed)
+@pytest.mark.parametrize("factor", [1e-6, 0.3, 1e6])
+@pytest.mark.parametrize("shift", [-1e6, 0.7, 1e6])
+def test_density_follows_scale_and_shift(factor, shift):
+    X = low_rank_rows(40, 5, 2, 0.3, seed=0)
     moved = factor * (X + shift)
     plain, other = (
         MPTProbabilisticPCA(init="pca", max_iter=0).fit(rows) for rows in (X, moved)
@@ -263,8 +261,7 @@ def test_training_follows_scale_and_shift():
     assert_allclose(other.score(1e6 * X + 1e8), expected, atol=1e-4)
 
 
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 999))
+@pytest.mark.parametrize("seed", range(5))
 def test_density_follows_permutations_of_rows_and_features(seed):
     rng = np.random.default_rng(seed)
     X = low_rank_rows(30, 6, 2, 0.3, seed)

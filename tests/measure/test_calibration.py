@@ -4,8 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 from scipy.stats import chi2
@@ -92,15 +90,12 @@ def test_values_hidden_in_a_table_rank_uniformly_among_draws(name, hidden):
         assert p_of_uniform_ranks(truth, drawn, rng) > 1e-3
 
 
-shapes = st.tuples(st.integers(2, 9), st.integers(1, 6))
-
-
-@settings(max_examples=12, deadline=None, derandomize=True)
-@given(shape=shapes, seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.9))
+@pytest.mark.parametrize("shape", [(2, 1), (3, 6), (9, 2), (7, 5)])
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.9])
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
-def test_changes_that_change_nothing(likelihood, shape, seed, share):
+def test_changes_that_change_nothing(likelihood, share, shape):
     """Order of rows and of features, repeated rows, chunks, a wider table of gaps."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(shape)
     n_features = shape[1]
     names = {"gaussian": ("mean",), "bernoulli": ("intercept",)}[likelihood]
     init = {name: rng.normal(size=n_features) for name in names}
