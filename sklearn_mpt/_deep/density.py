@@ -22,7 +22,7 @@ from sklearn_mpt._base.nets import arrays_of, load_arrays
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._latent.density import IntegratedDensity
 from sklearn_mpt._latent.integrals import IMPORTANCE_TOLERANCE, importance, log_joint
-from sklearn_mpt._latent.modes import gaussians_at_modes
+from sklearn_mpt._latent.modes import laplace
 from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
     Nodes,
@@ -51,10 +51,11 @@ def posteriors_around_modes(rows, z, module):
     starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
     shape = starts.shape[:2]
     row = torch.arange(shape[0], device=z.device)
-    posterior, joint = gaussians_at_modes(
+    posterior, joint = laplace(
         rows.take(row.repeat_interleave(shape[1])),
         module,
         starts.flatten(0, 1),
+        tol=0.0,
         max_iter=20,
         min_gain=IMPORTANCE_TOLERANCE,
     )

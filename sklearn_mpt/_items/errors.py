@@ -215,7 +215,7 @@ def covariance_of_fit(model, objective, names, groups, *, max_parameters=2000):
         )
     is_far, free = np.zeros(len(groups), dtype=bool), model.free_population
     if free.any():
-        is_far = far_groups(model, X, objective.context.group) & free[:, 1]
+        is_far = far_groups(model, X, objective.table.group) & free[:, 1]
     if is_far.any():
         warn_caller(
             f"All answers of the group(s) {listed(groups[is_far])} are those of people "

@@ -88,6 +88,7 @@ from sklearn_mpt._items.model_fit import (
     refuse_priors,
     warn_of_bounds,
 )
+from sklearn_mpt._items.objective import ItemRows
 from sklearn_mpt._latent.answers import MAX_CATEGORIES
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
@@ -509,7 +510,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         model = self._model_of(data.fitted)
         codes = self._codes_in_training(data)
         args = data.weight, codes, self._priors, data.device, data.is_all
-        objective = model.objective(data.X, *args)
+        objective = ItemRows(model, data.X, *args)
         if data.is_all:
             unseen = np.flatnonzero(model.unseen(data.X).any(axis=1))
             if len(unseen):
@@ -1604,7 +1605,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         self._check_training_weight(rows, weight)
         codes = codes_of(groups, X, self.groups_, index)
         args = weight, codes, self._priors, check_device(self.device)
-        return model.objective(rows, *args)
+        return ItemRows(model, rows, *args)
 
 
 def _lml_method(n_dims):

@@ -10,6 +10,7 @@ from sklearn_mpt._checks import check_shape, listed
 from sklearn_mpt._items.item_statistics import ranks_of
 from sklearn_mpt._items.items import Items
 from sklearn_mpt._items.model import ItemModel
+from sklearn_mpt._items.objective import ItemRows
 from sklearn_mpt._optim.steps import Training, run
 from sklearn_mpt._tables.frames import aligned, missing_in_array
 from sklearn_mpt._tables.weights import (
@@ -171,7 +172,7 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
         args = mean, variance, equal, 0, np.eye(1), (0,), is_fixed
         fitted = ItemModel(copied, flat, *args)
         args = np.column_stack(columns), weight, group, {}, device, False
-        objective = fitted.objective(*args)
+        objective = ItemRows(fitted, *args)
         training = Training(1000)  # steps, and a tolerance, as fits by default
         point = run(training, fitted.ascent(training, objective, tol=1e-7))
         sums = objective.all_sums(point)

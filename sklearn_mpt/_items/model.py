@@ -9,13 +9,7 @@ from sklearn_mpt._gaussian.rotation import rotated
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.items import Items
 from sklearn_mpt._latent.grids import Population
-from sklearn_mpt._latent.likelihood_rows import (
-    Layout,
-    LikelihoodRows,
-    ObjectiveParams,
-)
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._latent.sums import RowContext
 from sklearn_mpt._optim.natural import Point
 from sklearn_mpt._optim.steps import REMAINING_GAIN, ascent
 
@@ -129,29 +123,6 @@ class ItemModel(NamedTuple):
             for array in (self.flat, weight, self.root)
         )
         return ItemDensity(self.items, flat, population, weight, root, self.seed)
-
-    def objective(self, X, weight, codes, priors, device, is_all=True):
-        """Return the log marginal likelihood of rows, with priors."""
-        # X : codes of answers, (n, d). codes : of the groups of the rows, (n,).
-        # priors : `slope_prior` and `guessing_prior`, a dict, which can be empty.
-        moves = self.start("cpu").with_flat(torch.from_numpy(self.moves))
-        items, K = self.items, self.items.n_dims
-        if not self.is_fixed.any() and priors.get("slope_prior") is None:
-            # steps in all answers, of which one is redundant, are nearer to Newton's
-            moves.coefs[[rows.start for _, rows in items.nominal]] = True
-        moves_axes = not (
-            len(self.free_population) or items.has_fixed_scale or self.is_fixed.any()
-        )
-        guessing = torch.from_numpy(items.guessing - items.n_coefs)
-        moves = Point(*(part.to(device) for part in moves))
-        unseen = self.unseen(X) if is_all else np.zeros((len(items), 1), dtype=bool)
-        parts = guessing.to(device), torch.from_numpy(unseen).to(device)
-        layout = Layout(moves, moves_axes, *parts)
-        context = RowContext((*self.seed, 1), weight, is_all=is_all, group=codes)
-        params = ObjectiveParams("lml", len(X), **priors)
-        rows = torch.tensor(X, dtype=torch.float64, device=device)
-        likelihood = items.joint(torch.tensor(self.flat, device=device)).likelihood
-        return LikelihoodRows(rows, likelihood, params, K, context, layout=layout)
 
     def unseen(self, X):
         """Return categories of items with free parameters that no row has, (d, c)."""

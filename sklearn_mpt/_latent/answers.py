@@ -10,13 +10,25 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._latent.grids import RADIUS, WIDE_RADIUS, Population, PriorGrid
+from sklearn_mpt._latent.linear_map import LinearMap, append_one, shared_steps
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
+from sklearn_mpt._latent.sums import (
+    SHARED_COST,
+    derivatives_of,
+    outer_sums,
+    sums_of,
+)
+from sklearn_mpt._likelihoods.base import features_of_locations
 from sklearn_mpt._numbers import (
     CACHE_ENTRIES,
     CHUNK_ENTRIES,
     KEPT_ENTRIES,
     chunk_slices,
 )
+from sklearn_mpt._optim.information import information_by_hessian
+from sklearn_mpt._optim.natural import Point
+from sklearn_mpt._optim.weights import UNSEEN_COUNT
 
 MISSING = -1
 MAX_CATEGORIES = 101  # codes 0 to 100 are integers of 8 bits
@@ -182,3 +194,148 @@ def variance_of_scores(answers, table, log_weight, scores, features, of_groups):
                 product.addmm_(columns.T, weight[:, None] * columns)
         total += (slopes.mT @ (products @ slopes)).sum(0)
     return total
+
+
+class CodedRows:
+    """Rows of codes 0, 1, 2, ..., which share a grid that resolves all posteriors.
+
+    Points with one latent variable can have more rows of coefficients than there are
+    locations, one for each group of people: logarithm of the deviation, and mean, of z.
+
+    Parameters
+    ----------
+    rows : TrainingRows
+    blocks : ShapeBlocks or None
+    codes : sequence of sequence of int
+        Those of each feature.
+    others : SharedGrid, default=None
+        Integrates parts of the rows, and all rows if this grid has many nodes. None
+        takes the grid always.
+    unseen : bool Tensor of shape (d, c), default=None
+        Codes of which `UNSEEN_COUNT` observations are added.
+    """
+
+    def __init__(self, rows, blocks, codes, others=None, unseen=None):
+        self.rows, self.blocks, self.others, self.unseen = rows, blocks, others, unseen
+        X, group = rows.X, rows.group
+        if group is not None:
+            group = torch.from_numpy(group).to(X.device)
+        n_codes = max(map(len, codes))
+        codes = [[v[min(c, len(v) - 1)] for v in codes] for c in range(n_codes)]
+        self.codes = torch.tensor(codes, dtype=torch.float64, device=X.device)
+        answers = X.nan_to_num(nan=float(MISSING)).to(torch.int8)
+        self.answers = Answers(answers, n_codes, rows.weights.values, group)
+        self._grid = None
+
+    def population(self, point, joint):
+        """Return the distribution of z in each group."""
+        rows = point.coefs[len(joint.intercept) :]
+        if len(rows):
+            return Population(rows[:, 1:], rows[:, :1].exp())
+        return Population.standard(joint.n_dims, point.coefs)
+
+    def grid(self, point, joint, max_ratio=1.15):
+        """Return a grid that resolves posteriors, or the finest that memory allows."""
+        # That of `place`, if its spacing is at most `max_ratio` times as wide as
+        # needed, so that values of successive points have the same error. Where mean or
+        # variance of z move the grid reaches as far as that of scores.
+        population, last = self.population(point, joint), self._grid
+        # Spacing over the narrowest posterior, in one, two and three dimensions. The
+        # relative errors are 2e-7, 2e-5 and 9e-4: nodes in more dimensions cost more.
+        spacing_ratio = (1.1, 1.3, 1.6)[joint.n_dims - 1]
+        steps = shared_steps(joint, spacing_ratio, self.codes, population)
+        if last is not None and last.covers(population, RADIUS):
+            ratios = [a / b for a, b in zip(last.steps, steps, strict=True)]
+            if max(ratios) < max_ratio:
+                return last
+        may_move = len(point.coefs) > len(joint.intercept)
+        return PriorGrid.over(population, steps, WIDE_RADIUS if may_move else RADIUS)
+
+    def place(self, point, joint):
+        """Change the grid if the point needs it; return whether it did."""
+        last, self._grid = self._grid, self.grid(point, joint)
+        return self._grid is not last
+
+    def sums(self, point, joint, index):
+        grid, others = self._grid or self.grid(point, joint), self.others
+        if others is not None and (
+            len(index) < len(self.rows) or not self._is_cheap(grid)
+        ):
+            yield from others.sums(point, joint, index)
+            return
+        population, z = self.population(point, joint), grid.z
+        log_weight, table = grid.log_weight(population), joint.table(self.codes, z)
+        value, counts, groups = expectations(self.answers, table, log_weight)
+        total = self.answers.total
+        if self.unseen is not None:
+            count = UNSEEN_COUNT * total / self.rows.weights.total
+            added = count * self.unseen[..., None] * log_weight[0].exp()
+            value, counts = value + float((added * table).sum()), counts + added
+        nodes = append_one(z)
+        location, likelihood = joint.location(z)[None], joint.likelihood
+        known, X = counts.permute(1, 2, 0), self.codes[:, None]
+        args = likelihood, X, location, self.blocks
+        derivative, information = derivatives_of(*args)
+        on_locations = likelihood.to_locations(known)
+        gradient = (on_locations * derivative).sum(0).T @ nodes
+        information = outer_sums((on_locations * information).sum(0), nodes)
+        shape = len(X), -1, -1
+        at = location.expand(shape), known, nodes.expand(shape)
+        shape_params = likelihood.shape_sums(X, *at)
+        if len(point.coefs) > len(gradient):  # means and deviations of groups
+            unit = (z[:, 0] - population.mean) / population.deviation
+            deviation, n = population.deviation[:, 0], groups.sum(1)
+            of_deviation = (groups * (unit**2 - 1)).sum(1)
+            of_groups = [of_deviation, (groups * unit).sum(1) / deviation]
+            gradient = torch.cat([gradient, torch.stack(of_groups, 1)])
+            of_groups = torch.diag_embed(torch.stack([2 * n, n / deviation**2], 1))
+            information = torch.cat([information, of_groups])
+        value, total = (gradient.new_tensor([part]) for part in (value, total))
+        yield sums_of(value / total, total, gradient, information, shape_params)
+
+    def information(self, point, joint, accuracy):
+        grid = self.grid(point, joint)
+        if self.others is not None and not self._is_cheap(grid):
+            return self.others.information(point, joint, accuracy)
+        answers, n_locations = self.answers, len(joint.intercept)
+        with torch.no_grad():
+            log_weight = grid.log_weight(self.population(point, joint))
+            table = joint.table(self.codes, grid.z)
+            _, counts, groups = expectations(answers, table, log_weight)
+            variance = self._variance_of_scores(point, joint, grid, table, log_weight)
+
+        def expected(coefs, shape_params):  # log-probability of answers and z
+            likelihood = joint.likelihood.at(shape_params)
+            of_items = coefs[:n_locations]
+            moved = LinearMap(of_items[:, :-1].T, of_items[:, -1], likelihood)
+            population = self.population(Point(coefs, shape_params), moved)
+            of_z = (groups * grid.log_weight(population)).sum()
+            return of_z + (counts * moved.table(self.codes, grid.z)).sum()
+
+        return information_by_hessian(expected, *point) - variance
+
+    def _is_cheap(self, grid):
+        """Return whether nodes for each row would cost more."""
+        return len(grid.z) <= SHARED_COST * self.others.others.rule.n_nodes
+
+    def _variance_of_scores(self, point, joint, grid, table, log_weight):
+        """Return the sum over rows of the variance of scores at nodes, (p, p)."""
+        z, population = grid.z, self.population(point, joint)
+        coefs, shapes = joint.scores(self.codes, z)
+        n_of_z = point.coefs[len(joint.intercept) :].numel()
+        scores = torch.cat([coefs, coefs.new_zeros(n_of_z, *coefs.shape[1:]), shapes])
+        args = joint.likelihood, len(joint.intercept), z.device
+        features = features_of_locations(*args)
+        features = features.repeat_interleave(point.coefs.shape[1])
+        of_shapes = torch.as_tensor(joint.likelihood.shape_param_features).to(features)
+        features = torch.cat([features, features.new_zeros(n_of_z), of_shapes])
+        n_groups, first = len(population.mean), len(coefs)
+        of_groups = z.new_zeros(n_groups, len(scores), len(z))
+        if n_of_z:
+            unit = (z[:, 0] - population.mean) / population.deviation
+            of_z = torch.stack([unit**2 - 1, unit / population.deviation], 1)
+            of_z -= (log_weight.exp()[:, None] * of_z).sum(2, keepdim=True)
+            for i in range(n_groups):
+                of_groups[i, first + 2 * i : first + 2 * i + 2] = of_z[i]
+        args = table, log_weight, scores, features, of_groups
+        return variance_of_scores(self.answers, *args)

@@ -11,7 +11,7 @@ from sklearn_mpt._latent.grids import (
     spacings,
 )
 from sklearn_mpt._latent.integrals import MAX_GRID_NODES
-from sklearn_mpt._latent.modes import gaussians_at_modes
+from sklearn_mpt._latent.modes import laplace
 from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
     Posterior,
@@ -59,7 +59,7 @@ class LinearMap:
         return z @ self.components + self.intercept
 
     def location_and_jacobian(self, z):
-        return self.location(z), self.components
+        return z @ self.components + self.intercept, self.components
 
     def entry_log_prob(self, X, z):
         """Return log p(x_j | z) at nodes of each row, (n, s, d)."""
@@ -86,8 +86,9 @@ class LinearMap:
         return coefs.permute(2, 0, 1), shapes.permute(2, 0, 1)
 
     def propose(self, rows):
-        is_quadrature = self.n_dims <= MAX_GRID_DIMS
-        return [(laplace if is_quadrature else proposal)(rows, self)]
+        if self.n_dims > MAX_GRID_DIMS:
+            return [proposal(rows, self)]
+        return [laplace(rows, self)[0]]
 
 
 class TrainingMap(LinearMap):
@@ -95,16 +96,7 @@ class TrainingMap(LinearMap):
 
     def propose(self, rows):
         with torch.no_grad():
-            return [laplace(rows, self, tol=MODE_TOLERANCE)]
-
-
-def laplace(rows, joint, tol=ROUNDING, start=None):
-    """Return the Laplace approximation of the posterior of z, by Newton's method."""
-    # It starts at `start`, (n, k), or at 0, and ends where a step changes no component
-    # of z by more than `tol`.
-    if start is None:
-        start = joint.components.new_zeros(len(rows.X), joint.n_dims)
-    return gaussians_at_modes(rows, joint, start, tol=tol)[0]
+            return [laplace(rows, self, tol=MODE_TOLERANCE)[0]]
 
 
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
@@ -115,7 +107,7 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
     W, weight = joint.components, grid[1].exp()
     observed = rows.observed.to(W.dtype)
     on_locations = joint.likelihood.to_locations(observed)
-    posterior = laplace(rows, joint) if start is None else start
+    posterior = laplace(rows, joint)[0] if start is None else start
     for _ in range(n_steps):
         points = location_points(posterior, joint, grid)
         derivative, information = joint.likelihood.derivatives(rows.X[:, None], points)
@@ -134,7 +126,7 @@ def proposal(rows, joint, n_steps=6):
     # the variational posterior, because the curvature at the mode of a steep posterior
     # may not match its width. It is then widened. n_steps : number of Newton steps to
     # the variational posterior.
-    grid, peak = bound_grid(joint, [0]), laplace(rows, joint)
+    grid, peak = bound_grid(joint, [0]), laplace(rows, joint)[0]
     gaussian = variational_posterior(rows, joint, grid, n_steps, peak)
     bounds = [evidence_lower_bound(rows, p, joint, grid) for p in (peak, gaussian)]
     is_better = bounds[1] > bounds[0]

@@ -86,8 +86,8 @@ def climb(
     return z, value, precision
 
 
-def gaussians_at_modes(rows, joint, start, **search):
-    """Return Gaussians at the modes of posteriors, and log p(x, z) at the modes; (n,).
+def laplace(rows, joint, start=None, tol=ROUNDING, **search):
+    """Return Laplace approximations of posteriors, and log p(x, z) at modes; (n,).
 
     Their precision is that of the prior and the information of the observed entries.
 
@@ -97,11 +97,13 @@ def gaussians_at_modes(rows, joint, start, **search):
     joint : object
         With a `likelihood`, and ``location_and_jacobian(z)``: the locations, (n, l),
         and their derivatives in z, (k, l) or (n, k, l).
-    start : Tensor of shape (n, k)
-        Where the search starts.
-    **search
+    start : Tensor of shape (n, k), default=None
+        Where the search starts; None is 0.
+    tol, **search
         Parameters of `climb`.
     """
+    if start is None:
+        start = rows.X.new_zeros(len(rows.X), joint.n_dims)
     likelihood = joint.likelihood
 
     def log_joint(z, index):
@@ -120,7 +122,7 @@ def gaussians_at_modes(rows, joint, start, **search):
         value = (observed * entries).sum(1) + standard_normal_log_prob(z)
         return LogJoint(value, gradient - z, precision)
 
-    z, value, precision = climb(log_joint, start, **search)
+    z, value, precision = climb(log_joint, start, tol=tol, **search)
     return gaussian_around(z, torch.linalg.cholesky(precision)), value
 
 

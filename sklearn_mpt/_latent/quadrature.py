@@ -117,6 +117,7 @@ class GaussHermite:
             tuple(torch.tensor(array, device=device) for array in _grid(n, n_dims))
             for n in n_per_dim
         ]
+        self.n_nodes = n_per_dim[-1] ** n_dims
 
     def place(self, group, posteriors, rows):
         """Return the nodes of a group for each row, around its only posterior."""
@@ -170,7 +171,7 @@ class PosteriorMixture:
 
     def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
         self.n_dims, self.seed = n_dims, tuple(seed)
-        parts = []
+        self.n_nodes, parts = sum(counts), []
         for part, (count, same) in enumerate(itertools.groupby(counts)):
             # blocks of one sequence fill the gaps of each other where parts agree
             n_blocks = len(list(same))

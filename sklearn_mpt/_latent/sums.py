@@ -3,57 +3,90 @@ r"""Sums over rows of likelihoods of linear models integrated over z.
 Nodes have no gradient, because the integral does not depend on where they are. The
 gradient in the locations is that in log p times the derivative of log p, so any
 likelihood can be used.
+
+There are four ways to integrate, classes with a method ``sums(point, joint, index)``,
+which yields `Sums` whose total is that of the rows with these numbers, and
+``information(point, joint, accuracy)``, minus the second derivatives of all rows:
+
+- `answers.CodedRows`: one grid for all rows, whose entries are codes; sums are products
+  of two matrices;
+- `SharedGrid`: one grid for all rows whose posteriors it resolves;
+- `NodesOfRows`: nodes around the posterior of each row, on a grid or sampled;
+- `BoundedRows`: lower bounds, by the best Gaussian of each row.
 """
 
-from functools import partial
+import math
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from sklearn_mpt._base.density import Units
 from sklearn_mpt._gaussian.moments import closed_form, gradients_at, moments_of
-from sklearn_mpt._latent.grids import RADIUS, resolves
-from sklearn_mpt._latent.integrals import log_joint
+from sklearn_mpt._latent.grids import (
+    MAX_SPACING,
+    RADIUS,
+    coarsen,
+    prior_grid,
+    resolves,
+)
+from sklearn_mpt._latent.integrals import log_joint, rows_of
 from sklearn_mpt._latent.linear_map import (
+    MODE_TOLERANCE,
     LinearMap,
     append_one,
+    bound_grid,
     evidence_lower_bound,
     location_points,
+    spacing,
     variational_posterior,
 )
+from sklearn_mpt._latent.modes import laplace
 from sklearn_mpt._latent.quadrature import Nodes, logsumexp_and_softmax
-from sklearn_mpt._numbers import CHUNK_ENTRIES, TINY, chunk_slices
+from sklearn_mpt._numbers import CACHE_ENTRIES, CHUNK_ENTRIES, TINY, chunk_slices
 from sklearn_mpt._optim.information import information_by_hessian
 from sklearn_mpt._optim.natural import Curvature, Point, Sums
-from sklearn_mpt._optim.weights import SampleWeights
+from sklearn_mpt._optim.weights import SampleWeights, distinct_rows
+
+# Spacing of shared grids, in standard deviations of the narrowest posterior, of which
+# there is a bound, where rows that these do not resolve have other nodes.
+SPACING = 1.5
+# Cost of a node of a single row, in nodes that rows share.
+SHARED_COST = 40
 
 
-class RowContext(NamedTuple):
-    """Facts about the training rows.
+class TrainingRows:
+    """Rows that differ, each with the weight of all its equals.
 
-    seed : seed of samples of posteriors in many dimensions. weight : weights of the
-    rows, (n,). units : units of the rows, if they are not standardised. log_scale :
-    mean over rows of the logarithm that the units add to the objective. is_all :
-    whether these are all rows, so that a feature that is constant in them is constant.
-    n_rows : number of rows before equal ones were merged, None if they were not. group
-    : number of the group of each row, (n,), None if all are of one.
+    Parameters
+    ----------
+    X, weight, group, units
+        As `LikelihoodRows` takes them.
+    merges : bool
+        Whether equal rows become one.
     """
 
-    seed: tuple[int, ...] = (0,)
-    weight: np.ndarray | None = None
-    units: Units | None = None
-    log_scale: float = 0.0
-    is_all: bool = True
-    n_rows: int | None = None
-    group: np.ndarray | None = None
+    def __init__(self, X, weight=None, group=None, units=None, merges=True):
+        n_given = len(X)
+        if merges:
+            keys = X.cpu().numpy()
+            if group is not None:
+                keys = np.column_stack([keys, group])
+            kept, weight = distinct_rows(keys, weight)
+            if len(kept) < n_given:
+                X = X[torch.from_numpy(kept)]
+                group = None if group is None else group[kept]
+        self.X, self.group, self.units = X, group, units
+        self.weights = SampleWeights.from_array(weight, X, n_given)
 
-    def standardise(self, X):
-        """Return standardised rows in double precision."""
-        return X.double() if self.units is None else self.units.standardise(X.double())
+    def __len__(self):
+        return len(self.X)
 
-
-NO_CONTEXT = RowContext()
+    def take(self, index):
+        """Return some rows, standardised, in double precision, and their weights."""
+        X = self.X[index].double()
+        X = X if self.units is None else self.units.standardise(X)
+        return X, self.weights.values[index]
 
 
 def varies_in_rows(X, is_all):
@@ -87,36 +120,6 @@ def varies(X, likelihood):
     """Return 1.0 for locations of features that are not constant, else 0.0."""
     one_if_varies = varies_in_rows(torch.tensor(X, device="cpu"), is_all=True)
     return likelihood.to_locations(one_if_varies).numpy()
-
-
-def sums_of_counts(expected, total, nodes, point, likelihood, values, blocks):
-    """Return sums of the log marginal likelihoods of rows of codes, at shared nodes."""
-    # expected : ExpectedCounts. total : of the weights of rows. nodes : (s, k). values
-    # : codes of each feature, (c, d). blocks : `shape_blocks` of the likelihood.
-    nodes = append_one(nodes)
-    location = (nodes @ point.coefs.T)[None]
-    known, X = expected.counts.permute(1, 2, 0), values[:, None]
-    derivative, information = _derivatives(likelihood, X, location, blocks)
-    on_locations = likelihood.to_locations(known)
-    gradient = (on_locations * derivative).sum(0).T @ nodes
-    full = _outer_sums((on_locations * information).sum(0), nodes)
-    shape = len(values), -1, -1
-    at = location.expand(shape), known, nodes.expand(shape)
-    shape_params = likelihood.shape_sums(X, *at)
-    value, weight = (gradient.new_tensor([part]) for part in (expected.value, total))
-    return sums_of(value / weight, weight, gradient, full, shape_params)
-
-
-def _derivatives(likelihood, X, location, blocks):
-    """Return derivatives in locations, and information of one kind with blocks."""
-    # That of locations beside gaps is of products of derivatives, as that of gaps: with
-    # another one the matrix of both need not be positive.
-    derivative, information = likelihood.derivatives(X, location)
-    if blocks is not None:
-        at = blocks.locations[blocks.is_log[blocks.slots[:, 0]]]
-        information = information.expand_as(derivative).clone()
-        information[..., at] = derivative[..., at] ** 2
-    return derivative, information
 
 
 class RepresentativeValues(NamedTuple):
@@ -153,72 +156,165 @@ class RepresentativeValues(NamedTuple):
         return (self.code[rows][:, None] == number).to(like)
 
 
-def shared_likelihood_sums(parts, grid, steps, point, likelihood, values, blocks=None):
-    """Return sums of the log marginal likelihoods of rows, at shared nodes.
+class BoundedRows:
+    """Evidence lower bounds of rows, each at the best Gaussian of its row."""
 
-    The gradient is that of products of matrices. The information is computed at the
-    representative values of entries.
+    def __init__(self, rows, blocks, seed):
+        self.rows, self.blocks, self.seed = rows, blocks, seed
 
-    parts : iterable of rows, their weights, and indicators of `RepresentativeValues`.
-    grid, steps : as `prior_grid` returns and takes them. values : (v, d), those of
-    `RepresentativeValues`. blocks : `shape_blocks` of the likelihood.
+    def sums(self, point, joint, index):
+        grid = bound_grid(joint, self.seed)
+        n_entries = len(point.coefs) * len(grid[1])
+        for part in chunk_slices(len(index), n_entries, CACHE_ENTRIES):
+            X, weight = self.rows.take(index[part])
+            yield self._sums(rows_of(X), weight, joint, grid)
 
-    Returns the sums over the rows that the grid resolves, and for each part which rows
-    it does not resolve, bool (n,).
+    def _sums(self, rows, weight, joint, grid):
+        # Each row has the Gaussian posterior that nearly maximises its bound, so the
+        # gradient is taken at fixed posteriors. By Stein's identity, the mean of
+        # derivative times z follows from the means of derivative and information.
+        posterior = variational_posterior(rows, joint, grid)
+        points, node_weight = location_points(posterior, joint, grid), grid[1].exp()
+        likelihood, X = joint.likelihood, rows.X[:, None]
+        observed_weight = (
+            node_weight[:, None] * (weight[:, None] * rows.observed)[:, None]
+        )
+        z = append_one(posterior.mean)
+        at_points = z[:, None].expand(-1, points.shape[1], -1)
+        shape_params = likelihood.shape_sums(X, points, observed_weight, at_points)
+        derivative, information = derivatives_of(likelihood, X, points, self.blocks)
+        derivative, information = (
+            likelihood.to_locations(observed_weight) * t
+            for t in (derivative, information)
+        )
+        covariance = posterior.root.mT @ posterior.root
+        information = information.sum(1)
+        gradient = derivative.sum(1).T @ z
+        if likelihood.n_locations == 1:
+            gradient[:, :-1] -= torch.einsum(
+                "nd,nkl,ld->dk", information, covariance, joint.components
+            )
+        else:
+            moved = (grid[0] @ posterior.root).flatten(0, 1)
+            gradient[:, :-1] += derivative.flatten(0, 1).T @ moved
+        second = z[:, :, None] * z[:, None]
+        second[:, :-1, :-1] += covariance
+        full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
+        value = evidence_lower_bound(rows, posterior, joint, grid)
+        return sums_of(value, weight, gradient, full, shape_params)
+
+
+class NodesOfRows:
+    """Likelihoods of rows by nodes around the posterior of each, on a grid or sampled.
+
+    rule : GaussHermite or PosteriorMixture, of one group.
     """
-    nodes = append_one(grid[0])
-    with torch.enable_grad():
-        location = (nodes @ point.coefs.T).detach().requires_grad_()
-        shape_params = point.shape_params.detach().requires_grad_()
-        at = likelihood.at(shape_params)
-    found = [
-        _shared_part(*part, grid, steps, location, shape_params, at) for part in parts
-    ]
-    row_values, sums, unresolved = zip(*found, strict=True)
-    value, weight = (torch.cat(part) for part in zip(*row_values, strict=True))
-    location_gradient, shape_gradient, known = (
-        sum(part) for part in zip(*sums, strict=True)
-    )
-    location = location.detach()
-    at_values = location.expand(len(values), -1, -1)
-    X, z = values[:, None], nodes.expand(len(values), -1, -1)
-    _, shape_information = likelihood.shape_sums(X, at_values, known, z)
-    _, information = _derivatives(likelihood, X, location[None], blocks)
-    information = information * likelihood.to_locations(known)
-    full = _outer_sums(information.sum(0), nodes)
-    gradient = location_gradient.T @ nodes
-    shape_params = shape_gradient, shape_information
-    return sums_of(value, weight, gradient, full, shape_params), unresolved
+
+    def __init__(self, rows, blocks, rule):
+        self.rows, self.blocks, self.rule = rows, blocks, rule
+        self._modes = None
+
+    def sums(self, point, joint, index):
+        # Posteriors are found for more rows at a time than there are in a block, from
+        # where they were before.
+        if self._modes is None:
+            shape = len(self.rows), joint.n_dims
+            self._modes = joint.intercept.new_zeros(shape)
+        n_entries = len(joint.intercept) * self.rule.n_nodes
+        for part in chunk_slices(len(index), joint.components.numel(), CACHE_ENTRIES):
+            X, weight = self.rows.take(index[part])
+            rows, start = rows_of(X), self._modes[index[part]]
+            posterior, _ = laplace(rows, joint, start, tol=MODE_TOLERANCE)
+            self._modes[index[part]] = posterior.mean
+            for block in chunk_slices(len(X), n_entries, CACHE_ENTRIES // 2):
+                taken, near = rows.take(block), [posterior.take(block)]
+                nodes = self.rule.place(self.rule.groups[0], near, taken)
+                yield row_node_sums(taken, nodes, joint, weight[block], self.blocks)
+
+    def information(self, point, joint, accuracy):
+        X, weight = self.rows.take(slice(None))
+        return information_by_nodes(rows_of(X), weight, joint, accuracy)
 
 
-def _shared_part(
-    rows, weight, indicators, grid, steps, location, shape_params, likelihood
-):
-    """Return what `shared_likelihood_sums` adds up, and which rows are unresolved."""
-    # Value and weight of each row that is resolved; gradients in locations and shape
-    # parameters, and weights of representative values at nodes, (v, s, d). likelihood :
-    # with these shape parameters.
-    z, log_weight = grid
-    is_observed = rows.observed.to(rows.X.dtype)
-    with torch.enable_grad():
-        log_prob = likelihood.pair_log_prob(rows.X * is_observed, is_observed, location)
-    value, r = logsumexp_and_softmax(log_prob.detach() + log_weight)
-    unresolved = ~resolves(r, z, steps, RADIUS)
-    weight = torch.where(unresolved, 0.0, weight)
-    r = weight[:, None] * r
-    with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
-        total = torch.dot(log_prob.flatten(), r.flatten())
-    inputs = location, shape_params
-    gradients = torch.autograd.grad(
-        total, inputs, allow_unused=True, materialize_grads=True
-    )
-    gradients = [part.detach() for part in gradients]  # zeros have one in PyTorch 2.4
-    known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
-    kept = ~unresolved
-    return (value[kept], weight[kept]), (*gradients, known.movedim(1, 0)), unresolved
+class SharedGrid:
+    """Likelihoods of rows by nodes of one grid over the prior.
+
+    Rows that it does not resolve have others. The gradient is that of products of
+    matrices. The information is computed at the representative values of entries.
+
+    number : of representative values of a feature. others : NodesOfRows.
+    """
+
+    def __init__(self, rows, blocks, number, others):
+        self.rows, self.blocks, self.number, self.others = rows, blocks, number, others
+
+    @cached_property
+    def _representative(self):
+        entries = self.rows.take(slice(None))[0].cpu().numpy()
+        values = RepresentativeValues.from_rows(entries, self.number)
+        return values.to(self.rows.X.device)
+
+    def sums(self, point, joint, index):
+        values = self._representative.values
+        steps = spacing(joint, SPACING, values)
+        max_nodes = SHARED_COST * self.others.rule.n_nodes
+        steps = coarsen(steps, max_nodes, [RADIUS] * joint.n_dims, MAX_SPACING)
+        z, log_weight = prior_grid(steps, point.coefs)
+        nodes = append_one(z)
+        with torch.enable_grad():
+            location = joint.location(z).detach().requires_grad_()
+            shape_params = point.shape_params.detach().requires_grad_()
+            likelihood = joint.likelihood.at(shape_params)
+        found, total, left = [], 0.0, []
+        for part in index.tensor_split(math.ceil(len(index) * len(z) / CACHE_ENTRIES)):
+            X, weight = self.rows.take(part)
+            rows = rows_of(X)
+            observed = rows.observed.to(X.dtype)
+            with torch.enable_grad():
+                args = rows.X * observed, observed, location
+                log_prob = likelihood.pair_log_prob(*args)
+            value, r = logsumexp_and_softmax(log_prob.detach() + log_weight)
+            is_resolved = resolves(r, z, steps, RADIUS)
+            r = torch.where(is_resolved, weight, 0.0)[:, None] * r
+            with torch.enable_grad():
+                torch.dot(log_prob.flatten(), r.flatten()).backward()
+            indicators = self._representative.indicators(part, X)
+            known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
+            total = total + known.movedim(1, 0)
+            found.append(torch.stack([value[is_resolved], weight[is_resolved]]))
+            left.append(part[~is_resolved])
+        location_gradient, shape_gradient = location.grad, shape_params.grad
+        location = location.detach()
+        if shape_gradient is None:
+            shape_gradient = torch.zeros_like(point.shape_params)
+        shape = len(values), -1, -1
+        at = location.expand(shape), total, nodes.expand(shape)
+        _, shape_information = joint.likelihood.shape_sums(values[:, None], *at)
+        args = joint.likelihood, values[:, None], location[None], self.blocks
+        _, information = derivatives_of(*args)
+        information = (information * joint.likelihood.to_locations(total)).sum(0)
+        shape_params = shape_gradient, shape_information
+        gradient, full = location_gradient.T @ nodes, outer_sums(information, nodes)
+        yield sums_of(*torch.cat(found, 1), gradient, full, shape_params)
+        yield from self.others.sums(point, joint, torch.cat(left))
+
+    def information(self, point, joint, accuracy):
+        return self.others.information(point, joint, accuracy)
 
 
-def _outer_sums(weight, z):
+def derivatives_of(likelihood, X, location, blocks):
+    """Return derivatives in locations, and information of one kind with blocks."""
+    # That of locations beside gaps is of products of derivatives, as that of gaps: with
+    # another one the matrix of both need not be positive.
+    derivative, information = likelihood.derivatives(X, location)
+    if blocks is not None:
+        at = blocks.locations[blocks.is_log[blocks.slots[:, 0]]]
+        information = information.expand_as(derivative).clone()
+        information[..., at] = derivative[..., at] ** 2
+    return derivative, information
+
+
+def outer_sums(weight, z):
     """Return the sum of weight z z' over nodes, for each location."""
     # weight : (m, l). Returns (l, k + 1, k + 1).
     products = (z[:, :, None] * z[:, None]).flatten(1)
@@ -232,61 +328,25 @@ def sums_of(value, weight, gradient, information, shape_params):
     return Sums.from_rows(value, weight, Point(*gradient), Curvature(*information))
 
 
-def row_node_sums(rows, nodes, point, likelihood, weight=None, blocks=None):
+def row_node_sums(rows, nodes, joint, weight, blocks):
     """Return sums of log marginal likelihoods, with nodes by row."""
     # weight : weights of the rows. blocks : `shape_blocks` of the likelihood.
-    z, X = append_one(nodes.z), rows.X[:, None]
-    weight = X.new_ones(len(X)) if weight is None else weight
-    location = z @ point.coefs.T
+    z, X, likelihood = append_one(nodes.z), rows.X[:, None], joint.likelihood
+    location = joint.location(nodes.z)
     log_prob = likelihood.entry_log_prob(X, location)
     visible = rows.observed.to(z.dtype)
     joint = nodes.log_weight + (log_prob @ visible[..., None])[..., 0]
     value, r = logsumexp_and_softmax(joint)
     r, known = weight[:, None] * r, visible[:, None]
     shape_params = likelihood.shape_sums(X, location, r[..., None] * known, z)
-    derivative, information = _derivatives(likelihood, X, location, blocks)
+    derivative, information = derivatives_of(likelihood, X, location, blocks)
     if not visible.all():
         on_locations = likelihood.to_locations(known)
         derivative, information = on_locations * derivative, on_locations * information
     r, z = r.flatten()[:, None], z.flatten(0, 1)
     gradient = derivative.flatten(0, 1).T @ (r * z)
-    information = _outer_sums(r * information.flatten(0, 1), z)
+    information = outer_sums(r * information.flatten(0, 1), z)
     return sums_of(value, weight, gradient, information, shape_params)
-
-
-def bound_sums(rows, joint, grid, weight=None, blocks=None):
-    """Return sums of the evidence lower bounds of rows."""
-    # Each row has the Gaussian posterior that nearly maximises its bound, so the
-    # gradient is taken at fixed posteriors. By Stein's identity, the mean of derivative
-    # times z follows from the means of derivative and information.
-    posterior = variational_posterior(rows, joint, grid)
-    weight = rows.X.new_ones(len(rows.X)) if weight is None else weight
-    points, node_weight = location_points(posterior, joint, grid), grid[1].exp()
-    likelihood, X = joint.likelihood, rows.X[:, None]
-    observed_weight = node_weight[:, None] * (weight[:, None] * rows.observed)[:, None]
-    z = append_one(posterior.mean)
-    at_points = z[:, None].expand(-1, points.shape[1], -1)
-    shape_params = likelihood.shape_sums(X, points, observed_weight, at_points)
-    derivative, information = _derivatives(likelihood, X, points, blocks)
-    derivative, information = (
-        likelihood.to_locations(observed_weight) * t for t in (derivative, information)
-    )
-    covariance = posterior.root.mT @ posterior.root
-    information = information.sum(1)
-    gradient = derivative.sum(1).T @ z
-    if likelihood.n_locations == 1:
-        correction = torch.einsum(
-            "nd,nkl,ld->dk", information, covariance, joint.components
-        )
-        gradient[:, :-1] -= correction
-    else:
-        moved = (grid[0] @ posterior.root).flatten(0, 1)
-        gradient[:, :-1] += derivative.flatten(0, 1).T @ moved
-    second = z[:, :, None] * z[:, None]
-    second[:, :-1, :-1] += covariance
-    full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
-    value = evidence_lower_bound(rows, posterior, joint, grid)
-    return sums_of(value, weight, gradient, full, shape_params)
 
 
 def point_of(components, intercept, shape_params=()):
@@ -330,7 +390,7 @@ def _blocks(rows, joint, rule, is_exact):
     """Yield blocks of rows, their nodes, and which rows they are."""
     # Nodes are those of the finest grid, or of all independent scramblings.
     groups = rule.groups[-1:] if is_exact else rule.groups
-    n_nodes = sum(len(part) for group in groups for part in group)
+    n_nodes = len(groups) * rule.n_nodes
     width = joint.components.shape[1] + joint.likelihood.n_shape_params
     for index in chunk_slices(len(rows.X), n_nodes * width, CHUNK_ENTRIES):
         part = rows.take(index)

@@ -31,14 +31,10 @@ from sklearn_mpt._latent.integrals import (
     quadrature,
     rows_of,
 )
-from sklearn_mpt._latent.likelihood_rows import (
-    LikelihoodRows,
-    ObjectiveParams,
-)
+from sklearn_mpt._latent.likelihood_rows import LikelihoodRows
 from sklearn_mpt._latent.linear_map import LinearMap, max_precision
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._latent.sums import (
-    RowContext,
     information_by_scores,
     point_of,
     start_components,
@@ -68,10 +64,6 @@ class IntegratedModel:
 
     def check(self, n_features):
         """Any number of components is allowed."""
-
-    def _objective_params(self, batch_size):
-        params = self.estimator
-        return ObjectiveParams(params.objective, batch_size, params.slope_prior)
 
     def start(self, X, rng, weight):
         params, likelihood = self.estimator, self.likelihood
@@ -122,10 +114,15 @@ class IntegratedModel:
             start += noise * varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
             points.append(point_of(*arrays, likelihood.shape_params))
-        given = RowContext(weight=weight[sample])
         rows = torch.from_numpy(np.array(X[sample], float))
-        params = self._objective_params(len(rows))
-        objective = LikelihoodRows(rows, likelihood, params, K, given)
+        objective = LikelihoodRows(
+            rows,
+            likelihood,
+            K,
+            objective=self.estimator.objective,
+            slope_prior=self.estimator.slope_prior,
+            weight=weight[sample],
+        )
         best = best_of_points(objective, points, n_epochs=7)
         return best.coefs.numpy()[:, :-1].T.copy()
 
@@ -161,13 +158,18 @@ class IntegratedModel:
 
     def information(self, fitted, X, weight):
         density, likelihood = self.density(fitted, X.device), self.likelihood
-        joint, params = density.joint, ObjectiveParams("lml", len(X))
-        context = RowContext(weight=weight.cpu().numpy(), units=density.units)
-        args = joint.likelihood, params, joint.n_dims, context
+        joint = density.joint
+        rows = LikelihoodRows(
+            X,
+            joint.likelihood,
+            joint.n_dims,
+            weight=weight.cpu().numpy(),
+            units=density.units,
+        )
         point = point_of(
             joint.components, joint.intercept, joint.likelihood.shape_params
         )
-        matrix = LikelihoodRows(X, *args).observed_information(point, density.scoring)
+        matrix = rows.observed_information(point, density.scoring)
         coefs = point.coefs
         free = likelihood.centre(identity(len(coefs), coefs))
         _, scale = _units_of_locations(fitted, likelihood)
@@ -193,19 +195,18 @@ class IntegratedModel:
         joint = self._joint_of(data.fitted, data.device)
         units = Units.from_attributes(data.fitted, data.device, joint.likelihood)
         rows, weight = as_view(data.X, data.device), data.weight
-        given = RowContext(
+        likelihood = LikelihoodRows(
+            rows,
+            joint.likelihood,
+            joint.n_dims,
+            objective=self.estimator.objective,
+            batch_size=self.estimator.batch_size,
+            slope_prior=self.estimator.slope_prior,
             seed=(*data.fitted["_seed"].tolist(), 1),
             weight=weight,
             units=units,
             log_scale=units.mean_log_scale(rows, weight),
             is_all=data.is_all,
-        )
-        likelihood = LikelihoodRows(
-            rows,
-            joint.likelihood,
-            self._objective_params(self.estimator.batch_size),
-            joint.n_dims,
-            given,
         )
         objective = likelihood
         if self._draws_masks(likelihood):
@@ -220,7 +221,7 @@ class IntegratedModel:
         # Nodes for the posterior given some entries are too coarse for a number that
         # determines z more closely. So masks of numbers are drawn in a few epochs only,
         # on all rows, unless their size is fixed.
-        if self.estimator.mask_rate != "uniform" or objective.has_codes:
+        if self.estimator.mask_rate != "uniform" or objective.codes is not None:
             return True
         return self.estimator.n_masks == "auto" and not objective.is_noisy
 

@@ -10,7 +10,7 @@ from sklearn.datasets import load_iris
 from sklearn_mpt import MPTLinearVAE, MPTMixture
 from sklearn_mpt._gaussian.likelihood import GaussianRows
 from sklearn_mpt._gaussian.moments import moments_of
-from sklearn_mpt._latent.likelihood_rows import LikelihoodRows, ObjectiveParams
+from sklearn_mpt._latent.likelihood_rows import LikelihoodRows
 from sklearn_mpt._likelihoods import Bernoulli, Columns
 from sklearn_mpt._mixture.em import MixtureRows
 from sklearn_mpt._optim.masks import (
@@ -43,8 +43,7 @@ def gaussian(shape_params):
 
 def binary():
     X = torch.where(rows().isnan(), torch.nan, (rows() > 0).double())
-    settings = ObjectiveParams("mpt", "auto")
-    return LikelihoodRows(X, Bernoulli(), settings, 2), point()
+    return LikelihoodRows(X, Bernoulli(), 2), point()
 
 
 def mixed():
@@ -52,8 +51,7 @@ def mixed():
     likelihood, X = Columns(kinds, [1] * 5), rows()
     X[:, 1] = torch.where(X[:, 1].isnan(), torch.nan, (X[:, 1] > 0).double())
     X[:, 2], X[:, 3] = (X[:, 2].exp() / 2).round(), (X[:, 3] / 2).exp()
-    settings = ObjectiveParams("mpt", "auto")
-    objective = LikelihoodRows(X, likelihood, settings, 2)
+    objective = LikelihoodRows(X, likelihood, 2)
     return objective, Point(point().coefs, likelihood.shape_params.detach().double())
 
 
