@@ -213,30 +213,23 @@ def solution(weights, noise_variance, rotation, start=None, axes=None):
     }
 
 
-def solution_errors(coefs, log_noise, covariance, rotation, start):
-    """Return standard errors of loadings, factor correlations and communalities."""
-    # coefs : (d, k + 1). log_noise : () or (d,). covariance : of the estimates, (p, p),
-    # coefficients first, row by row. start : T of the solution.
-    coefs, log_noise = (torch.as_tensor(part) for part in (coefs, log_noise))
+def solution_errors(solution_at, theta, covariance):
+    """Return standard errors of loadings, correlations and communalities."""
+    # By the delta method. solution_at : from parameters, (p,), to their `solution`.
+    # covariance : of the estimates theta, (p, p).
     names = "loadings", "factor_correlation", "communality"
 
-    def reported(theta):
-        moved, noise = theta[: coefs.numel()].view_as(coefs), theta[coefs.numel() :]
-        noise_variance = noise.exp().view_as(log_noise).numpy()
-        parts = solution(moved[:, :-1].numpy(), noise_variance, rotation, start)
-        return torch.from_numpy(np.concatenate([parts[n].flatten() for n in names]))
+    def flat(theta):
+        parts = solution_at(theta)
+        return torch.from_numpy(np.concatenate([parts[n].ravel() for n in names]))
 
-    theta = torch.cat([coefs.flatten(), log_noise.flatten()])
     steps = LOADING_STEP * identity(len(theta), theta)
-    jacobian = (central_differences(reported, theta, steps) / LOADING_STEP).numpy()
+    jacobian = (central_differences(flat, theta, steps) / LOADING_STEP).numpy()
     variance = np.einsum("pr,pq,qr->r", jacobian, covariance, jacobian, optimize=True)
-    deviation = np.sqrt(np.maximum(variance, 0))
-    n_features, k = len(coefs), coefs.shape[1] - 1
-    loadings, correlation, communality = np.split(
-        deviation, [n_features * k, n_features * k + k**2]
-    )
+    shapes = [solution_at(theta)[name].shape for name in names]
+    ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
+    errors = np.split(np.sqrt(np.maximum(variance, 0)), ends)
     return {
-        "loadings_error": loadings.reshape(n_features, k),
-        "factor_correlation_error": correlation.reshape(k, k),
-        "communality_error": communality,
+        f"{name}_error": error.reshape(shape)
+        for name, error, shape in zip(names, errors, shapes, strict=True)
     }

@@ -7,11 +7,14 @@ import torch
 from scipy.special import expit
 
 from sklearn_mpt._checks import listed, warn_caller
-from sklearn_mpt._gaussian.rotation import LOADING_STEP, LOGISTIC_VARIANCE, solution
+from sklearn_mpt._gaussian.rotation import (
+    LOGISTIC_VARIANCE,
+    solution,
+    solution_errors,
+)
 from sklearn_mpt._items.groups import far_groups
 from sklearn_mpt._items.model import attributes_of
 from sklearn_mpt._latent.integrals import IMPORTANCE_POINTS, importance
-from sklearn_mpt._matrices import identity
 from sklearn_mpt._optim.information import (
     SINGULAR,
     STEP,
@@ -133,47 +136,29 @@ def errors_of(model, objective, rotation, names, groups):
     }
 
 
-def loadings_of(model, rotation):
+def loadings_of(model, rotation, start=None):
     """Return standardised loadings of the latent responses; see `factor_loadings`."""
-    weights = model.items.describe(model.flat)["discrimination"]
-    return _loadings(model, weights, model.variance[model.reference], rotation)
-
-
-def _loadings(model, slopes, variance, rotation, start=None):
-    weights, root = slopes * np.sqrt(variance), model.root
-    axes = root if start is None else start
-    parts = solution(weights, LOGISTIC_VARIANCE, rotation, start, axes=axes)
-    scores = np.linalg.inv(root) / np.sqrt(variance)
+    # start : T near which that of the rotation is; see `solution`.
+    slopes = model.items.describe(model.flat)["discrimination"]
+    deviation = np.sqrt(model.variance[model.reference])
+    axes = model.root if start is None else start
+    args = slopes * deviation, LOGISTIC_VARIANCE, rotation, start
+    parts = solution(*args, axes=axes)
+    scores = np.linalg.inv(model.root) / deviation
     return parts | {"rotation_matrix": scores @ parts["rotation_matrix"]}
 
 
 def loading_errors(model, objective, rotation, names, groups):
     """Return standard errors of `loadings_of`, by the delta method."""
     whole, *_ = covariance_of_fit(model, objective, names, groups)
-    names = "loadings", "factor_correlation", "communality"
-    found, point = loadings_of(model, rotation), model.start("cpu")
-    deviation = np.sqrt(model.variance[model.reference])
-    start = model.root @ found["rotation_matrix"] * deviation
+    point, deviation = model.start("cpu"), np.sqrt(model.variance[model.reference])
+    scores = loadings_of(model, rotation)["rotation_matrix"]
+    start = model.root @ scores * deviation
 
-    def reported(theta):
-        moved = model.ended_at(point.with_flat(theta))
-        slopes = moved.items.describe(moved.flat)["discrimination"]
-        variance = moved.variance[model.reference]
-        parts = _loadings(model, slopes, variance, rotation, start)
-        return torch.from_numpy(np.concatenate([parts[n].ravel() for n in names]))
+    def solution_at(theta):
+        return loadings_of(model.ended_at(point.with_flat(theta)), rotation, start)
 
-    at = point.flat()
-    steps = LOADING_STEP * identity(len(at), at)
-    jacobian = (central_differences(reported, at, steps) / LOADING_STEP).numpy()
-    variance = np.einsum("pr,pq,qr->r", jacobian, whole, jacobian, optimize=True)
-    errors = np.split(
-        np.sqrt(variance.clip(min=0)),
-        np.cumsum([found[name].size for name in names])[:-1],
-    )
-    return {
-        f"{name}_error": error.reshape(found[name].shape)
-        for name, error in zip(names, errors, strict=True)
-    }
+    return solution_errors(solution_at, point.flat(), whole)
 
 
 def covariance_of_fit(model, objective, names, groups, *, max_parameters=2000):

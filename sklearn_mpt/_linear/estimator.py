@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 from sklearn.utils._param_validation import StrOptions
@@ -160,9 +161,16 @@ class LinearMPT(InformationCriteriaMixin, LatentMixin, IterativeMPT):
             covariance = whole
             scale = np.where(self._are_gaussian, scale, 1.0)
         log_noise = np.log(noise_variance / scale**2)
-        estimates = information.coefs, log_noise, covariance
-        start = solution["rotation_matrix"]
-        errors = loadings.solution_errors(*estimates, rotation, start)
+        shape, start = information.coefs.shape, solution["rotation_matrix"]
+
+        def solution_at(theta):
+            weights = theta[:n_coefs].reshape(shape)[:, :-1].numpy()
+            noise = theta[n_coefs:].exp().reshape(np.shape(log_noise)).numpy()
+            return loadings.solution(weights, noise, rotation, start)
+
+        theta = np.concatenate([information.coefs.ravel(), np.ravel(log_noise)])
+        theta = torch.from_numpy(theta)
+        errors = loadings.solution_errors(solution_at, theta, covariance)
         return Bunch(**solution, **errors)
 
     @property
