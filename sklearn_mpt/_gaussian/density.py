@@ -12,7 +12,6 @@ from sklearn_mpt._gaussian.moments import moments_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._matrices import (
     identity,
-    inverse_of_lower,
     log_determinant,
     sums_of_outer_products,
 )
@@ -72,7 +71,7 @@ class LinearGaussian(LatentDensity):
         observed = _observed(X)
         z, root = self.posterior(X, observed)
         # |e|^2 + |z|^2 equals the Mahalanobis distance without cancellation
-        error = (self._standard(X) - z @ self.scaled) * observed
+        error = self.errors(X, z) * observed
         distance = (error**2).sum(1) + (z**2).sum(1)
         log_scale = observed @ (LOG_2PI + 2 * self.scale.log())
         log_prob = _finite(-0.5 * (log_scale - log_determinant(root) + distance))
@@ -80,8 +79,7 @@ class LinearGaussian(LatentDensity):
 
     def conditional_log_prob(self, X, mask):
         z, root = self.posterior(X, _observed(X, mask))
-        error = self._standard(X) - z @ self.scaled
-        log_prob = normal_log_prob(error**2, self._variance(root))
+        log_prob = normal_log_prob(self.errors(X, z) ** 2, self._variance(root))
         log_prob = _finite(log_prob - self.scale.log())
         return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
 
@@ -204,6 +202,10 @@ class LinearGaussian(LatentDensity):
         """The largest ratio of a feature's variance to the noise."""
         return float((self.scaled.detach() ** 2).sum(0).max())
 
+    def errors(self, X, z):
+        """Return entries less what z explains, in units of the noise; (n, d)."""
+        return self._standard(X) - z @ self.scaled
+
     def _standard(self, X):
         """Return deviations in units of the noise; 0 in gaps."""
         # NaN must not occur: it would make the gradient NaN.
@@ -222,9 +224,11 @@ class LinearGaussian(LatentDensity):
 
     def _root(self, observed):
         """Return F, (n, k, k), with F' F the covariance of z given visible features."""
+        eye = identity(len(self.scaled), observed)
         if self.signal > MAX_RATIO:
             factor = _precision_root_by_rows(observed, self.scaled)
         else:
-            gram = sums_of_outer_products(observed, self.scaled)
-            factor = torch.linalg.cholesky(identity(len(self.scaled), gram) + gram)
-        return inverse_of_lower(factor)
+            precision = eye + sums_of_outer_products(observed, self.scaled)
+            # not finite where parameters are not: training then goes back
+            factor = torch.linalg.cholesky_ex(precision).L
+        return torch.linalg.solve_triangular(factor, eye, upper=False)

@@ -11,7 +11,7 @@ from sklearn.utils.extmath import randomized_svd
 from sklearn_mpt._gaussian.density import LinearGaussian
 from sklearn_mpt._gaussian.moments import moments_of, principal_factors
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._matrices import explained_fractions, identity
+from sklearn_mpt._matrices import explained_fractions, identity, log_determinant
 from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES, TINY
 from sklearn_mpt._optim.natural import (
     Curvature,
@@ -27,43 +27,18 @@ from sklearn_mpt._optim.weights import SampleWeights, relative_weights
 # Symmetric (k, k) matrices of rows are packed into k (k + 1) / 2 numbers.
 
 
-def scaled_weights(point):
-    """Return noise deviations (d,), and weights in units of them (d, k)."""
-    scale = (0.5 * point.shape_params).exp().expand(len(point.coefs))
-    return scale, point.coefs[:, :-1] / scale[:, None]
-
-
-def posterior_covariance(present, V):
-    """Return covariances of z given the present entries; (n, k, k)."""
-    # present : 1.0 where present, (n, d). V : scaled weights, (d, k).
-    k = V.shape[1]
-    precision = present @ (V[:, :, None] * V[:, None]).flatten(1)
-    precision = precision.unflatten(1, (k, k))
-    precision.diagonal(dim1=1, dim2=2).add_(1)
-    root, failed = torch.linalg.cholesky_ex(precision)
-    root = torch.where(failed[:, None, None] > 0, torch.nan, root)
-    return torch.cholesky_inverse(root)
-
-
-def posterior(X, present, point):
-    """Return covariance, mean of z, and errors of the entries in units of noise."""
-    # X : any number where not present, (n, d).
-    scale, V = scaled_weights(point)
-    residual = (X - point.coefs[:, -1]) / scale * present
-    C = posterior_covariance(present, V)
-    z = (C @ (residual @ V)[..., None])[..., 0]
-    return C, z, (residual - z @ V.T) * present
-
-
 def likelihood_sums(X, present, point, weight=None):
     """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
-    # present : 1.0 where present, (n, d), or (1, d) if all rows are complete.
+    # X : any number where not present. present : 1.0 where present, (n, d), or (1, d)
+    # if all rows are complete.
     weight = X.new_ones(len(X)) if weight is None else weight
     is_complete, is_shared = len(present) < len(X), point.shape_params.ndim == 0
     entry_weight = weight[:, None] if is_complete else present * weight[:, None]
-    (scale, V), (C, z, error) = scaled_weights(point), posterior(X, present, point)
-    k = V.shape[1]
-    log_scale = present @ (LOG_2PI + 2 * scale.log()) - torch.linalg.slogdet(C)[1]
+    density = GaussianRows.density(*point)
+    scale, V, k = density.scale, density.scaled.T, len(density.scaled)
+    z, root = density.posterior(X, present)
+    C, error = root.mT @ root, density.errors(X, z) * present
+    log_scale = present @ (LOG_2PI + 2 * scale.log()) - log_determinant(root)
     value = -0.5 * (log_scale + (error**2).sum(1) + (z**2).sum(1))
     covered = entry_weight.T @ C.flatten(1).expand(len(X), -1)
     uncertain = (covered.unflatten(1, (k, k)) @ V[..., None])[..., 0]
@@ -207,14 +182,13 @@ class GaussianRows(Objective):
             present = (~torch.isnan(X)).to(X.dtype)
             if present.all():
                 present = present[:1]  # rows have one posterior covariance
-            X = torch.nan_to_num(X)
             parts.append(likelihood_sums(X, present, rotated, weight))
         sums = functools.reduce(operator.add, parts)
         is_shared, n_features = point.shape_params.ndim == 0, len(point.coefs)
         if not is_shared and self.joins_noises and n_features <= self.max_joint_noises:
             # the entrywise square of Psi^(1/2) S^-1 Psi^(1/2), with the covariance S,
             # times 1/2 and the fraction of rows that have both features
-            _, V = scaled_weights(rotated)
+            V = self.density(*rotated).scaled.T
             axes, lengths, _ = torch.linalg.svd(V, full_matrices=False)
             product = (axes * explained_fractions(lengths)) @ axes.T
             precision = identity(n_features, axes) - product
@@ -222,6 +196,8 @@ class GaussianRows(Objective):
             information = sums.information._replace(shape_params=of_noise)
             sums = sums._replace(information=information)
         return sums.rotated(rotation.T)
+
+    likelihood_sums = sums  # there are no priors
 
     @functools.cached_property
     def _present_pairs(self):
@@ -256,8 +232,9 @@ class GaussianRows(Objective):
         X, weight = self.rows(self._spaced_rows(n_rows))
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
-        _, _, error = posterior(torch.nan_to_num(X), present, rotated)
-        scale, _ = scaled_weights(point)
+        density = self.density(*rotated)
+        z, _ = density.posterior(X, present)
+        error, scale = density.errors(X, z) * present, density.scale
         fraction = weight[:, None] / weight.sum()
         information = (fraction * present).sum(0) / scale**2
         return fraction.sqrt() * error / scale, information
