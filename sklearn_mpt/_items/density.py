@@ -294,19 +294,3 @@ def _in_user_units(density, z, covariance):
     covariance = density.root.T @ covariance @ density.root
     error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
     return torch.stack([z @ density.root, error], 1)
-
-
-def reliability(density, abilities, weight):
-    """Return the reliability of EAP abilities of rows with weights, (n,)."""
-    theta, error = abilities
-    if weight.sum() <= 1:
-        raise ValueError(
-            "reliability needs the variance of abilities of more than one person, but "
-            f"rows, or their sample_weight, add up to {weight.sum():.6g}."
-        )
-    mean = np.average(theta, axis=0, weights=weight)
-    variance = weight @ (theta - mean) ** 2 / (weight.sum() - 1)
-    noise = np.average(error**2, axis=0, weights=weight)
-    with torch_modes():
-        marginal = density.marginal_reliability()
-    return Reliability(variance / (variance + noise), marginal.cpu().numpy())

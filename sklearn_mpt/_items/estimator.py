@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+from narwhals.stable.v2.dependencies import is_into_dataframe
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
@@ -36,6 +37,7 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._gaussian.rotation import ROTATIONS
+from sklearn_mpt._items import errors as parameters
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.density import (
     METHODS,
@@ -44,14 +46,6 @@ from sklearn_mpt._items.density import (
     ItemDensity,
     Reliability,
     moments,
-    reliability,
-)
-from sklearn_mpt._items.errors import (
-    as_frame_of,
-    errors_of,
-    item_parameters,
-    loading_errors,
-    loadings_of,
 )
 from sklearn_mpt._items.fixed_parameters import (
     FixedParameters,
@@ -67,13 +61,13 @@ from sklearn_mpt._items.groups import (
     dif_by_likelihood_ratio,
     far_groups,
 )
-from sklearn_mpt._items.items import BINARY, MODELS, WITHOUT_SLOPE, Items
-from sklearn_mpt._items.levels import (
+from sklearn_mpt._items.items import (
+    BINARY,
     KINDS,
+    MODELS,
+    WITHOUT_SLOPE,
+    Items,
     answers_of,
-    check_two_answers,
-    expected_answers,
-    has_ordered_columns,
     kind_of_answers,
 )
 from sklearn_mpt._items.model import (
@@ -85,12 +79,11 @@ from sklearn_mpt._items.model_fit import (
     LikelihoodRatio,
     ModelFit,
     model_fit,
-    refuse_priors,
-    warn_of_bounds,
 )
 from sklearn_mpt._items.objective import ItemRows
 from sklearn_mpt._latent.answers import MAX_CATEGORIES
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
+from sklearn_mpt._matrices import median_codes
 from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._optim.steps import ascent_on_part
 from sklearn_mpt._optim.weights import LONG_SLOPE
@@ -101,6 +94,7 @@ from sklearn_mpt._tables.frames import (
     first_labels,
     labels_of,
 )
+from sklearn_mpt._tables.kinds import is_of_categories, is_ordered
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import check_sample_weight, counted_rows
 
@@ -493,7 +487,13 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                     ConvergenceWarning,
                 )
         # thresholds with all answers on one side are infinite, unless they are given
-        infinite = _infinite_thresholds(difficulty, fitted["discrimination_"], data.X)
+        slopes, steps = fitted["discrimination_"], np.arange(1, 1 + difficulty[0].size)
+        low, high = np.nanmin(data.X, 0)[:, None], np.nanmax(data.X, 0)[:, None]
+        infinite = np.select([low >= steps, high < steps], [-np.inf, np.inf], np.nan)
+        if slopes.ndim == 1:
+            # a length has no sign, nor has a slope without answers
+            infinite[(slopes < 0) & (low < high)[:, 0]] *= -1
+        infinite = infinite.reshape(difficulty.shape)
         owner = model.items.item_of_parameters
         infinite[owner[model.is_fixed]] = np.nan
         is_infinite = ~np.isnan(infinite) & ~np.isnan(difficulty)
@@ -606,7 +606,10 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
     def _read_rows(self, X, reset=False, min_samples=1):
         if reset:
             is_binary = all(name in BINARY for name in np.ravel(self.model).tolist())
-            self._takes_codes = is_binary and not has_ordered_columns(X)
+            if is_binary and is_into_dataframe(X):
+                columns = columns_of(X, is_wanted=is_of_categories)
+                is_binary = not any(map(is_ordered, columns))
+            self._takes_codes = is_binary
         return super()._read_rows(X, reset, min_samples)
 
     def _learn_columns(self, X):
@@ -617,21 +620,32 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             kinds = list(map(kind_of_answers, names, columns_of(X)))
             reader = TableReader.from_table(X, kinds, answers_of)
             labels = column_names(X)
-            for args in zip(names, labels, reader.categories, strict=True):
-                check_two_answers(*args)
+            for name, label, known in zip(
+                names, labels, reader.categories, strict=True
+            ):
+                if name in BINARY and known is not None and len(known) != 2:
+                    raise ValueError(
+                        f"Column {label!r} has {len(known)} levels, {listed(known)}, "
+                        f"but its model {name!r} takes two: use 'graded', or another "
+                        "model for ordered answers."
+                    )
         self.likelihoods_, self.categories_, self._storage = reader
 
     def _decoded(self, density, Z):
         """Return expected answers as numbers; medians and modes of others."""
         if self._is_of_numbers:
             return super()._decoded(density, Z)
-        prob = density.prob_of_abilities(self._tensor(Z))
-        columns = [
-            expected_answers(prob[:, j], known, kind)
-            for j, (known, kind) in enumerate(
-                zip(self.categories_, self.likelihoods_, strict=True)
-            )
-        ]
+        columns, probs = [], density.prob_of_abilities(self._tensor(Z))
+        for j, known in enumerate(self.categories_):
+            prob = probs[:, j] if known is None else probs[:, j, : len(known)]
+            if known is None:
+                columns.append(prob[:, 1])
+            elif known.dtype.kind in "fiu":
+                columns.append(prob @ known.astype(float))
+            elif self.likelihoods_[j] == "categorical":
+                columns.append(known[prob.argmax(1)])
+            else:
+                columns.append(known[median_codes(prob)])
         if all(column.dtype.kind == "f" for column in columns):
             return np.column_stack(columns).astype(Z.dtype)
         return np.column_stack([column.astype(object) for column in columns])
@@ -986,9 +1000,19 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         ValueError
             If X has one row, or `sample_weight` adds up to 1 or less.
         """
-        estimates = self._posterior_abilities(self._validate_rows(X))
+        theta, error = self._posterior_abilities(self._validate_rows(X))
         weight = check_sample_weight(sample_weight, X)
-        return reliability(self._density(), estimates, weight)
+        if weight.sum() <= 1:
+            raise ValueError(
+                "reliability needs the variance of abilities of more than one person, "
+                f"but rows, or their sample_weight, add up to {weight.sum():.6g}."
+            )
+        mean = np.average(theta, axis=0, weights=weight)
+        variance = weight @ (theta - mean) ** 2 / (weight.sum() - 1)
+        noise = np.average(error**2, axis=0, weights=weight)
+        with torch_modes():
+            marginal = self._density().marginal_reliability().cpu().numpy()
+        return Reliability(variance / (variance + noise), marginal)
 
     def _moments(self, rows, weight, theta=None, density=None):
         """Yield the moments of the answers of blocks of people, and their weights.
@@ -1142,9 +1166,9 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             with torch_modes():
                 objective = self._objective_on(model, X, sample_weight, groups)
                 args = model, objective, self.rotation, names, self.groups_
-                errors = errors_of(*args)
-        parameters = item_parameters(vars(self), errors)
-        return as_frame_of(parameters, names) if as_frame else parameters
+                errors = parameters.errors_of(*args)
+        found = parameters.item_parameters(vars(self), errors)
+        return parameters.as_frame_of(found, names) if as_frame else found
 
     def factor_loadings(
         self,
@@ -1192,7 +1216,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         if rotation is not None:
             check_choice(rotation, "rotation", ROTATIONS)
         model, names = self._model_of(vars(self)), self._item_names
-        without = model.items.without_response()
+        kinds = model.items.likelihood.kinds
+        without = [j for j, k in enumerate(kinds) if k not in ("bernoulli", "ordinal")]
         if without:
             models = sorted({model.items.names[j] for j in without})
             raise ValueError(
@@ -1200,12 +1225,12 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"with logistic noise, and the item(s) {listed(names[without])} are "
                 f"{listed(models)}."
             )
-        solution = Bunch(**loadings_of(model, rotation))
+        solution = Bunch(**parameters.loadings_of(model, rotation))
         if X is not None:
             with torch_modes():
                 objective = self._objective_on(model, X, sample_weight, groups)
                 args = model, objective, rotation, names, self.groups_
-                solution.update(loading_errors(*args))
+                solution.update(parameters.loading_errors(*args))
         return solution
 
     def item_fit(
@@ -1537,14 +1562,33 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         for model, name in ((self, "this model"), (nested, "nested")):
             model._check_is_fitted()
-            refuse_priors(model._model_of(vars(model)), model._priors, name)
+            items = model._model_of(vars(model)).items
+            matters = {
+                "slope_prior": not {*items.names} <= {*WITHOUT_SLOPE},
+                "guessing_prior": len(items.guessing) > 0,
+            }
+            for parameter, value in model._priors.items():
+                if value is not None and matters[parameter]:
+                    raise ValueError(
+                        "likelihood_ratio_test compares maxima of the likelihood, but "
+                        f"{name} has {parameter}={value!r}: fit both models without "
+                        "priors, or compare their score on held-out rows."
+                    )
         df = self._n_parameters - nested._n_parameters
         if df <= 0:
             raise ValueError(
                 f"nested must have fewer parameters than {self._n_parameters}, got "
                 f"{nested._n_parameters}."
             )
-        warn_of_bounds(self._model_of(vars(self)), nested._model_of(vars(nested)))
+        n_guessing = [
+            len(model._model_of(vars(model)).items.guessing) for model in (self, nested)
+        ]
+        if n_guessing[0] > n_guessing[1]:
+            warn_caller(
+                f"Guessing of {n_guessing[0] - n_guessing[1]} item(s) is at its bound, "
+                "0, in nested: the statistic is then smaller than chi-squared, and "
+                "p_value is an upper bound of the probability."
+            )
         args = (X, sample_weight)
         for model in (self, nested):
             rows, weight, _ = model._counted_rows(*args)
@@ -1610,14 +1654,3 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
 
 def _lml_method(n_dims):
     return "quadrature" if n_dims <= MAX_GRID_DIMS else "importance"
-
-
-def _infinite_thresholds(difficulty, discrimination, X):
-    """Return -inf or inf where all answers are on one side of a threshold, else NaN."""
-    steps = np.arange(1, 1 + difficulty[0].size)
-    lowest, highest = np.nanmin(X, axis=0)[:, None], np.nanmax(X, axis=0)[:, None]
-    limit = np.select([lowest >= steps, highest < steps], [-np.inf, np.inf], np.nan)
-    if discrimination.ndim == 1:
-        # a length has no sign, nor has a slope without answers
-        limit[(discrimination < 0) & (lowest < highest)[:, 0]] *= -1
-    return limit.reshape(difficulty.shape)

@@ -66,14 +66,19 @@ def ranks_of(X, order):
     return np.where(missing, np.nan, ranks)
 
 
-def _merge(tables, row, target):
-    """Add a row of both tables to another, and drop it."""
-    for table in tables:
-        table[target] += table[row]
-    return [np.delete(table, row, axis=0) for table in tables]
+def _merged(cells, i, target):
+    """Add one row of both tables, or one category of a row, to another; drop it."""
+    cells[:, target] += cells[:, i]
+    return np.delete(cells, i, axis=1)
 
 
-def collapse_cells(observed, expected):
+def _smaller_neighbour(counts, i):
+    """Return the index beside i with the smaller count; the one before if equal."""
+    neighbours = [j for j in (i - 1, i + 1) if 0 <= j < len(counts)]
+    return min(neighbours, key=lambda j: counts[j])
+
+
+def collapse_cells(observed, expected, *, min_expected_rows=0.1, min_rows=0.05):
     """Collapse cells until at least one person is expected in each; two arrays.
 
     The steps, in this order:
@@ -87,93 +92,50 @@ def collapse_cells(observed, expected):
 
     In the expected table, cells that were collapsed into others are NaN.
     """
-    impossible = np.isnan(expected).any(axis=1)
-    expected, observed = np.nan_to_num(expected), observed.copy()
-    if impossible.any() and not impossible.all():
-        low, high = np.flatnonzero(~impossible)[[0, -1]]
-        for table in (observed, expected):
-            table[low] += table[:low].sum(axis=0)
-            table[high] += table[high + 1 :].sum(axis=0)
-        observed, expected = observed[low : high + 1], expected[low : high + 1]
-    is_expected = observed.sum(axis=1) > 0
-    tables = [observed[is_expected], expected[is_expected]]
-    small = tables[1] < MIN_EXPECTED
-    tables = _merge_single(tables)
-    if tables[1].shape[1] > 2:
-        tables = _collapse_categories(tables, small)
-    tables = _collapse_rows(tables)
-    tables[1][tables[1] == 0] = np.nan
-    return tables
-
-
-def _smaller_neighbour(counts, i):
-    """Return the index beside i with the smaller count; the one before if equal."""
-    neighbours = [j for j in (i - 1, i + 1) if 0 <= j < len(counts)]
-    return min(neighbours, key=lambda j: counts[j])
-
-
-def _merge_single(tables):
-    """Add rows with one person to the next row."""
-    observed, _ = tables
-    sparse_rows = []
-    for row in range(len(observed) - 1):
-        if observed[row].sum() == 1:
-            sparse_rows.append(row)
-            for table in tables:
-                table[row + 1] += table[row]
-    tables = [np.delete(table, sparse_rows, axis=0) for table in tables]
-    last = len(tables[0]) - 1
-    if last > 0 and tables[0][last].sum() == 1:
-        tables = _merge(tables, last, last - 1)
-    return tables
-
-
-def _collapse_categories(tables, small, *, min_expected_rows=0.1, min_rows=0.05):
-    # Categories are collapsed if they are expected of fewer people than MIN_EXPECTED in
-    # the first fraction of the rows, or at all in fewer than the second one.
-    observed, expected = tables
-    width = expected.shape[1]
-    for row in range(len(expected)):
-        if not small[row].any():
-            continue
-        cells = [list(expected[row]), list(observed[row])]
-        while len(cells[0]) > 2:
-            least = min(cells[0])
-            k = max(i for i, value in enumerate(cells[0]) if value == least)
-            target = _smaller_neighbour(cells[0], k)
-            for part in cells:
-                part[target] += part[k]
-                del part[k]
-            if min(cells[0]) >= MIN_EXPECTED:
-                break
-        empty = [0.0] * (width - len(cells[0]))
-        expected[row], observed[row] = cells[0] + empty, cells[1] + empty
-    while expected.shape[1] > 2:
-        rare = MIN_EXPECTED * np.ceil(min_expected_rows * len(expected))
-        if expected[:, -1].sum() >= rare:
+    # Rare categories have less than MIN_EXPECTED people in the first fraction of the
+    # rows, or any at all in less than the second.
+    possible = np.flatnonzero(~np.isnan(expected).any(axis=1))
+    cells = np.stack([observed, np.nan_to_num(expected)])
+    if len(possible):
+        low, high = possible[[0, -1]]
+        cells[:, low] += cells[:, :low].sum(axis=1)
+        cells[:, high] += cells[:, high + 1 :].sum(axis=1)
+        cells = cells[:, low : high + 1]
+    cells = cells[:, cells[0].sum(axis=1) > 0]
+    is_small = (cells[1] < MIN_EXPECTED).any(axis=1)
+    row = 0
+    while row < cells.shape[1] - 1:
+        if cells[0, row].sum() == 1:
+            cells = _merged(cells, row, row + 1)
+        else:
+            row += 1
+    if row > 0 and cells[0, row].sum() == 1:
+        cells = _merged(cells, row, row - 1)
+    if cells.shape[2] > 2:
+        for row in np.flatnonzero(is_small[: cells.shape[1]]):
+            part = cells[:, row].copy()
+            while part.shape[1] > 2:
+                rarest = np.flatnonzero(part[1] == part[1].min())[-1]
+                part = _merged(part, rarest, _smaller_neighbour(part[1], rarest))
+                if part[1].min() >= MIN_EXPECTED:
+                    break
+            cells[:, row] = 0.0
+            cells[:, row, : part.shape[1]] = part
+        least = MIN_EXPECTED * np.ceil(min_expected_rows * cells.shape[1])
+        for c in range(cells.shape[2] - 1, 0, -1):
+            is_last = c == cells.shape[2] - 1
+            is_rare = is_last and c > 1 and cells[1, :, c].sum() < least
+            if is_rare or np.mean(cells[1, :, c] > 0) < min_rows:
+                cells[..., c - 1] += cells[..., c]
+                cells = np.delete(cells, c, axis=2)
+    while cells.shape[1] > 1:
+        is_small = ((cells[1] < MIN_EXPECTED) & (cells[1] != 0)).any(axis=1)
+        if not is_small.any():
             break
-        for table in (expected, observed):
-            table[:, -2] += table[:, -1]
-        expected, observed = expected[:, :-1], observed[:, :-1]
-    kept = np.ones(expected.shape[1], dtype=bool)
-    for c in range(expected.shape[1] - 1, 0, -1):
-        if np.mean(expected[:, c] > 0) < min_rows:
-            kept[c] = False
-            for table in (expected, observed):
-                table[:, c - 1] += table[:, c]
-    return [observed[:, kept], expected[:, kept]]
-
-
-def _collapse_rows(tables):
-    while len(tables[1]) > 1:
-        expected = tables[1]
-        small = (expected < MIN_EXPECTED) & (expected != 0)
-        if not small.any():
-            break
-        row = int(np.flatnonzero(small.any(axis=1))[0])
-        target = _smaller_neighbour(tables[0].sum(axis=1), row)
-        tables = _merge(tables, row, target)
-    return tables
+        row = is_small.argmax()
+        cells = _merged(cells, row, _smaller_neighbour(cells[0].sum(axis=1), row))
+    observed, expected = cells
+    return observed, np.where(expected == 0, np.nan, expected)
 
 
 def s_x2(model, density, rows, weight, *, max_numbers=2**27):

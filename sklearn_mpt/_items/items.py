@@ -40,6 +40,7 @@ from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.natural import Point
+from sklearn_mpt._tables.kinds import CATEGORIES, is_ordered, kinds_of_values
 
 BINARY = ("rasch", "2pl", "3pl")
 MODELS = (*BINARY, "graded", "partial_credit", "gpcm", "nominal")
@@ -52,11 +53,33 @@ LIKELIHOODS = {
     "nominal": "categorical",
 }
 """Kinds of columns of the models; over two ordered answers all are Bernoulli."""
+KINDS = dict.fromkeys(LIKELIHOODS, "ordinal") | {"nominal": "categorical"}
+"""Kinds of columns whose categories are the answers of an item, by its model."""
 
 
 # Below the fraction of those who guess one of five or six answers.
 GUESSING_START = 0.15
 EPS = np.finfo(float).eps  # least distance of a given probability from 0 and from 1
+
+
+def kind_of_answers(name, column):
+    """Return the kind of a column of answers to an item of the model `name`."""
+    if name in BINARY and (column.series is None or not is_ordered(column)):
+        return "bernoulli"
+    return KINDS.get(name, "ordinal")
+
+
+def answers_of(kind, column):
+    """Return the answers of an item in the order of their codes; None if 0 and 1."""
+    # An item with one answer has a second one: the next lower number, or 1 beside 0.
+    if kind not in CATEGORIES:
+        return None
+    present = column.present
+    if not column.is_coded and len(present) and kinds_of_values(present) == {"numbers"}:
+        value = float(present[0])
+        if value >= 0 and (present == value).all():
+            return np.array([value - 1, value] if value > 0 else [value, value + 1])
+    return CATEGORIES[kind](column)
 
 
 class Guessing(ShapeLikelihood):
@@ -234,14 +257,6 @@ class Items:
     def parameters(self, j):
         """Return the indices of the parameters that item j has."""
         return np.flatnonzero((self.item_of_parameters == j) & self.are_parameters)
-
-    def without_response(self):
-        """Return the items without a latent response that has a variance."""
-        return [
-            j
-            for j, kind in enumerate(self.likelihood.kinds)
-            if kind not in ("bernoulli", "ordinal")
-        ]
 
     def unseen(self, X):
         """Return which categories of items occur in none of the rows; bool (d, c)."""

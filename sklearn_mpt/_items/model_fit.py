@@ -32,9 +32,7 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
 from sklearn_mpt._base.density import torch_modes
-from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._items.item_statistics import ranks_of
-from sklearn_mpt._items.items import WITHOUT_SLOPE
 from sklearn_mpt._numbers import TINY
 
 
@@ -92,33 +90,6 @@ def model_fit(model, density, group, rows, weight, *, max_moments=8000):
         float(chi2.sf(*c2)),
         rmsea(*c2, n_rows),
     )
-
-
-def refuse_priors(model, priors, name):
-    """Refuse a model whose fit does not maximise the likelihood."""
-    # name : of the model, for the message.
-    matters = {
-        "slope_prior": not set(model.items.names) <= {*WITHOUT_SLOPE},
-        "guessing_prior": len(model.items.guessing) > 0,
-    }
-    for parameter, value in priors.items():
-        if value is not None and matters[parameter]:
-            raise ValueError(
-                "likelihood_ratio_test compares maxima of the likelihood, but "
-                f"{name} has {parameter}={value!r}: fit both models without "
-                "priors, or compare their score on held-out rows."
-            )
-
-
-def warn_of_bounds(model, nested):
-    """Warn where the nested model is at a bound of the other."""
-    n_bounds = len(model.items.guessing) - len(nested.items.guessing)
-    if n_bounds > 0:
-        warn_caller(
-            f"Guessing of {n_bounds} item(s) is at its bound, 0, in nested: the "
-            "statistic is then smaller than chi-squared, and p_value is an upper "
-            "bound of the probability."
-        )
 
 
 # Relative variance below which a moment follows from others, or a parameter changes

@@ -80,17 +80,14 @@ class ItemRows(LikelihoodRows):
         sums = super().completed(sums, point)
         moves, information = self.moves, sums.information
         both = moves.coefs[:, None] & moves.coefs[..., None]
-        diagonal = information.coefs.diagonal(dim1=1, dim2=2)
-        apart = torch.diag_embed(torch.where(moves.coefs, 0.0, diagonal))
-        coefs = torch.where(both, information.coefs, 0.0) + apart
+        coefs = torch.where(both, information.coefs, 0.0)
         # bounds steps in flat directions, such as of guessing
         least = 1e-4 * sums.n_rows
         coefs.diagonal(dim1=1, dim2=2).add_(least)
         shape_params, width = information.shape_params.clone(), coefs.shape[1]
-        if self.guessing_prior is not None:
+        if shape_params.ndim > 1:  # with the cross information of their location
             curvature = self.priors(point)[1].shape_params
             shape_params[:, 0] += sums.n_rows / self.weights.total * curvature
-        if shape_params.ndim > 1:  # with the cross information of their location
             owner = torch.as_tensor(self.likelihood.shape_param_features).long()
             owner = owner.to(coefs.device)
             args = self.likelihood, self.n_locations, coefs.device

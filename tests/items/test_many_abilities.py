@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.special import expit, logsumexp
 
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE, lml_samples
+from sklearn_mpt._items.objective import ItemRows
 from sklearn_mpt._latent.quadrature import normal_points
 
 K = 4
@@ -131,7 +132,7 @@ def test_the_information_is_minus_the_hessian_over_the_prior(items):
     """Of slopes, intercepts and logits of guessing, by automatic differentiation."""
     model, X = items._model_of(vars(items)), answers(8)
     groups = np.zeros(len(X), dtype=int)
-    objective = model.objective(X, np.ones(len(X)), groups, items._priors, "cpu")
+    objective = ItemRows(model, X, np.ones(len(X)), groups, items._priors, "cpu")
     scoring = items._density().scoring
     found = objective.observed_information(model.start("cpu"), scoring)
     (unit,) = normal_points(2**12, K, [0], 1)
