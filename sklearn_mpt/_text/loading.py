@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -42,54 +42,35 @@ OF_VOCAB_FILE = (
     "Of a file vocab.txt, make a tokenizer by BertTokenizer(vocab={token: i for i, "
     "token in enumerate(open('vocab.txt', encoding='utf-8').read().splitlines())}). "
 )
-UNKNOWN = "files that had changed before they were hashed"
 
 
 @dataclass(frozen=True)
 class Source:
     """A folder or a name on the hub, from which a model or a tokenizer is read."""
 
-    # A pickle holds the source, not the model: that of a folder a hash of its files,
-    # which `check` compares; that of a name on the hub the commit, if it is known.
-    # Hashing takes half as long as loading, so it is done only when something is
-    # pickled; `stamp`, which the file system changes at every write, shows whether
-    # files are still those that were read.
+    # A pickle holds the source, not the model: that of a folder has a hash of the files
+    # that were read, that of a name on the hub the commit, if it is known.
 
     name: str
     revision: str | None
     local_files_only: bool
     trust_remote_code: bool
-    unread: tuple = UNREAD
-    stamp: tuple = ()
-    digest: str | None = None
+    unread: tuple
+    digest: str
 
     @classmethod
     def of(cls, name, revision, scorer, unread=UNREAD):
-        """Return the source of a name, with the present stamp of its files."""
+        """Return the source of a name, with the hash of its files."""
         name = str(os.fspath(name))
         settings = (scorer.local_files_only, scorer.trust_remote_code)
-        return cls(name, revision, *settings, unread, stamp_of(name, unread))
+        return cls(name, revision, *settings, unread, digest_of(name, unread))
 
-    def __reduce__(self):
-        settings = (self.local_files_only, self.trust_remote_code, self.unread)
-        return Source, (self.name, self.revision, *settings, (), self.fingerprint)
-
-    @cached_property
-    def fingerprint(self):
-        """Hash of the files that were read; `UNKNOWN` if they have changed since."""
-        if self.digest is not None:
-            return self.digest
-        digest = digest_of(self.name, self.unread)
-        is_same = self.stamp == stamp_of(self.name, self.unread)
-        return digest if is_same else UNKNOWN
-
-    @cached_property
-    def is_unchanged(self):
-        return self.digest in (None, digest_of(self.name, self.unread))
+    def __reduce__(self):  # without what is cached
+        return Source, astuple(self)
 
     def check(self):
         """Refuse files that have changed since they were first read."""
-        if not self.is_unchanged:
+        if self.digest != digest_of(self.name, self.unread):
             raise ValueError(
                 f"The files of {self.name!r} have changed since the scorer read them, "
                 "or are gone. Fit the scorer again."
@@ -175,7 +156,6 @@ class Source:
 
         # renamed by transformers 4.56
         name = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
-        self.check()
         self.check_adapter()
         try:
             model, info = self.load(
@@ -220,34 +200,17 @@ class Source:
         return self
 
 
-def files_of(name, unread):
-    """List the files of a folder that are read, sorted by name."""
-    if not os.path.isdir(name):
-        return []
-    files = [entry for entry in Path(name).iterdir() if entry.is_file()]
-    files = [entry for entry in files if not entry.name.endswith(unread)]
-    return sorted(entry for entry in files if not entry.name.startswith("."))
-
-
-def stamp_of(name, unread):
-    """Return sizes and times of the files of a folder; () for a name on the hub."""
-    # With the last change of status (ctime), because the time of the last write can be
-    # set to any value, and copies keep it.
-    files = [(entry.name, entry.stat()) for entry in files_of(name, unread)]
-    return tuple(
-        (n, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for n, s in files
-    )
-
-
 def digest_of(name, unread):
-    """Return a hash of the names and contents of the files of a folder."""
+    """Return a hash of names and contents of the files of a folder that are read."""
     if not os.path.isdir(name):
         return HUB
     total = hashlib.sha256()
-    for entry in files_of(name, unread):
-        with entry.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
-        total.update(hashlib.sha256(entry.name.encode()).digest() + digest)
+    for entry in sorted(Path(name).iterdir()):
+        is_read = not entry.name.startswith(".") and not entry.name.endswith(unread)
+        if is_read and entry.is_file():
+            with entry.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").digest()
+            total.update(hashlib.sha256(entry.name.encode()).digest() + digest)
     return total.hexdigest()
 
 
@@ -291,7 +254,6 @@ class OpeningParams:
         device = check_device(self.device, dtype)
         tokenizer = tokenizer_source = self.tokenizer
         if isinstance(tokenizer, Source):
-            tokenizer.check()
             description = DESCRIPTION if tokenizer == self.model else "a tokenizer"
             tokenizer = tokenizer.load(AutoTokenizer, description)
             tokenizer_source = tokenizer_source.with_commit()
@@ -437,7 +399,11 @@ class OpenedModelMixin:
     def _open_again(self):
         """Return what `fit` opened; after unpickling, open the same again."""
         if not hasattr(self, "_opened"):
-            self._opened = self._opening_params.open(self.uses_gathered_head_)[:2]
+            params = self._opening_params
+            for source in {params.model, params.tokenizer}:
+                if isinstance(source, Source):
+                    source.check()
+            self._opened = params.open(self.uses_gathered_head_)[:2]
         return self._opened
 
     def _check_is_fitted(self):

@@ -148,6 +148,7 @@ class MaskedLM:
 @lru_cache(maxsize=1)
 def _load(source, device, dtype):
     """Load the model once in a worker process, which scores many blocks with it."""
+    source.check()
     return source.load_model(device, dtype)
 
 
