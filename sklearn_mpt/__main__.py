@@ -1,6 +1,6 @@
 """``python -m sklearn_mpt`` prints what a bug report should say."""
 
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 
 import sklearn
 import torch
@@ -25,24 +25,13 @@ DEPENDENCIES = [
 ]
 
 
-def installed():
-    """Map dependencies to their versions, None where they are not installed."""
-    versions = {}
-    for name in DEPENDENCIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = None
-    return versions
-
-
 def show_versions():
     """Print versions, threads and device, for bug reports."""
     sklearn.show_versions()
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     entries = {
         "sklearn_mpt": __version__,
-        **installed(),
+        **{d.name: d.version for d in distributions() if d.name in DEPENDENCIES},
         "device='auto'": check_device("auto"),
         "CUDA": torch.version.cuda,
         "GPUs": gpus,

@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import (
     Interval,
     InvalidParameterError,
+    RealNotInt,
     StrOptions,
     make_constraint,
 )
@@ -31,17 +32,20 @@ class StrictInterval(Interval):
     """Interval of numbers that torch takes; a bool is no number."""
 
     def is_satisfied_by(self, val):
-        allowed = INTEGERS if self.type is Integral else NUMBERS
+        allowed = {Integral: INTEGERS, RealNotInt: FLOATS}.get(self.type, NUMBERS)
         return isinstance(val, allowed) and not isinstance(val, bool) and val in self
 
 
 # Constraints of parameters; see `_parameter_constraints` of the estimators.
 AUTO = StrOptions({"auto"})
+UNIFORM = StrOptions({"uniform"})
 COUNT = StrictInterval(Integral, 1, None, closed="left")
 COUNT_OR_0 = StrictInterval(Integral, 0, None, closed="left")
 POSITIVE = StrictInterval(Real, 0, None, closed="neither")
 POSITIVE_OR_0 = StrictInterval(Real, 0, None, closed="left")
 OPEN_UNIT_INTERVAL = StrictInterval(Real, 0, 1, closed="neither")
+RATE = StrictInterval(RealNotInt, 0, 1, closed="right")
+SEED = StrictInterval(Integral, 0, 2**32 - 1, closed="both")
 N_JOBS = [None, COUNT, StrictInterval(Integral, None, -1, closed="right")]
 VERBOSE = ["boolean", COUNT_OR_0]
 
@@ -67,17 +71,8 @@ def check_choice(value, name, choices):
 
 def check_mask_rate(mask_rate, n_features):
     """Check that a mask rate is "uniform", in (0, 1] or an int in 1..n_features."""
-    if isinstance(mask_rate, str | bool):
-        valid = mask_rate == "uniform"
-    elif isinstance(mask_rate, Integral):
-        valid = 1 <= mask_rate <= n_features
-    else:
-        valid = isinstance(mask_rate, FLOATS) and 0 < mask_rate <= 1
-    if not valid:
-        raise ValueError(
-            "mask_rate must be 'uniform', a float in (0, 1] (a rate) or an int in "
-            f"1..n_features={n_features} (a size), got {plain(mask_rate)!r}."
-        )
+    sizes = StrictInterval(Integral, 0, n_features, closed="right")
+    check(mask_rate, "mask_rate", UNIFORM, RATE, sizes)
 
 
 def warn_of_mask_rate(mask_rate, n_features):
@@ -200,7 +195,7 @@ def spawn_seeds(random_state, n_seeds):
 
 def check_seed(random_state):
     """Refuse what is no random state, without drawing from it."""
-    _generator(random_state)
+    check(random_state, "random_state", SEED, np.random.RandomState, None)
 
 
 def draw_seed(random_state):
@@ -214,16 +209,8 @@ def seed_from(rng, n_seeds=N_SEEDS):
 
 
 def _generator(random_state):
-    try:
-        if isinstance(random_state, Integral):
-            seeds = StrictInterval(Integral, 0, 2**32 - 1, closed="both")
-            check(random_state, "random_state", seeds)
-        return check_random_state(random_state)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            "random_state must be an int in 0..2**32 - 1, a numpy.random.RandomState "
-            f"or None, got {random_state!r}."
-        ) from error
+    check_seed(random_state)
+    return check_random_state(random_state)
 
 
 def how_to_install(*extras):

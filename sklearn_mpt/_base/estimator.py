@@ -10,7 +10,6 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-import narwhals.stable.v2 as nw
 import numpy as np
 import sklearn
 import torch
@@ -43,7 +42,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._tables.frames import (
     ADVICE,
     column_names,
-    joined_frame,
+    frame_of_numbers,
     library_of,
     output_library,
     readable_numbers,
@@ -239,11 +238,7 @@ class BaseMPT(
 
     def _frame(self, rows, names, backend):
         """Return a DataFrame of rows of numbers."""
-        series = [
-            nw.new_series(str(name), rows[:, j], backend=backend).to_native()
-            for j, name in enumerate(names)
-        ]
-        return joined_frame(series, names, backend)
+        return frame_of_numbers(rows, names, backend)
 
     # Training
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, overload
+from typing import ClassVar, Literal, overload
 
 import numpy as np
 import torch
@@ -98,7 +98,18 @@ class FittedDensityMixin(DensityMixin):
         X, density = self._validate_rows(X), self._density()
         scored = self._map_rows(density, lambda x: torch.stack(density.lml(x), 1), X)
         log_prob, std_error, *n_effective = scored.T
-        _warn_if_uncertain(std_error, *n_effective)
+        is_uncertain = std_error > 0.5  # nats
+        if is_uncertain.any():
+            points = ""
+            if n_effective:
+                least = n_effective[0][is_uncertain].min()
+                points = f", and rest on as few as {least:.3g} effective points"
+            warn_caller(
+                f"The log marginal likelihoods of {np.count_nonzero(is_uncertain)} of "
+                f"{len(X)} rows are uncertain by up to {std_error.max():.2g} nats"
+                f"{points}: the posterior of the latent variables is hard to "
+                "integrate over.",
+            )
         return (log_prob, std_error) if return_std else log_prob
 
     def score(
@@ -350,31 +361,13 @@ def _n_rows(row_bytes):
     return max(1, int(budget // row_bytes))
 
 
-def _warn_if_uncertain(std_error, n_effective=None):
-    is_uncertain = std_error > 0.5  # nats
-    if not is_uncertain.any():
-        return
-    points = ""
-    if n_effective is not None:
-        least = n_effective[is_uncertain].min()
-        points = f", and rest on as few as {least:.3g} effective points"
-    warn_caller(
-        f"The log marginal likelihoods of {np.count_nonzero(is_uncertain)} of "
-        f"{len(std_error)} rows are uncertain by up to {std_error.max():.2g} nats"
-        f"{points}: the posterior of the latent variables is hard to integrate over.",
-    )
-
-
-class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
+class LatentMixin(
+    ClassNamePrefixFeaturesOutMixin, TransformerMixin, FittedDensityMixin
+):
     """Mixin for models of continuous latent variables z."""
 
     # Z is data: scikit-learn would take it as metadata
     __metadata_request__inverse_transform: ClassVar = {"Z": UNUSED}
-    _validate_rows: Callable[..., np.ndarray]
-    _density: Callable[[], Any]
-    _map_rows: Callable[..., np.ndarray]
-    _as_given: Callable[..., np.ndarray]
-    _check_is_fitted: Callable[[], None]
     n_components: int
     components_: np.ndarray
 

@@ -91,15 +91,12 @@ class InformationCriteriaMixin(FittedDensityMixin):
         return bayesian(weight @ log_prob, self._n_parameters(), rows, weight)
 
 
-class StandardErrorsMixin:
+class StandardErrorsMixin(FittedDensityMixin):
     """Mixin that adds `standard_errors` to estimators with `_information`."""
 
-    _validate_rows: Callable[..., np.ndarray]
-    _check_training_weight: Callable[..., np.ndarray]
     _n_features_out: Any
     n_iter_: int
     rotation: str | None
-    device: Any
     _scale: Any
     _likelihood: Callable
     _information: Callable[..., Information]

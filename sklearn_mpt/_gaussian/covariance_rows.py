@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from numbers import Real
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh
@@ -16,8 +15,8 @@ from sklearn_mpt._numbers import MAX_GIVEN_ERROR
 from sklearn_mpt._tables.frames import (
     aligned,
     column_names,
+    frame_of_numbers,
     indices_of,
-    joined_frame,
     labels_of,
     library_of,
 )
@@ -106,9 +105,4 @@ def _like(table, rows):
     library = library_of(table)
     if not library:
         return rows
-    names, backend = column_names(table), importlib.import_module(library)
-    series = [
-        nw.new_series(str(name), rows[:, j], backend=backend).to_native()
-        for j, name in enumerate(names)
-    ]
-    return joined_frame(series, names, backend)
+    return frame_of_numbers(rows, column_names(table), importlib.import_module(library))

@@ -73,6 +73,12 @@ def joined_frame(series, names, backend):
     return nw.from_dict(named, backend=backend).to_native()
 
 
+def frame_of_numbers(rows, names, backend):
+    """Return a DataFrame of rows of numbers."""
+    series = [nw.new_series("", x, backend=backend).to_native() for x in rows.T]
+    return joined_frame(series, names, backend)
+
+
 def with_distinct_names(X):
     """Return a DataFrame whose column names are distinct."""
     if not _is_pandas(X) or X.columns.is_unique:

@@ -18,7 +18,10 @@ from transformers import (
 )
 
 from sklearn_mpt._checks import (
+    RATE,
+    UNIFORM,
     RandomState,
+    check,
     check_choice,
     check_int,
     check_real,
@@ -126,12 +129,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             check_int(pad_to_multiple_of, "pad_to_multiple_of")
         super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
         check_tokenizer(tokenizer)
-        is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
-        if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
-            raise ValueError(
-                "mask_rate must be 'uniform' or a float in (0, 1], the fraction of "
-                f"the tokens of a text to hide, got {show(mask_rate)}."
-            )
+        check(mask_rate, "mask_rate", UNIFORM, RATE)
         if mask_rate == 1:
             warn_caller(
                 "mask_rate=1.0 hides every token: training uses only the marginal "
