@@ -8,7 +8,9 @@ import pytest
 from joblib import parallel_config
 from kinds import KINDS, rows_of_all_kinds
 from numpy.testing import assert_allclose, assert_array_equal
+from reference import terms_of_orders
 from scipy import stats
+from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import (
@@ -79,45 +81,6 @@ def of_all_kinds():
     return network(*trees(4), likelihood=KINDS, n_orders=1, **params).fit(X), X
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_expectations_and_draws_agree(kind):
-    (model, X), column = of_all_kinds(), KINDS.index(kind)
-    gaps = np.repeat(X[:1], 3000, axis=0)
-    gaps[:, column] = np.nan
-    drawn = model.impute(gaps, "sample", random_state=1)[:, column]
-    filled = model.impute(gaps[:1])[0, column]
-    if kind == "categorical":
-        counts = np.bincount(drawn.astype(int))
-        assert counts[int(filled)] > counts.max() - 3 * np.sqrt(3000)
-    elif kind in ("ordinal", "partial_credit"):
-        below, above = (drawn < filled).mean(), (drawn > filled).mean()
-        assert max(below, above) < 0.5 + 3 * 0.5 / np.sqrt(3000)
-    else:
-        error = drawn.std() / np.sqrt(3000)
-        assert abs(drawn.mean() - filled) < 4 * error + 1e-5
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "lognormal"])
-@pytest.mark.parametrize("forest", [True, False])
-def test_what_is_filled_in_is_the_mean_of_the_density(kind, forest):
-    X, column = rows_of_all_kinds(80), KINDS.index(kind)
-    regressor = trees(4)[1] if forest else LinearRegression()
-    model = network(DummyClassifier(), regressor, likelihood=KINDS, n_orders=1)
-    model.set_params(marginal_weight=0.3).fit(X)
-    row = X[3]
-    if kind == "gaussian":
-        grid, log_step = np.linspace(-30, 30, 40001), 0.0
-    else:
-        log_step = np.linspace(-150, 20, 80001)
-        grid = np.exp(log_step)
-    density = np.exp(density_of(model, row, column, grid) + log_step)
-    expected = np.trapezoid(grid * density, grid if kind == "gaussian" else log_step)
-    gap = np.where(np.arange(len(row)) == column, np.nan, row)[None]
-    assert model.impute(gap)[0, column] == pytest.approx(expected, rel=2e-3, abs=1e-3)
-    alone = model.impute(np.full_like(gap, np.nan))[0, column]
-    assert 0.5 * X[:, column].mean() - 1 < alone < 2 * X[:, column].mean() + 1
-
-
 def wide_density(X, column, grid):
     return stats.norm.pdf(grid, X[:, column].mean(), 2 * X[:, column].std())
 
@@ -163,20 +126,91 @@ def test_errors_of_a_mean_of_trees_are_smaller_than_those_of_a_tree():
     assert shares_inside(model, new, 0) == pytest.approx(0.9, abs=3 * 0.017)
 
 
-def test_without_calibration_a_number_has_the_mixture_of_the_leaves():
-    X, row, grid = correlated(200), correlated(1, seed=1)[0], np.linspace(-3, 3, 5)
-    forest = RandomForestRegressor(4, min_samples_leaf=5, bootstrap=False)
-    model = network(regressor=forest, calibrate=False, n_orders=1).fit(X)
-    shift, scale = X.mean(0), X.std(0)
-    Z = ((row - shift) / scale)[None, model.inputs_[1]].astype(np.float32)
-    density = 0
-    for tree in model.estimators_[1][0].estimators_:
-        leaf = tree.apply(Z)[0]
-        mean, variance = tree.tree_.value[leaf, 0, 0], tree.tree_.impurity[leaf]
-        moments = mean * scale[1] + shift[1], np.sqrt(variance) * scale[1]
-        density += stats.norm.pdf(grid, *moments) / 4
-    expected = (1 - WEIGHT) * density + WEIGHT * wide_density(X, 1, grid)
-    assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-4)
+def by_hand(model, X, given, x):
+    """log p(x_j | given) and expectations of columns, of one row; all standardised.
+
+    A forest gives the mixture of its leaves, three widths around its mean, and, where
+    numbers repeat, those in the leaves.
+    """
+    log_prob, expected = np.zeros((2, len(x)))
+    for j, (forest,) in enumerate(model.estimators_):
+        read, learned = model.inputs_[j], model._learned[j]
+        Z, z = (rows[:, read].astype(np.float32) for rows in (X, given[None]))
+        visible = 1 - np.isnan(z).mean()
+        ends = np.array([1 - visible, visible])
+        if model.likelihood == "bernoulli":
+            share = np.bincount(X[:, j].astype(int)) + 0.5
+            share = share / share.sum()
+            weight = ends @ learned.get("marginal_weight", np.zeros(2))
+            prob = (1 - weight) * forest.predict_proba(z)[0] + weight * share
+            prob = (1 - WEIGHT) * prob + WEIGHT * share
+            log_prob[j], expected[j] = np.log(prob[int(x[j] == 1)]), prob[1]
+            continue
+        step, leaves = np.diff(np.unique(X[:, j])).min(), []
+        for tree, drawn in zip(
+            forest.estimators_, forest.estimators_samples_, strict=True
+        ):
+            y = X[drawn, j][tree.tree_.apply(Z)[drawn] == tree.tree_.apply(z)]
+            near = np.mean(np.abs(y - x[j]) < step / 2)
+            leaves.append([y.mean(), y.var(), near])
+        mean, variance, near = np.transpose(leaves)
+        center = mean.mean()
+        total = np.mean(variance + (mean - center) ** 2)
+        mean = np.append(mean, [center] * 3)
+        variance = np.append(variance, total * np.array([0.5, 1.0, 1.5]) ** 2)
+        variance = np.maximum(variance, max(step**2 / 12, 0.003**2))
+        normal = stats.norm.pdf(x[j], mean, np.sqrt(variance))
+        shapes = [normal[:-3].mean(), *normal[-3:]]
+        if step**2 / 12 > 0.003**2 and model.calibrate:
+            shapes.append(near.mean() / step)
+        narrow = ends @ learned["shape_weights"] @ shapes
+        wide = stats.norm.pdf(x[j], 0, 2)
+        log_prob[j] = np.log((1 - WEIGHT) * narrow + WEIGHT * wide)
+        expected[j] = (1 - WEIGHT) * center
+    return log_prob, expected
+
+
+@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize("column", ["numbers", "repeated rows", "levels", "bits"])
+def test_values_are_those_of_forests_by_hand(column, calibrate):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 1)) + 0.3 * rng.normal(size=(60, 3))
+    if column == "repeated rows":
+        X = np.vstack([X, X[:30]])
+    elif column == "levels":
+        X = X.round()
+    elif column == "bits":
+        X = (X > 0).astype(float)
+    how = {"n_estimators": 4, "min_samples_leaf": 4}
+    model = network(
+        RandomForestClassifier(**how),
+        RandomForestRegressor(**how),
+        likelihood="bernoulli" if column == "bits" else "gaussian",
+        n_masks=1,
+        n_orders=2,
+        calibrate=calibrate,
+    ).fit(X)
+    shift, scale = (0.0, 1.0) if column == "bits" else (X.mean(0), X.std(0))
+
+    def conditional(rows, mask):
+        of_rows = [
+            by_hand(model, (X - shift) / scale, np.where(mask, np.nan, x), x)[0]
+            for x in (rows - shift) / scale
+        ]
+        is_target = mask & ~np.isnan(rows)
+        return np.where(is_target, np.array(of_rows) - np.log(scale), 0.0)
+
+    rows, mask = X[:3].copy(), np.array([True, False, True])
+    rows[1, 1] = np.nan
+    found = model.conditional_log_prob(rows, mask)
+    assert_allclose(found, conditional(rows, mask), rtol=1e-6)
+    along = terms_of_orders(conditional, rows, model.orders_).sum(2)
+    score = logsumexp(along, axis=0) - np.log(2)
+    assert_allclose(model.score_samples(rows), score, rtol=1e-6)
+    row = (rows[1] - shift) / scale
+    _, expected = by_hand(model, (X - shift) / scale, row, row)
+    filled = np.where(np.isnan(rows[1]), expected * scale + shift, rows[1])
+    assert_allclose(model.impute(rows)[1], filled, rtol=1e-6)
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
@@ -220,19 +254,6 @@ def test_probabilities_of_forests_are_calibrated(forest):
     assert gain[:, 1].mean() > 2 * stats.sem(gain[:, 1])
     assert gain[:, 0].mean() > -most
     assert -np.log(2) - calibrated[:, 1].mean() < most
-
-
-def test_probabilities_without_calibration_are_those_of_the_predictor():
-    X = sign_and_coin(60)
-    model = network(
-        trees()[0], DummyRegressor(), likelihood=SIGN_AND_COIN, calibrate=False
-    ).fit(X)
-    numbers = (X[:, :5] - X[:, :5].mean(axis=0)) / X[:, :5].std(axis=0)
-    Z = np.column_stack([numbers, X[:, 5]])
-    predicted = model.estimators_[6][0].predict_proba(Z)[:, 1]
-    share = (X[:, 6].sum() + 0.5) / 61  # half an observation of each is added
-    expected = (1 - WEIGHT) * predicted + WEIGHT * share
-    assert_allclose(model.transform(X)[:, 6], expected, rtol=1e-6)
 
 
 def test_trees_that_have_seen_all_rows_are_not_calibrated():
@@ -617,14 +638,3 @@ def test_the_imputer_finds_what_only_trees_see():
     imputer = MPTImputer(random_state=0).fit(gaps)
     filled = imputer.transform(gaps)["differ"]
     assert (filled == frame["differ"])[::10].mean() > 0.9
-
-
-@pytest.mark.parametrize("n_repeated", [5, 40])
-def test_repeated_rows_are_no_values_that_columns_have(n_repeated):
-    rng = np.random.default_rng(0)
-    X, new = (rng.normal(size=(n, 3)) + rng.normal(size=(n, 1)) for n in (40, 300))
-    once, repeated = (
-        network(*trees(), n_orders=3).fit(np.vstack([X, X[:n]]))
-        for n in (0, n_repeated)
-    )
-    assert repeated.score(new) > once.score(new) - 0.3

@@ -76,15 +76,6 @@ def test_jacobian_is_that_of_autograd(activation):
         assert_allclose(jacobian[i].detach().T, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("hidden", [(), (7,)])
-def test_encoder_is_the_prior_when_nothing_is_observed(hidden):
-    nothing = torch.zeros(2, N_FEATURES, dtype=torch.bool)
-    posterior = some_encoder(hidden)(tensor(2, N_FEATURES), nothing)
-    assert_allclose(posterior.mean.detach(), 0, atol=1e-14)
-    root = np.tile(np.eye(N_DIMS), (2, 1, 1))
-    assert_allclose(posterior.root.detach(), root, atol=1e-14)
-
-
 def test_bounds_are_exact_where_the_encoder_is():
     model, mean, covariance = linear_gaussian()
     X = tensor(40, N_FEATURES, seed=1)
@@ -151,34 +142,6 @@ def model_and_rows(name):
     if name == "columns":
         return model_of_columns()
     return some_model(name), some_rows(name)
-
-
-@pytest.mark.parametrize("block", [2**22, 2**6])
-@pytest.mark.parametrize("name", ["bernoulli", "gaussian", "columns"])
-def test_scores_of_hidden_features_are_differences_of_bounds(name, block, monkeypatch):
-    monkeypatch.setattr("sklearn_mpt._deep.objectives.CHUNK_ENTRIES", block)
-    model, X = model_and_rows(name)
-    X[2, 1] = torch.nan
-    mask = tensor(*X.shape, seed=3) > 0
-    mask[0], mask[1] = True, False
-    points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
-    log_prob, posterior_fit = shared_scores(model, X, mask, *points)
-    present = ~torch.isnan(X)
-    sets = [present & ~mask, present]
-    revealed = torch.eye(N_FEATURES, dtype=torch.bool)[:, None]
-    # two points of a row: both are of the first two sets
-    observed = torch.cat([torch.stack(sets), (sets[0] | revealed) & present])
-    bounds, fits = shared_bounds(model, X, observed, *points)
-    gains = torch.where(mask & present, (bounds[2:] - bounds[0]).T, 0.0)
-    assert_allclose(log_prob.detach(), gains.detach(), atol=1e-12)
-    assert_allclose(posterior_fit.detach(), fits[:2].detach())
-    parameters = [*model.decoder.parameters(), *model.likelihood.parameters()]
-    found, expected = (
-        torch.autograd.grad(total.sum(), parameters, retain_graph=True)
-        for total in (log_prob, gains)
-    )
-    for a, b in zip(found, expected, strict=True):
-        assert_allclose(a, b, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "gaussian", "columns"])
