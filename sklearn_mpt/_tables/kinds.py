@@ -6,7 +6,7 @@ named to the user, with the line that converts them.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import product
@@ -357,102 +357,89 @@ def kinds_of_values(values):
 class Look(NamedTuple):
     """What most of the strings of a column look like.
 
-    words : such as "numbers with ','". removed : characters that numbers lack.
-    date_format : of dates; "" if ISO. n_lost : strings that do not look so, of n_all.
+    words : such as "numbers as strings". read : function of a string, which fails for
+    others. edit : pattern and replacement before a number is read. date_format : of
+    dates; "" if ISO. n_lost : strings that do not look so, of n_all.
     """
 
     words: str
-    removed: str = ""
+    read: Callable
+    edit: tuple[str, str] | None = None
     date_format: str = ""
     n_lost: int = 0
     n_all: int = 0
 
-    def advice(self, name, is_array=False, library="pandas"):
+    def reads(self, value):
+        """Return whether a string looks so."""
+        try:
+            self.read(value)
+        except ValueError:
+            return False
+        return True
+
+    def advice(self, name, is_array, library):
         """Return the end of a sentence: how the column of this name is converted."""
-        is_date, polars = self.words.startswith("dates"), library == "polars"
-        lost = ""
+        kind, gaps = self.words.split()[0], ""
         if self.n_lost:
-            kind = "dates" if is_date else "numbers"
-            lost = f"{self.n_lost} of {self.n_all} are no {kind}"
-        if lost and 5 * self.n_lost >= self.n_all:
-            return f"{lost}."
-        gaps = f"{lost} and become gaps; " if lost else ""
-        column = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
-        column = f"pl.col({name!r})" if polars else column
-        values = f"pd.Series({column})" if is_array else column
-        if self.removed == "decimal":
-            values += ".str.replace(',', '.')"
-        elif self.removed:
-            replace = "replace_all" if polars else "replace"
-            ending = "" if polars else ", regex=True"
-            values += f".str.{replace}('[{self.removed}]', ''{ending})"
-        form = [repr(self.date_format)] if self.date_format else []
-        if polars:
+            gaps = f"{self.n_lost} of {self.n_all} are no {kind}"
+            if 5 * self.n_lost >= self.n_all:
+                return f"{gaps}."
+            gaps += " and become gaps; "
+        form = f"{self.date_format!r}, " if self.date_format else ""
+        edit = "" if self.edit is None else "{!r}, {!r}".format(*self.edit)
+        if library == "polars":
+            values = f"pl.col({name!r})" + (edit and f".str.replace_all({edit})")
             read = "cast(pl.Float64, strict=False)"
-            if is_date:
-                form += ["strict=False"] if lost else []
-                read = f"str.to_datetime({', '.join(form)})"
+            if kind == "dates":
+                read = f"str.to_datetime({form}strict=False)"
             return f"{gaps}convert them: X = X.with_columns({values}.{read})."
-        read = f"pd.to_numeric({values}, errors='coerce')"
-        if is_date:
-            form = [f"format={form[0]}"] if form else []
-            form += ["errors='coerce'"] if lost else []
-            read = f"pd.to_datetime({', '.join([values, *form])})"
-        return f"{gaps}convert them: {column} = {read}."
+        column = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
+        values = f"pd.Series({column})" if is_array else column
+        values += edit and f".str.replace({edit}, regex=True)"
+        read = f"pd.to_numeric({values}, "
+        if kind == "dates":
+            read = f"pd.to_datetime({values}, {form and 'format='}{form}"
+        return f"{gaps}convert them: {column} = {read}errors='coerce')."
 
 
 def look_of(values):
     """Return the `Look` of most of the distinct strings among values, or None."""
     distinct = {value.strip() for value in values if isinstance(value, str)}
-    signs = [c for c in CURRENCIES + "%," if any(c in value for value in distinct)]
     numbers, dates = "numbers as strings", "dates as strings"
-    looks = [(_is_number, numbers), (_is_date, dates)]
+    looks = [Look(numbers, float), Look(dates, datetime.fromisoformat)]
     if all(
         DECIMAL_COMMA.fullmatch(value) and not THOUSANDS.fullmatch(value)
         for value in distinct
         if "," in value
     ):
-        words = f"{numbers} with ',' before decimals"
-        looks.append((lambda v: _is_number(v.replace(",", ".", 1)), words, "decimal"))
+        words, edit = f"{numbers} with ',' before decimals", (",", ".")
+        looks.append(Look(words, lambda v: float(v.replace(*edit, 1)), edit))
+    signs = [c for c in CURRENCIES + "%," if any(c in value for value in distinct)]
     words = f"{numbers} with {' and '.join(map(repr, signs))}"
-    looks.append((lambda v: _is_number(_plain(v)), words, "".join(signs)))
+    looks.append(Look(words, _amount, (f"[{''.join(signs)}]", "")))
     some = sorted(distinct)[:: max(1, len(distinct) // 20)]
-    looks += [
-        (partial(_is_date, form=form), dates, "", form)
-        for form in DATE_FORMATS
-        if any(_is_date(value, form) for value in some)
-    ]
+    for form in DATE_FORMATS:
+        look = Look(dates, partial(_date, form=form), date_format=form)
+        looks += [look] if any(map(look.reads, some)) else []
     found = []
-    for is_like, *args in looks:
-        alike = set(filter(is_like, distinct))
+    for look in looks:
+        alike = set(filter(look.reads, distinct))
         if 2 * len(alike) > len(set(values)):
             n_lost = sum(
                 not (isinstance(v, str) and v.strip() in alike) for v in values
             )
-            found.append(Look(*args)._replace(n_lost=n_lost, n_all=len(values)))
+            found.append(look._replace(n_lost=n_lost, n_all=len(values)))
     return min(found, key=lambda look: look.n_lost, default=None)
 
 
-def _plain(value):
-    """Return a string without signs of currencies, percent and thousands."""
+def _amount(value):
+    """Read a number with signs of currencies, percent and thousands."""
     value = re.sub(rf"[{CURRENCIES}%]", "", value).strip()
-    return value.replace(",", "") if THOUSANDS.fullmatch(value) else value
+    return float(value.replace(",", "") if THOUSANDS.fullmatch(value) else value)
 
 
-def _is_number(value):
-    try:
-        return bool(np.isfinite(float(value)))
-    except ValueError:
-        return False
-
-
-def _is_date(value, form=""):
-    """Return whether a string is a date of this form, of ISO 8601 by default."""
-    try:
-        datetime.strptime(value, form) if form else datetime.fromisoformat(value)
-    except ValueError:
-        return False
-    return bool(form) or "-" in value
+def _date(value, form):
+    return datetime.strptime(value, form)
 
 
 def looks_of_strings(X, reader, reasons, indices=None):
