@@ -53,10 +53,9 @@ class FixedParameters(NamedTuple):
     @property
     def sets_scale(self):
         """Whether they determine mean and variance of z."""
-        slopes, intercept = (self.values[n] for n in ("discrimination", "intercept"))
-        is_anchor = ~np.isnan(intercept[:, 0])
-        n_anchors, has_slope = is_anchor.sum(), ~np.isnan(slopes[:, 0])
-        return bool((is_anchor & has_slope).any() or n_anchors > 1)
+        has_intercept = ~np.isnan(self.values["intercept"][:, 0])
+        has_both = has_intercept & ~np.isnan(self.values["discrimination"][:, 0])
+        return has_both.any() or has_intercept.sum() > 1
 
     def flat(self, items, flat):
         """Return flat parameters of items with the fixed values in them."""

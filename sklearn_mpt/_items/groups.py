@@ -153,21 +153,21 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
 
     def fit(free, start):
         """Return the largest log-likelihood if items `free` differ, and where it is."""
-        # start : parameters of the copies of each item, a list of lists of arrays (q,),
-        # and the mean and the variance of z in each group. A copy of an item starts
-        # from the parameters of this copy, or of the only one.
-        of_items, mean, variance = start
+        # start : parameters of copies of items, a dict from (item, group) to arrays,
+        # and the mean and the variance of z in each group. A copy that is not in the
+        # dict starts from that of the first group.
+        of_copies, mean, variance = start
         copies = [(j, g) for j in range(d) for g in range(n_groups if j in free else 1)]
         columns = [
             np.where((group == g) | (j not in free), X[:, j], np.nan) for j, g in copies
         ]
         sources = [j for j, _ in copies]
-        copied = Items(
-            [items.names[j] for j in sources], items.n_categories[sources], 1
-        )
+        names = [items.names[j] for j in sources]
+        copied = Items(names, items.n_categories[sources], 1)
+        index = {copy: copied.parameters(i) for i, copy in enumerate(copies)}
         flat = copied.zeros
-        for i, (j, g) in enumerate(copies):
-            flat[copied.parameters(i)] = of_items[j][min(g, len(of_items[j]) - 1)]
+        for (j, g), at in index.items():
+            flat[at] = of_copies.get((j, g), of_copies[j, 0])
         equal, is_fixed = np.full(n_groups, 1 / n_groups), np.zeros(len(flat), bool)
         args = mean, variance, equal, 0, np.eye(1), (0,), is_fixed
         fitted = ItemModel(copied, flat, *args)
@@ -176,19 +176,14 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, device):
         training = Training(1000)  # steps, and a tolerance, as fits by default
         point = run(training, fitted.ascent(training, objective, tol=1e-7))
         sums = objective.all_sums(point)
-        # without the prior of long slopes
-        mean_value, penalty = (
-            float(sums.value / sums.n_rows),
-            objective.priors(point)[2],
-        )
-        fitted, of_items = fitted.ended_at(point), [[] for _ in range(d)]
-        for i, (j, _) in enumerate(copies):
-            of_items[j].append(fitted.flat[copied.parameters(i)])
-        value = objective.weights.total * mean_value + penalty
-        return value, (of_items, fitted.mean, fitted.variance)
+        value = objective.weights.total * float(sums.value / sums.n_rows)
+        value += objective.priors(point)[2]  # without the prior of long slopes
+        fitted = fitted.ended_at(point)
+        of_copies = {copy: fitted.flat[at] for copy, at in index.items()}
+        return value, (of_copies, fitted.mean, fitted.variance)
 
     variance = np.full((n_groups, 1), model.variance[0, 0])
-    of_items = [[model.flat[items.parameters(j)]] for j in range(d)]
+    of_items = {(j, 0): model.flat[items.parameters(j)] for j in range(d)}
     first = of_items, np.zeros_like(variance), variance
     tested = np.arange(d) if anchors is None else np.setdiff1d(np.arange(d), anchors)
     statistic, df = np.full(d, np.nan), np.zeros(d, dtype=int)

@@ -191,7 +191,7 @@ class Items:
         self.names, self.n_dims = list(names), n_dims
         self.n_categories = np.asarray(n_categories, dtype=int)
         self.max_categories = int(self.n_categories.max())
-        self._exists = np.arange(self.max_categories) < self.n_categories[:, None]
+        self.exists = np.arange(self.max_categories) < self.n_categories[:, None]
         guessing = Guessing.of_columns(2, self.names.count("3pl"))
         kinds, counts = [], []
         for name, count in zip(self.names, self.n_categories.tolist(), strict=True):
@@ -206,6 +206,8 @@ class Items:
         n_each = self.likelihood.n_locations_each
         self.first = np.cumsum([0, *n_each])[:-1]  # location of each item
         self.item_of_locations = np.repeat(np.arange(len(self)), n_each)
+        without_slope = np.isin(self.names, WITHOUT_SLOPE)
+        self._without_slope = without_slope[self.item_of_locations]
         features = np.array(self.likelihood.shape_param_features, dtype=int)
         owners = np.repeat(self.item_of_locations, n_dims + 1), features
         self.item_of_parameters = np.concatenate(owners)
@@ -218,7 +220,7 @@ class Items:
     @property
     def has_fixed_scale(self):
         """Whether some slopes are fixed, so that the variance of z is free."""
-        return any(name in WITHOUT_SLOPE for name in self.names)
+        return bool(self._without_slope.any())
 
     @property
     def nominal(self):
@@ -240,8 +242,7 @@ class Items:
     def are_parameters(self):
         """Which parameters items have: slopes can be one, and a first answer's zero."""
         coefs = np.ones((len(self.item_of_locations), self.n_dims + 1), dtype=bool)
-        fixed = np.isin(self.names, WITHOUT_SLOPE)
-        coefs[fixed[self.item_of_locations], :-1] = False
+        coefs[self._without_slope, :-1] = False
         coefs[[rows.start for _, rows in self.nominal]] = False
         n_shapes = len(self.item_of_parameters) - self.n_coefs
         return np.concatenate([coefs.ravel(), np.ones(n_shapes, dtype=bool)])
@@ -250,18 +251,13 @@ class Items:
     def zeros(self):
         """Flat parameters that are 0, but for slopes that are one."""
         flat = np.zeros(len(self.item_of_parameters))
-        fixed = np.isin(self.names, WITHOUT_SLOPE)[self.item_of_locations]
-        flat[: self.n_coefs].reshape(len(fixed), -1)[fixed, :-1] = 1.0
+        coefs = flat[: self.n_coefs].reshape(-1, self.n_dims + 1)
+        coefs[self._without_slope, :-1] = 1.0
         return flat
 
     def parameters(self, j):
         """Return the indices of the parameters that item j has."""
         return np.flatnonzero((self.item_of_parameters == j) & self.are_parameters)
-
-    def unseen(self, X):
-        """Return which categories of items occur in none of the rows; bool (d, c)."""
-        occurs = np.stack([(X == c).any(axis=0) for c in range(self.max_categories)], 1)
-        return ~occurs & self._exists
 
     def point(self, flat):
         """Return the `Point` of a flat vector, a tensor."""
@@ -286,8 +282,7 @@ class Items:
             coefs[rows] -= coefs[rows.start]
         sign = np.where(coefs[:, :-1].sum(axis=0) < 0, -1.0, 1.0)
         coefs[:, :-1] *= sign
-        fixed = np.isin(self.names, WITHOUT_SLOPE)
-        coefs[fixed[self.item_of_locations], :-1] = 1.0
+        coefs[self._without_slope, :-1] = 1.0
         shape_params = likelihood.shape_params.detach().numpy()
         return np.concatenate([coefs.ravel(), shape_params])
 
@@ -300,7 +295,7 @@ class Items:
 
     def prob(self, joint, z):
         """Return probabilities of answers at nodes; (d, c, s), 0 beyond the last."""
-        exists = torch.from_numpy(self._exists).to(z.device)[..., None]
+        exists = torch.from_numpy(self.exists).to(z.device)[..., None]
         return torch.where(exists, joint.table(self.codes(z), z).exp(), 0.0)
 
     def slopes_in_z(self, joint, z):
@@ -326,7 +321,7 @@ class Items:
     def describe(self, flat):
         """Return the attributes of items, given their flat parameters, an array."""
         coefs, shape_params = self.point(torch.from_numpy(flat))
-        coefs, exists = coefs.numpy(), self._exists
+        coefs, exists = coefs.numpy(), self.exists
         likelihood = self.likelihood.at(shape_params)
         given = fitted_attributes(likelihood, np.ones(len(self)))
         slopes, location = coefs[self.first, :-1].copy(), coefs[self.first, -1:]

@@ -126,9 +126,11 @@ class ItemModel(NamedTuple):
 
     def unseen(self, X):
         """Return categories of items with free parameters that no row has, (d, c)."""
-        are_free = self.items.are_parameters & ~self.is_fixed
-        is_free = np.bincount(self.items.item_of_parameters, are_free) > 0
-        return self.items.unseen(X) & is_free[:, None]
+        items = self.items
+        are_free = items.are_parameters & ~self.is_fixed
+        is_free = np.bincount(items.item_of_parameters, are_free) > 0
+        occurs = [(X == c).any(axis=0) for c in range(items.max_categories)]
+        return ~np.stack(occurs, 1) & items.exists & is_free[:, None]
 
     def ascent(self, training, objective, tol):
         """Return the epochs; tol : in nats of all rows for each parameter."""
