@@ -97,12 +97,9 @@ class LikelihoodRows(Objective):
         # a number of rows in each step, if the user gives one, counts equal rows
         merges = batch_size == "auto" or batch_size >= len(X)
         self.table = TrainingRows(X, weight, group, units, merges)
-        self.X, self.weights, self.rows = (
-            self.table.X,
-            self.table.weights,
-            self.table.take,
-        )
-        X, self.n_rows = self.X, len(self.X)
+        self.rows, self.weights = self.table.take, self.table.weights
+        self.X = X = self.table.X
+        self.n_rows = len(X)
         self.likelihood = likelihood.to(X.device)
         self.objective, self.slope_prior, self.seed = objective, slope_prior, seed
         self.n_dims, self.log_scale = n_dims, log_scale

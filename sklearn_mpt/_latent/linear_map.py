@@ -23,6 +23,7 @@ from sklearn_mpt._latent.quadrature import (
 )
 from sklearn_mpt._matrices import log_determinant
 from sklearn_mpt._numbers import KEPT_ENTRIES, ROUNDING, TINY
+from sklearn_mpt._optim.natural import Point
 
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 
@@ -54,6 +55,12 @@ class LinearMap:
     @property
     def width(self):
         return max(self.components.shape)
+
+    @property
+    def point(self):
+        """The parameters, without gradients."""
+        coefs = torch.cat([self.components.T, self.intercept[:, None]], 1)
+        return Point(coefs, self.likelihood.shape_params.detach().to(coefs))
 
     def location(self, z):
         return z @ self.components + self.intercept

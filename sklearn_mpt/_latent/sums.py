@@ -132,6 +132,7 @@ class RepresentativeValues(NamedTuple):
     def from_rows(cls, X, number):
         """Choose all values of features that have few, and quantiles of others."""
         # X : rows (n, d), NaN where missing. number : of values at most.
+        X, device = X.cpu().numpy(), X.device
         values, code = np.zeros((number, X.shape[1])), np.full(X.shape, -1)
         for j, column in enumerate(X.T):
             present = ~np.isnan(column)
@@ -145,10 +146,7 @@ class RepresentativeValues(NamedTuple):
                 values[: len(distinct_values), j] = distinct_values
                 limits = (distinct_values[1:] + distinct_values[:-1]) / 2
                 code[present, j] = np.searchsorted(limits, column[present])
-        return cls(torch.from_numpy(values), torch.from_numpy(code))
-
-    def to(self, device):
-        return RepresentativeValues(*(part.to(device) for part in self))
+        return cls(*(torch.from_numpy(part).to(device) for part in (values, code)))
 
     def indicators(self, rows, like):
         """Return 1.0 for the value of each entry of some rows, else 0.0; (n, v, d)."""
@@ -250,9 +248,9 @@ class SharedGrid:
 
     @cached_property
     def _representative(self):
-        entries = self.rows.take(slice(None))[0].cpu().numpy()
-        values = RepresentativeValues.from_rows(entries, self.number)
-        return values.to(self.rows.X.device)
+        return RepresentativeValues.from_rows(
+            self.rows.take(slice(None))[0], self.number
+        )
 
     def sums(self, point, joint, index):
         values = self._representative.values
@@ -349,12 +347,6 @@ def row_node_sums(rows, nodes, joint, weight, blocks):
     return sums_of(value, weight, gradient, information, shape_params)
 
 
-def point_of(components, intercept, shape_params=()):
-    coefs = torch.cat([components.T, intercept[:, None]], 1)
-    shape_params = torch.as_tensor(shape_params, device=coefs.device)
-    return Point(coefs, shape_params.detach().to(coefs))
-
-
 def information_by_nodes(rows, weight, joint, accuracy, *, tol=1e-4, sampling_tol=1e-2):
     """Return the observed information of coefficients and shapes, (p, p)."""
 
@@ -370,12 +362,11 @@ def information_by_nodes(rows, weight, joint, accuracy, *, tol=1e-4, sampling_to
         total = nodes.log_weight + (entries @ observed)[..., 0]
         return weight[index] @ total.logsumexp(1)
 
-    point = point_of(joint.components, joint.intercept, joint.likelihood.shape_params)
     is_exact, information = accuracy.is_quadrature, None
     for rule in accuracy.without_shared().rules():
         before, information = information, 0.0
         for block in _blocks(rows, joint, rule, is_exact):
-            of_block = information_by_hessian(partial(lml, block), *point)
+            of_block = information_by_hessian(partial(lml, block), *joint.point)
             information = information + of_block
         if before is None:
             continue

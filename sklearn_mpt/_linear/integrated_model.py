@@ -36,7 +36,6 @@ from sklearn_mpt._latent.linear_map import LinearMap, max_precision
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._latent.sums import (
     information_by_scores,
-    point_of,
     start_components,
     varies,
 )
@@ -113,7 +112,7 @@ class IntegratedModel:
             noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
-            points.append(point_of(*arrays, likelihood.shape_params))
+            points.append(LinearMap(*arrays, likelihood).point)
         rows = torch.from_numpy(np.array(X[sample], float))
         objective = LikelihoodRows(
             rows,
@@ -166,11 +165,8 @@ class IntegratedModel:
             weight=weight.cpu().numpy(),
             units=density.units,
         )
-        point = point_of(
-            joint.components, joint.intercept, joint.likelihood.shape_params
-        )
-        matrix = rows.observed_information(point, density.scoring)
-        coefs = point.coefs
+        matrix = rows.observed_information(joint.point, density.scoring)
+        coefs = joint.point.coefs
         free = likelihood.centre(identity(len(coefs), coefs))
         _, scale = _units_of_locations(fitted, likelihood)
         return Information(
@@ -211,10 +207,7 @@ class IntegratedModel:
         objective = likelihood
         if self._draws_masks(likelihood):
             objective = masked_first(likelihood, likelihood, self.estimator, data)
-        point = point_of(
-            joint.components, joint.intercept, joint.likelihood.shape_params
-        )
-        return natural_ascent(training, self.estimator, data, objective, point)
+        return natural_ascent(training, self.estimator, data, objective, joint.point)
 
     def _draws_masks(self, objective):
         """Return whether a step may draw masks."""
