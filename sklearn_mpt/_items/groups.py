@@ -77,13 +77,9 @@ def far_groups(model, X, codes):
     rises = (joint.components[0, items.first].numpy() > 0) | (
         np.array(items.names) == "nominal"
     )
-    is_most, is_least, missing = (
-        ranks == items.n_categories - 1,
-        ranks == 0,
-        np.isnan(X),
-    )
-    highest = missing | np.where(rises, is_most, is_least)
-    lowest = missing | np.where(rises, is_least, is_most)
+    last = items.n_categories - 1
+    best = np.where(rises, last, 0)
+    highest, lowest = (np.isnan(X) | (ranks == end) for end in (best, last - best))
     groups = [codes == g for g in range(len(model.mean))]
     return np.array([highest[g].all() or lowest[g].all() for g in groups])
 
