@@ -70,16 +70,8 @@ from sklearn_mpt._items.items import (
     answers_of,
     kind_of_answers,
 )
-from sklearn_mpt._items.model import (
-    ItemModel,
-    attributes_of,
-    reshape_attributes,
-)
-from sklearn_mpt._items.model_fit import (
-    LikelihoodRatio,
-    ModelFit,
-    model_fit,
-)
+from sklearn_mpt._items.model import ItemModel, attributes_of, reshape_attributes
+from sklearn_mpt._items.model_fit import LikelihoodRatio, ModelFit, model_fit
 from sklearn_mpt._items.objective import ItemRows
 from sklearn_mpt._latent.answers import MAX_CATEGORIES
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
@@ -560,8 +552,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                     f"{listed(names[long_slopes])}, exceed {LONG_SLOPE:g}: these "
                     "items separate people, and their likelihood may have no finite "
                     "maximum. A normal prior keeps the excess small; slope_prior=2.0, "
-                    "for instance, would bound all "
-                    "slopes.",
+                    "for instance, would bound all slopes.",
                     ConvergenceWarning,
                 )
 
@@ -1160,13 +1151,10 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         check_bool(as_frame, "as_frame")
         self._check_is_fitted()
-        model, names = self._model_of(vars(self)), self._item_names
-        errors = None
+        names, errors = self._item_names, None
         if X is not None:
-            with torch_modes():
-                objective = self._objective_on(model, X, sample_weight, groups)
-                args = model, objective, self.rotation, names, self.groups_
-                errors = parameters.errors_of(*args)
+            rows = X, sample_weight, groups
+            errors = self._errors_by(parameters.errors_of, self.rotation, *rows)
         found = parameters.item_parameters(vars(self), errors)
         return parameters.as_frame_of(found, names) if as_frame else found
 
@@ -1227,10 +1215,8 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             )
         solution = Bunch(**parameters.loadings_of(model, rotation))
         if X is not None:
-            with torch_modes():
-                objective = self._objective_on(model, X, sample_weight, groups)
-                args = model, objective, rotation, names, self.groups_
-                solution.update(parameters.loading_errors(*args))
+            rows = X, sample_weight, groups
+            solution |= self._errors_by(parameters.loading_errors, rotation, *rows)
         return solution
 
     def item_fit(
@@ -1560,12 +1546,14 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             chi-squared has 6. `p_value` is then an upper bound. If X and
             `sample_weight` are not those of the last `fit` of both models.
         """
+        n_guessing = []
         for model, name in ((self, "this model"), (nested, "nested")):
             model._check_is_fitted()
             items = model._model_of(vars(model)).items
+            n_guessing.append(len(items.guessing))
             matters = {
                 "slope_prior": not {*items.names} <= {*WITHOUT_SLOPE},
-                "guessing_prior": len(items.guessing) > 0,
+                "guessing_prior": n_guessing[-1] > 0,
             }
             for parameter, value in model._priors.items():
                 if value is not None and matters[parameter]:
@@ -1580,9 +1568,6 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
                 f"nested must have fewer parameters than {self._n_parameters}, got "
                 f"{nested._n_parameters}."
             )
-        n_guessing = [
-            len(model._model_of(vars(model)).items.guessing) for model in (self, nested)
-        ]
         if n_guessing[0] > n_guessing[1]:
             warn_caller(
                 f"Guessing of {n_guessing[0] - n_guessing[1]} item(s) is at its bound, "
@@ -1643,13 +1628,15 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         index = counted_rows(weight)
         return rows[index].astype(float), weight[index], index
 
-    def _objective_on(self, model, X, sample_weight, groups):
-        """Return the objective on these rows."""
+    def _errors_by(self, function, rotation, X, sample_weight, groups):
+        """Return standard errors by a function of the model and the training rows."""
         rows, weight, index = self._counted_rows(X, sample_weight)
         self._check_training_weight(rows, weight)
         codes = codes_of(groups, X, self.groups_, index)
-        args = weight, codes, self._priors, check_device(self.device)
-        return ItemRows(model, rows, *args)
+        model, device = self._model_of(vars(self)), check_device(self.device)
+        with torch_modes():
+            objective = ItemRows(model, rows, weight, codes, self._priors, device)
+            return function(model, objective, rotation, self._item_names, self.groups_)
 
 
 def _lml_method(n_dims):
