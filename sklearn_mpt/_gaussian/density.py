@@ -10,11 +10,7 @@ import torch
 from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._gaussian.moments import moments_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
-from sklearn_mpt._matrices import (
-    identity,
-    log_determinant,
-    sums_of_outer_products,
-)
+from sklearn_mpt._matrices import identity, log_determinant, sums_of_outer_products
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES, chunk_slices
 

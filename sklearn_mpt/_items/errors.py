@@ -7,11 +7,7 @@ import torch
 from scipy.special import expit
 
 from sklearn_mpt._checks import listed, warn_caller
-from sklearn_mpt._gaussian.rotation import (
-    LOGISTIC_VARIANCE,
-    solution,
-    solution_errors,
-)
+from sklearn_mpt._gaussian.rotation import LOGISTIC_VARIANCE, solution, solution_errors
 from sklearn_mpt._items.groups import far_groups
 from sklearn_mpt._items.model import attributes_of
 from sklearn_mpt._latent.integrals import IMPORTANCE_POINTS, importance

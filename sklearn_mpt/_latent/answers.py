@@ -13,12 +13,7 @@ import torch
 from sklearn_mpt._latent.grids import RADIUS, WIDE_RADIUS, Population, PriorGrid
 from sklearn_mpt._latent.linear_map import LinearMap, append_one, shared_steps
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
-from sklearn_mpt._latent.sums import (
-    SHARED_COST,
-    derivatives_of,
-    outer_sums,
-    sums_of,
-)
+from sklearn_mpt._latent.sums import SHARED_COST, derivatives_of, outer_sums, sums_of
 from sklearn_mpt._likelihoods.base import features_of_locations
 from sklearn_mpt._numbers import (
     CACHE_ENTRIES,

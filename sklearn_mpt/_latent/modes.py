@@ -4,10 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.quadrature import (
-    gaussian_around,
-    standard_normal_log_prob,
-)
+from sklearn_mpt._latent.quadrature import gaussian_around, standard_normal_log_prob
 from sklearn_mpt._numbers import ROUNDING, TINY
 
 

@@ -23,13 +23,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._gaussian.moments import closed_form, gradients_at, moments_of
-from sklearn_mpt._latent.grids import (
-    MAX_SPACING,
-    RADIUS,
-    coarsen,
-    prior_grid,
-    resolves,
-)
+from sklearn_mpt._latent.grids import MAX_SPACING, RADIUS, coarsen, prior_grid, resolves
 from sklearn_mpt._latent.integrals import log_joint, rows_of
 from sklearn_mpt._latent.linear_map import (
     MODE_TOLERANCE,

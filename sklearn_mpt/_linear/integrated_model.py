@@ -34,11 +34,7 @@ from sklearn_mpt._latent.integrals import (
 from sklearn_mpt._latent.likelihood_rows import LikelihoodRows
 from sklearn_mpt._latent.linear_map import LinearMap, max_precision
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS
-from sklearn_mpt._latent.sums import (
-    information_by_scores,
-    start_components,
-    varies,
-)
+from sklearn_mpt._latent.sums import information_by_scores, start_components, varies
 from sklearn_mpt._likelihoods.base import fitted_attributes
 from sklearn_mpt._linear.linear_model import initial_arrays, natural_ascent
 from sklearn_mpt._matrices import identity
@@ -69,7 +65,7 @@ class IntegratedModel:
         init, K = params.init, params.n_components
         is_quadrature = K <= MAX_GRID_DIMS
         fitted = unit_attributes(likelihood, X, weight) | {
-            "lml_method_": "quadrature" if is_quadrature else "importance",
+            "lml_method_": "quadrature" if is_quadrature else "importance"
         }
         scale = fitted["_scale"]
         units = Units.from_attributes(fitted, torch.device("cpu"), likelihood)
@@ -247,10 +243,7 @@ class IntegratedModel:
 def _attributes_in_units(components, intercept, fitted, likelihood):
     """Return the fitted attributes in the units of the rows."""
     shift, scale = _units_of_locations(fitted, likelihood)
-    return {
-        "components_": components * scale,
-        "intercept_": intercept * scale + shift,
-    }
+    return {"components_": components * scale, "intercept_": intercept * scale + shift}
 
 
 def _units_of_locations(fitted, likelihood):
