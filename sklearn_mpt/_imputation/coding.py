@@ -18,7 +18,6 @@ MAX_DECIMALS = 6  # numbers with more are on no grid
 # The ladder of powers. With these every number is the transform of a number. A power
 # costs two nats, as a parameter by Akaike's criterion.
 POWERS = np.linspace(0, 2, 9)
-MIN_LATENT = 0.05  # variance of what decides on a level, given other columns
 
 
 class Scales(NamedTuple):
@@ -207,5 +206,6 @@ def latent(mean, std, spread):
 
     mean, std : of its standardised scores, whose correlation with it is `spread`.
     """
-    variance = 1 - (1 - std**2) / spread**2
-    return mean / spread, np.sqrt(np.maximum(variance, MIN_LATENT))
+    # Its variance is at least 0.05, however well other columns tell of it.
+    variance = np.maximum(1 - (1 - std**2) / spread**2, 0.05)
+    return mean / spread, np.sqrt(variance)

@@ -158,13 +158,9 @@ class ImputationDisplay(Display):
         for axis, column in zip(self.ax_, self.columns, strict=True):
             _plot_column(axis, column)
         if ax is None:
-            handles = {
-                name: handle
-                for axis in self.ax_
-                for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)
-            }
-            place = {"loc": "outside upper center", "ncols": 2}
-            self.figure_.legend(handles.values(), handles, **place)
+            legends = (axis.get_legend_handles_labels() for axis in self.ax_)
+            longest = max(legends, key=lambda legend: len(legend[1]))
+            self.figure_.legend(*longest, loc="outside upper center", ncols=2)
         return self
 
 
@@ -205,28 +201,24 @@ def _described(reader, j, observed, filled, name):
 def _plot_column(ax, column):
     """Draw the values of a column: bars of a few values, or densities."""
     ax.set_title(f"{column.name!s:.30}")
-    groups = {"observed": column.observed, "filled in": column.filled}
-    groups = {label: entries for label, entries in groups.items() if len(entries)}
-    colors = {"observed": "C0", "filled in": "C1"}
-    values = labels = np.unique(np.concatenate(list(groups.values())))
+    groups = [
+        ("observed", column.observed, "C0", -0.2),
+        ("filled in", column.filled, "C1", 0.2),
+    ]
+    groups = [group for group in groups if len(group[1])]
+    names, entries, colors, _ = zip(*groups, strict=True)
+    values = labels = np.unique(np.concatenate(entries))
     if column.categories is not None:
         values, labels = np.arange(len(column.categories)), column.categories
-    is_date = values.dtype.kind == "M"
-    if is_date or (column.categories is None and len(values) > MAX_BARS):
-        ax.hist(
-            list(groups.values()),
-            "sturges",
-            density=True,
-            color=[colors[label] for label in groups],
-            label=list(groups),
-        )
+    is_date, n = values.dtype.kind == "M", len(values)
+    if is_date or (column.categories is None and n > MAX_BARS):
+        ax.hist(entries, "sturges", density=True, color=colors, label=names)
         ax.set_ylabel("Density")
     else:
-        for label, entries in groups.items():
-            place = np.arange(len(values)) + (0.2 if label == "filled in" else -0.2)
-            fractions = (entries[:, None] == values).mean(axis=0)
-            ax.bar(place, fractions, 0.4, label=label, color=colors[label])
-        shown = np.arange(0, len(values), int(np.ceil(len(values) / MAX_BARS)))
+        for name, of, color, place in groups:
+            fractions = (of[:, None] == values).mean(axis=0)
+            ax.bar(np.arange(n) + place, fractions, 0.4, label=name, color=color)
+        shown = np.arange(0, n, int(np.ceil(n / MAX_BARS)))
         words = [f"{labels[i]!s:.16}".removesuffix(".0") for i in shown]
         rotation = 90 if sum(map(len, words)) > 24 else 0
         ax.set_xticks(shown, words, rotation=rotation, fontsize="small")

@@ -6,7 +6,6 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
 
 from sklearn_mpt._checks import joined
-from sklearn_mpt._tables.filling import ColumnStorage
 from sklearn_mpt._tables.frames import (
     array_of_objects,
     columns_at,
@@ -134,7 +133,7 @@ def with_zeros(reader: TableReader, empty) -> TableReader:
     """Return a reader that fills empty columns of numbers with 0."""
     categories = list(reader.categories)
     for j in empty:
-        storage = ColumnStorage(**reader.storage[j])
+        storage = reader.storage_of(j)
         if storage.numbers in ("numbers", "integers") and not storage.days:
             categories[j] = array_of_objects([0])
     return reader._replace(categories=categories)

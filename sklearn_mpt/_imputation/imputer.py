@@ -64,7 +64,6 @@ from sklearn_mpt._tables.weights import (
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
-N_PARTS = 4  # of a row, which are hidden in turn to score it
 LikelihoodNames = str | list | tuple | dict
 Bound = float | dict | ArrayLike | None
 
@@ -350,27 +349,22 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         return self
 
     def _read_rows(self, X, sample_weight):
-        """Return rows that have entries and a weight, and weights for `fit`."""
+        """Return rows that have a weight, and weights for `fit`."""
         model = self.estimator
-        if model is not None and sample_weight is not None:
-            if not has_fit_parameter(model, "sample_weight"):
-                raise TypeError(
-                    f"{type(model).__name__}.fit takes no sample_weight, and so "
-                    "MPTImputer takes none with it."
-                )
+        is_weighted = model is not None and sample_weight is not None
+        if is_weighted and not has_fit_parameter(model, "sample_weight"):
+            raise TypeError(
+                f"{type(model).__name__}.fit takes no sample_weight, and so "
+                "MPTImputer takes none with it."
+            )
         warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._read(X, reset=True)
         counted, weight = rows_that_count(np.arange(len(X)), sample_weight)
-        has_entries = ~missing_entries(X)[counted].all(axis=1)
-        if has_entries.any():
-            counted = counted[has_entries]
-            weight = None if weight is None else weight[has_entries]
         self._training_weight, self._n_training_rows = None, len(counted)
         if weight is None:
             return take(X, counted), {}
-        all_weights = np.zeros(len(X))
-        all_weights[counted] = weight
-        self._training_weight = digest_of(X), all_weights  # to draw rows of the table
+        # to draw rows of the table
+        self._training_weight = digest_of(X), np.asarray(sample_weight, dtype=float)
         return take(X, counted), {"sample_weight": weight}
 
     def _check_is_fitted(self):
@@ -502,7 +496,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             return filled
         indicators = self.indicator_.transform(_as_nan(missing_entries(known)))
         names = column_names(with_distinct_names(known))
-        added = [f"missingindicator_{names[j]}" for j in self.indicator_.features_]
+        added = self.indicator_.get_feature_names_out(names)
         return with_indicators(filled, indicators, added)
 
     def _imputed(self, estimator, X, method, random_state):
@@ -657,10 +651,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if hasattr(self, "unmodelled_"):  # not the user's estimator
             columns = self._reader.modelled
         keys = np.random.default_rng(0).random(present.shape)[:, columns]
-        part_of = np.full(present.shape, -1)
-        part_of[:, columns] = keys.argsort(axis=1).argsort(axis=1) % N_PARTS
+        part_of, n_parts = np.full(present.shape, -1), 4
+        part_of[:, columns] = keys.argsort(axis=1).argsort(axis=1) % n_parts
         total = count = 0
-        for part in range(N_PARTS):
+        for part in range(n_parts):
             mask = part_of == part
             targets = mask & present
             if targets.any():

@@ -134,21 +134,17 @@ class FrequentValue(NamedTuple):
         present = ~np.isnan(rows)
         values, index = np.unique(rows[present], return_inverse=True)
         count = np.bincount(index, weight[present])
-        is_frequent = count.max(initial=0.0) >= max(2, min_share * count.sum())
-        if not is_frequent or not len(numbers):
+        share = count.max(initial=0.0) / max(count.sum(), 1)
+        if not len(numbers) or share < min_share or (index == count.argmax()).sum() < 2:
             return None
-        return cls(float(values[count.argmax()]), expected, numbers, entry_weight)
-
-    def calibrated(self, rows, weight):
-        """Return the entries, weighted so that their share of the value is of rows."""
-        is_value, present = self.numbers == self.value, ~np.isnan(rows)
-        found = np.average(is_value, weights=self.weight)
-        if not 0 < found < 1 or not present.any():
-            return self
-        share = np.average(rows[present] == self.value, weights=weight[present])
-        share = share.clip(0.01, 0.99)
-        factor = np.where(is_value, share / found, (1 - share) / (1 - found))
-        return self._replace(weight=self.weight * factor)
+        # entries have the value as often as rows
+        value = values[count.argmax()]
+        is_value, share = numbers == value, min(share, 0.99)
+        found = np.average(is_value, weights=entry_weight)
+        if 0 < found < 1:
+            factor = np.where(is_value, share / found, (1 - share) / (1 - found))
+            entry_weight = entry_weight * factor
+        return cls(value, expected, numbers, entry_weight)
 
     def draw(self, expected, rng, *, n_nearest=20):
         """Draw numbers of these expectations, (m,), by the entries nearest to them."""

@@ -21,7 +21,7 @@ from sklearn_mpt._numbers import ROUNDING
 SHRINKAGES = 0.03, 1e-3, 1e-5
 # Steps of EM; and from a fit on for rows drawn with replacement, which stay too close
 # to it with fewer.
-N_STEPS, BOOTSTRAP_STEPS = 4, 10
+N_STEPS, BOOTSTRAP_STEPS = 3, 10
 N_TREES = 7  # of a column
 # Of linear relations of standardised numbers: deviation of rows from them, a tenth of
 # the largest one of a row, and a fifth of the largest error of what they determine.
@@ -208,13 +208,12 @@ class Trees:
 
     def joined(self, others):
         """Return all trees of members of other masks, or of other columns."""
-        inputs, spreads = self.inputs.copy(), self.spreads.copy()
-        trees = {j: list(of_column) for j, of_column in self.trees.items()}
-        for other in others:
-            inputs |= other.inputs
-            spreads |= other.spreads
-            for j, of_column in other.trees.items():
-                trees.setdefault(j, []).extend(of_column)
+        inputs, spreads, trees = {}, {}, {}
+        for of in [self, *others]:
+            inputs |= of.inputs
+            spreads |= of.spreads
+            for j, of_column in of.trees.items():
+                trees[j] = trees.get(j, []) + of_column
         return Trees(self.coding, inputs, self.seed, trees, spreads)
 
     def predict(self, numbers, columns):

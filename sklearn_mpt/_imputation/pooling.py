@@ -9,7 +9,12 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import FLOATS, check_finite, check_floats, check_real
+from sklearn_mpt._checks import (
+    FLOATS,
+    check_finite,
+    check_floats,
+    check_real,
+)
 from sklearn_mpt._measure.curve import student_quantile
 from sklearn_mpt._tables.frames import aligned, labels_of
 
@@ -156,13 +161,18 @@ def pool_estimates(
 
 def _checked(estimates, variances):
     """Return estimates and variances as arrays, and zeros with labels of pandas."""
-    estimates, variances = _by_table(estimates), _by_table(variances)
-    lists = [values for values in (estimates, variances) if isinstance(values, list)]
+    given = {"estimates": _by_table(estimates), "variances": _by_table(variances)}
+    lists = [values for values in given.values() if isinstance(values, list)]
     labelled = (one for values in lists for one in values if labels_of(one) is not None)
-    first = next(labelled, None)
+    first, arrays = next(labelled, None), []
     names = [labels_of(first, axis) for axis in (0, 1)]
-    estimates = _in_order(estimates, names, "estimates")
-    variances = _in_order(variances, names, "variances")
+    for parameter, values in given.items():
+        if isinstance(values, list):
+            how = names, parameter, "first estimate"
+            values = [aligned(one, *how) for one in values]
+        arrays.append(check_floats(values, parameter))
+        check_finite(arrays[-1], parameter)
+    estimates, variances = arrays
     if estimates.ndim == 0 or len(estimates) < 2:
         raise ValueError(
             "estimates must be those of at least 2 imputed tables, got shape "
@@ -173,8 +183,6 @@ def _checked(estimates, variances):
             f"variances must have the shape of estimates, {estimates.shape}, got "
             f"{variances.shape}."
         )
-    check_finite(estimates, "estimates")
-    check_finite(variances, "variances")
     if (variances < 0).any():
         raise ValueError(f"variances must be at least 0, got {variances.min()}.")
     return estimates, variances, 0.0 * first if hasattr(first, "iloc") else 0.0
@@ -187,9 +195,3 @@ def _by_table(values):
     if hasattr(values, "iloc"):
         return [row for _, row in values.iterrows()]
     return list(nw.from_native(values).iter_rows(named=True))
-
-
-def _in_order(values, names, parameter):
-    if isinstance(values, list):
-        values = [aligned(one, names, parameter, "first estimate") for one in values]
-    return check_floats(values, parameter)

@@ -181,13 +181,10 @@ class Search:
         def shrunk(shrinkage):
             return lambda before: [
                 member.shrunk(*table, shrinkage)
-                for member, table in zip(
-                    before or [Gaussians(coding)] * len(self.tables),
-                    self.tables,
-                    strict=True,
-                )
+                for member, table in zip(before or start, self.tables, strict=True)
             ]
 
+        start = [Gaussians(coding)] * len(self.tables)
         yield [("columns alone", fitted(ColumnsAlone))]
         if len(coding.counts) == 1:
             return
@@ -195,9 +192,10 @@ class Search:
             yield [(f"Gaussian, shrinkage {s:g}", shrunk(s)) for s in SHRINKAGES]
         if coding.width > min(MAX_DENSE, n / 4):
             sizes = 2 ** np.arange((min(coding.width, n) // 2).bit_length())
-            names = [f"Gaussian, {k} factor{'s' if k > 1 else ''}" for k in sizes]
-            fits = [fitted(Factors.fitted, k) for k in sizes]
-            yield list(zip(names, fits, strict=True))
+            yield [
+                (f"Gaussian, {k} factor{'s'[: k - 1]}", fitted(Factors.fitted, k))
+                for k in sizes
+            ]
         if coding.width <= min(MAX_COLUMNS, n / 4):
             yield [("mixture of 3", fitted(Gaussians.of_clusters, 3))]
         yield [("trees", self._trees)]

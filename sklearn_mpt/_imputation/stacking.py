@@ -68,10 +68,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             self._learn_columns(numbers, weight)
             self._choose(numbers, weight, rng)
-        self._frequent_values = {
-            j: frequent.calibrated(numbers[:, j], weight)
-            for j, frequent in self._frequent_values.items()
+        found = {
+            j: FrequentValue.found(numbers[:, j], weight, *hidden)
+            for j, hidden in self._hidden_entries.items()
         }
+        self._frequent_values = {j: of for j, of in found.items() if of is not None}
         if len(numbers) > MAX_FIT_ROWS:
             sample = rng.permutation(len(numbers))[:MAX_FIT_ROWS]
             numbers, weight = numbers[sample], weight[sample]
@@ -106,8 +107,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             0 if kinds[j] == "gaussian" else max(2, n_categories[j])
             for j in self._columns
         ]
-        of_columns = [kinds[j] for j in self._columns]
-        self._coding = Coding(of_columns, counts, numbers, weight)
+        self._coding = Coding(
+            [kinds[j] for j in self._columns], counts, numbers, weight
+        )
         self._is_date = [DATES in self.reader.storage[j]["days"] for j in self._columns]
         self.n_features_in_, self.likelihoods_ = len(kinds), list(kinds)
         self.categories_ = [
@@ -130,13 +132,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self.selection_["weight"][kept] = self.weights_.mean(axis=1)
         error = search.mean_errors(trials, self.mean_weights_)
         expected = search.truth + error * coding.spreads[search.columns]
-        self._frequent_values = {}
-        for j in np.flatnonzero(coding.is_number).tolist():
-            here, rows = search.columns == j, search.numbers[:, j]
-            of_entries = expected[here], search.truth[here], search.entry_weight[here]
-            value = FrequentValue.found(rows, search.weight, *of_entries)
-            if value is not None:
-                self._frequent_values[j] = value
+        entries = np.stack([expected, search.truth, search.entry_weight])
+        self._hidden_entries = {
+            j: entries[:, search.columns == j]
+            for j in np.flatnonzero(coding.is_number).tolist()
+        }
 
     def _encoded(self, X):
         check_columns(X, self._names, "X", "columns of fit")
@@ -227,16 +227,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _drawn_column(self, rows, j, limits, rng):
         """Draw column j, which is missing in rows, given their other entries."""
-        coding, every, columns = (
-            self._coding,
-            np.arange(len(rows)),
-            np.full(len(rows), j),
-        )
+        coding, n = self._coding, len(rows)
+        every, columns, drawn = np.arange(n), np.full(n, j), np.full(n, np.nan)
         _, means, laws = self._laws(rows, [j])
         if not coding.is_number[j]:
-            return drawn_codes(laws.probs(every, j), rng.random((len(rows), 1)))
+            return drawn_codes(laws.probs(every, j), rng.random((n, 1)))
         low, high = (end[columns] for end in limits)
-        drawn = np.full(len(rows), np.nan)
         if j in self._frequent_values:
             expected = means.numbers(every, columns).expected(low, high)
             drawn = coding.rounded(j, self._frequent_values[j].draw(expected, rng))

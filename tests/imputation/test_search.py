@@ -64,20 +64,6 @@ def test_a_sum_of_skewed_columns_is_filled_in_by_the_sum():
     assert rmse_of_hidden(X, is_hidden) < 0.05
 
 
-def test_a_category_of_many_levels_leaves_numbers_a_model():
-    z, X, rng = of_factors(500, 12)
-    level = np.argsort(np.argsort(z[:, 0] + rng.normal(size=500))) * 40 // 500
-    frame = pd.DataFrame(X).add_prefix("x")
-    frame["level"] = [f"level {code}" for code in level]
-    is_hidden = rng.random(frame.shape) < 0.1
-    filled = MPTImputer(max_models=4, random_state=0).fit_transform(
-        frame.mask(is_hidden)
-    )
-    error = (filled.iloc[:, :12].to_numpy(float) - X) / X.std(axis=0)
-    error = np.sqrt(np.mean(error[is_hidden[:, :12]] ** 2))
-    assert error < 1.3 * noise_of(X)
-
-
 def test_means_of_more_than_100_levels_are_found():
     rng = np.random.default_rng(0)
     level = rng.integers(120, size=390)
@@ -111,23 +97,6 @@ def test_trees_find_the_column_of_many_levels_that_determines_another():
     predicted = filled_categories(frame, list("abcd"))["a"][:100]
     assert np.isin(model[is_hidden], model[~is_hidden]).all()
     assert (predicted != maker[is_hidden]).mean() < 0.12
-
-
-def test_trees_find_the_intervals_of_a_number_that_are_categories():
-    """Such as counties by the first digits of the number of a school."""
-    rng = np.random.default_rng(0)
-    place = rng.random(400)
-    county = rng.permutation(20)[(20 * place).astype(int)]
-    numbers = np.column_stack([county, place, rng.normal(size=(400, 11))])
-    is_hidden = np.arange(400) < 100
-    gaps = np.where(is_hidden[:, None] & (np.arange(13) == 0), np.nan, numbers)
-    frame = pd.DataFrame(gaps).add_prefix("x")
-    predicted = filled_categories(frame, ["x0"])["x0"][:100]
-    wrong = (predicted != county[is_hidden]).mean()
-    known, hidden = place[~is_hidden], place[is_hidden]
-    nearest = np.abs(known - hidden[:, None]).argmin(axis=1)
-    wrong_of_nearest = (county[~is_hidden][nearest] != county[is_hidden]).mean()
-    assert wrong < wrong_of_nearest + 0.2
 
 
 def test_rows_with_entries_of_columns_without_a_model_alone_do_not_count():
