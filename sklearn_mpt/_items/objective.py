@@ -58,12 +58,12 @@ class ItemRows(LikelihoodRows):
             self.varies, self.unseen = torch.ones_like(self.varies), None
             unseen = torch.from_numpy(model.unseen(X)).to(device) if is_all else None
             args = self.table, self.blocks, self.codes
-            self.integral = CodedRows(*args, unseen=unseen)
+            self.integrals = [CodedRows(*args, unseen=unseen)]
 
     def place_nodes(self, point):
         if self.n_dims > MAX_GRID_DIMS:
             return False
-        return self.integral.place(point, self.joint(point))
+        return self.integrals[0].place(point, self.joint(point))
 
     def priors(self, point):
         gradient, curvature, penalty = super().priors(point)

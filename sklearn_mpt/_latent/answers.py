@@ -13,7 +13,7 @@ import torch
 from sklearn_mpt._latent.grids import RADIUS, WIDE_RADIUS, Population, PriorGrid
 from sklearn_mpt._latent.linear_map import LinearMap, append_one, shared_steps
 from sklearn_mpt._latent.quadrature import logsumexp_and_softmax
-from sklearn_mpt._latent.sums import SHARED_COST, derivatives_of, outer_sums, sums_of
+from sklearn_mpt._latent.sums import derivatives_of, outer_sums, sums_of
 from sklearn_mpt._likelihoods.base import features_of_locations
 from sklearn_mpt._numbers import (
     CACHE_ENTRIES,
@@ -203,15 +203,15 @@ class CodedRows:
     blocks : ShapeBlocks or None
     codes : sequence of sequence of int
         Those of each feature.
-    others : SharedGrid, default=None
-        Integrates parts of the rows, and all rows if this grid has many nodes. None
-        takes the grid always.
+    max_nodes : int, default=None
+        It leaves all rows if the grid has more. None takes the grid always.
     unseen : bool Tensor of shape (d, c), default=None
         Codes of which `UNSEEN_COUNT` observations are added.
     """
 
-    def __init__(self, rows, blocks, codes, others=None, unseen=None):
-        self.rows, self.blocks, self.others, self.unseen = rows, blocks, others, unseen
+    def __init__(self, rows, blocks, codes, max_nodes=None, unseen=None):
+        self.rows, self.blocks, self.unseen = rows, blocks, unseen
+        self.max_nodes = max_nodes
         X, group = rows.X, rows.group
         if group is not None:
             group = torch.from_numpy(group).to(X.device)
@@ -252,12 +252,9 @@ class CodedRows:
         return self._grid is not last
 
     def sums(self, point, joint, index):
-        grid, others = self._grid or self.grid(point, joint), self.others
-        if others is not None and (
-            len(index) < len(self.rows) or not self._is_cheap(grid)
-        ):
-            yield from others.sums(point, joint, index)
-            return
+        grid = self._grid or self.grid(point, joint)
+        if len(index) < len(self.rows) or self._is_large(grid):
+            return None, index
         population, z = self.population(point, joint), grid.z
         log_weight, table = grid.log_weight(population), joint.table(self.codes, z)
         value, counts, groups = expectations(self.answers, table, log_weight)
@@ -286,12 +283,13 @@ class CodedRows:
             of_groups = torch.diag_embed(torch.stack([2 * n, n / deviation**2], 1))
             information = torch.cat([information, of_groups])
         value, total = (gradient.new_tensor([part]) for part in (value, total))
-        yield sums_of(value / total, total, gradient, information, shape_params)
+        sums = sums_of(value / total, total, gradient, information, shape_params)
+        return sums, index[:0]
 
     def information(self, point, joint, accuracy):
         grid = self.grid(point, joint)
-        if self.others is not None and not self._is_cheap(grid):
-            return self.others.information(point, joint, accuracy)
+        if self._is_large(grid):
+            return None
         answers, n_locations = self.answers, len(joint.intercept)
         with torch.no_grad():
             log_weight = grid.log_weight(self.population(point, joint))
@@ -309,9 +307,8 @@ class CodedRows:
 
         return information_by_hessian(expected, *point) - variance
 
-    def _is_cheap(self, grid):
-        """Return whether nodes for each row would cost more."""
-        return len(grid.z) <= SHARED_COST * self.others.others.rule.n_nodes
+    def _is_large(self, grid):
+        return self.max_nodes is not None and len(grid.z) > self.max_nodes
 
     def _variance_of_scores(self, point, joint, grid, table, log_weight):
         """Return the sum over rows of the variance of scores at nodes, (p, p)."""

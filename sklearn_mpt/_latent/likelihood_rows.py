@@ -3,7 +3,6 @@
 import copy
 import functools
 import math
-import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from sklearn_mpt._latent.quadrature import (
     row_grid,
 )
 from sklearn_mpt._latent.sums import (
+    SHARED_COST,
     SPACING,
     BoundedRows,
     NodesOfRows,
@@ -119,25 +119,29 @@ class LikelihoodRows(Objective):
             self.stop_gain = 1.0
 
     @functools.cached_property
-    def integral(self):
-        """How rows are integrated over z."""
+    def integrals(self):
+        """How rows are integrated over z: each way leaves some rows to the next."""
         n_dims, device = self.n_dims, self.X.device
         if self.objective == "elbo":
-            return BoundedRows(self.table, self.blocks, self.seed)
+            return [BoundedRows(self.table, self.blocks, self.seed)]
         if n_dims > MAX_GRID_DIMS:
-            return self._sampled(TRAINING_POINTS)
+            return [self._sampled(TRAINING_POINTS)]
         rule = grids((row_grid(n_dims),), n_dims, device)
-        others = NodesOfRows(self.table, self.blocks, rule)
-        number = self.likelihood.n_shape_params + 2
-        shared = SharedGrid(self.table, self.blocks, number, others)
+        max_nodes, number = SHARED_COST * rule.n_nodes, self.likelihood.n_shape_params
+        ways = [
+            SharedGrid(self.table, self.blocks, number + 2, max_nodes),
+            NodesOfRows(self.table, self.blocks, rule),
+        ]
         codes = self.codes
+        if codes is None:
+            return ways
         # of a table of codes 0, 1, 2, ... with about as many of all features
-        if codes is None or not 0 < max(map(len, codes)) <= MAX_CATEGORIES:
-            return shared
-        is_even = self.X.shape[1] * max(map(len, codes)) <= 2 * sum(map(len, codes))
-        if not is_even or any(list(v) != list(range(len(v))) for v in codes):
-            return shared
-        return CodedRows(self.table, self.blocks, codes, shared)
+        n_codes = max(map(len, codes))
+        is_even = len(codes) * n_codes <= 2 * sum(map(len, codes))
+        if 0 < n_codes <= MAX_CATEGORIES and is_even:
+            if all(list(v) == list(range(len(v))) for v in codes):
+                ways.insert(0, CodedRows(self.table, self.blocks, codes, max_nodes))
+        return ways
 
     @property
     def codes(self):
@@ -153,7 +157,7 @@ class LikelihoodRows(Objective):
         if not self._is_coarse:
             return None
         finer = copy.copy(self)
-        finer._is_coarse, finer.integral = False, self._sampled(FINE_POINTS)
+        finer._is_coarse, finer.integrals = False, [self._sampled(FINE_POINTS)]
         return finer
 
     def batches(self, rng):
@@ -197,8 +201,13 @@ class LikelihoodRows(Objective):
         return self.sums(point, torch.arange(self.n_rows, device=self.X.device))
 
     def likelihood_sums(self, point, batch):
-        parts = self.integral.sums(point, self.joint(point), batch)
-        return functools.reduce(operator.add, parts)
+        joint, total = self.joint(point), None
+        for integral in self.integrals:
+            sums, batch = integral.sums(point, joint, batch)
+            if sums is not None:
+                total = sums if total is None else total + sums
+            if len(batch) == 0:
+                return total
 
     def completed(self, sums, point):
         """Add what concerns no single row: blocks of shape parameters, and priors."""
@@ -239,4 +248,7 @@ class LikelihoodRows(Objective):
         # Without priors. accuracy : of nodes around each row, where rows share none.
         point = Point(*(part.detach() for part in point))
         scale = self.weights.total / float(self.weights.values.sum())
-        return scale * self.integral.information(point, self.joint(point), accuracy)
+        for integral in self.integrals:
+            matrix = integral.information(point, self.joint(point), accuracy)
+            if matrix is not None:
+                return scale * matrix

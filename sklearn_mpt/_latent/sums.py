@@ -5,8 +5,9 @@ gradient in the locations is that in log p times the derivative of log p, so any
 likelihood can be used.
 
 There are four ways to integrate, classes with a method ``sums(point, joint, index)``,
-which yields `Sums` whose total is that of the rows with these numbers, and
-``information(point, joint, accuracy)``, minus the second derivatives of all rows:
+which returns the `Sums` of some of the rows with these numbers, or None, and the
+numbers of the rows that it leaves to another way; and ``information(point, joint,
+accuracy)``, minus the second derivatives of all rows, or None:
 
 - `answers.CodedRows`: one grid for all rows, whose entries are codes; sums are products
   of two matrices;
@@ -155,11 +156,13 @@ class BoundedRows:
         self.rows, self.blocks, self.seed = rows, blocks, seed
 
     def sums(self, point, joint, index):
-        grid = bound_grid(joint, self.seed)
+        grid, total = bound_grid(joint, self.seed), None
         n_entries = len(point.coefs) * len(grid[1])
         for part in chunk_slices(len(index), n_entries, CACHE_ENTRIES):
             X, weight = self.rows.take(index[part])
-            yield self._sums(rows_of(X), weight, joint, grid)
+            sums = self._sums(rows_of(X), weight, joint, grid)
+            total = sums if total is None else total + sums
+        return total, index[:0]
 
     def _sums(self, rows, weight, joint, grid):
         # Each row has the Gaussian posterior that nearly maximises its bound, so the
@@ -212,6 +215,7 @@ class NodesOfRows:
         if self._modes is None:
             shape = len(self.rows), joint.n_dims
             self._modes = joint.intercept.new_zeros(shape)
+        total = None
         n_entries = len(joint.intercept) * self.rule.n_nodes
         for part in chunk_slices(len(index), joint.components.numel(), CACHE_ENTRIES):
             X, weight = self.rows.take(index[part])
@@ -221,7 +225,10 @@ class NodesOfRows:
             for block in chunk_slices(len(X), n_entries, CACHE_ENTRIES // 2):
                 taken, near = rows.take(block), [posterior.take(block)]
                 nodes = self.rule.place(self.rule.groups[0], near, taken)
-                yield row_node_sums(taken, nodes, joint, weight[block], self.blocks)
+                args = taken, nodes, joint, weight[block], self.blocks
+                sums = row_node_sums(*args)
+                total = sums if total is None else total + sums
+        return total, index[:0]
 
     def information(self, point, joint, accuracy):
         X, weight = self.rows.take(slice(None))
@@ -231,14 +238,15 @@ class NodesOfRows:
 class SharedGrid:
     """Likelihoods of rows by nodes of one grid over the prior.
 
-    Rows that it does not resolve have others. The gradient is that of products of
+    It leaves rows that it does not resolve. The gradient is that of products of
     matrices. The information is computed at the representative values of entries.
 
-    number : of representative values of a feature. others : NodesOfRows.
+    number : of representative values of a feature. max_nodes : wider grids have fewer.
     """
 
-    def __init__(self, rows, blocks, number, others):
-        self.rows, self.blocks, self.number, self.others = rows, blocks, number, others
+    def __init__(self, rows, blocks, number, max_nodes):
+        self.rows, self.blocks = rows, blocks
+        self.number, self.max_nodes = number, max_nodes
 
     @cached_property
     def _representative(self):
@@ -249,8 +257,7 @@ class SharedGrid:
     def sums(self, point, joint, index):
         values = self._representative.values
         steps = spacing(joint, SPACING, values)
-        max_nodes = SHARED_COST * self.others.rule.n_nodes
-        steps = coarsen(steps, max_nodes, [RADIUS] * joint.n_dims, MAX_SPACING)
+        steps = coarsen(steps, self.max_nodes, [RADIUS] * joint.n_dims, MAX_SPACING)
         z, log_weight = prior_grid(steps, point.coefs)
         nodes = append_one(z)
         with torch.enable_grad():
@@ -287,11 +294,11 @@ class SharedGrid:
         information = (information * joint.likelihood.to_locations(total)).sum(0)
         shape_params = shape_gradient, shape_information
         gradient, full = location_gradient.T @ nodes, outer_sums(information, nodes)
-        yield sums_of(*torch.cat(found, 1), gradient, full, shape_params)
-        yield from self.others.sums(point, joint, torch.cat(left))
+        sums = sums_of(*torch.cat(found, 1), gradient, full, shape_params)
+        return sums, torch.cat(left)
 
     def information(self, point, joint, accuracy):
-        return self.others.information(point, joint, accuracy)
+        return None
 
 
 def derivatives_of(likelihood, X, location, blocks):
