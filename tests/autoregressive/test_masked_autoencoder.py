@@ -18,7 +18,6 @@ from sklearn_mpt import (
     compare_lml,
     feature_contributions,
 )
-from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._optim.masks import RowMasks
 
 # a few epochs are enough for most tests
@@ -139,23 +138,21 @@ def test_values_are_those_of_the_net_by_hand(likelihood):
     assert_allclose(model.impute(rows), filled, rtol=1e-6)
 
 
-def test_masks_of_blocks_hide_whole_blocks():
+def test_masks_have_the_weights_that_sum_to_the_log_density():
+    """The mean over masks of weight times hidden is 1 over the number of sizes."""
     generator = torch.Generator().manual_seed(0)
-    present = torch.ones(3000, 6, dtype=torch.bool)
-    blocks = read_blocks([0, 0, 1, 1, 2, 2], range(6))
-    hidden, weight = RowMasks(4, 6, blocks).draw(present, generator)
-    pairs = hidden.view(-1, 3, 2)
-    assert (pairs.all(2) == pairs.any(2)).all()
-    assert_allclose(pairs.all(2).double().mean(0), 2 / 3, atol=0.04)
-    assert_allclose(weight, 1.5)
-    hidden, weight = RowMasks("uniform", 6, blocks).draw(present, generator)
-    counts = torch.bincount(hidden.sum(1), minlength=7)[1:]
-    assert (counts - 500).abs().max() <= 1
-    half = hidden.view(-1, 3, 2).sum(2) == 1
-    assert (half.sum(1) == hidden.sum(1) % 2).all()
-    present[:, 0] = False
-    hidden, _ = RowMasks("uniform", 6, blocks).draw(present, generator)
-    assert not hidden[:, 0].any()
+    present = torch.ones(4000, 5, dtype=torch.bool)
+    present[:, 4] = False
+    hidden, weight = RowMasks("uniform", 5).draw(present, generator)
+    size = (hidden & present).sum(1)
+    assert not (hidden & ~present).any()
+    counts = torch.bincount(size, minlength=5)[1:]
+    assert (counts - 1000).abs().max() <= 1  # stratified
+    assert_allclose(weight * size, 4.0)
+    for rate, expected in ((0.4, 2), (3, 3), (0.01, 1)):
+        hidden, weight = RowMasks(rate, 5).draw(present, generator)
+        assert (hidden.sum(1) == expected).all()
+        assert_allclose(weight, 5 / expected)
 
 
 def test_a_net_that_is_trained_on_blocks_knows_no_partner_in_them():
@@ -234,22 +231,18 @@ def test_columns_of_few_entries_are_hardly_worse_than_alone():
     assert np.mean(losses) < 1
 
 
-def test_few_distinct_values_are_sharp_and_warned_of():
+def test_two_modes_are_learned_where_a_linear_model_sees_none():
     rng = np.random.default_rng(0)
-    X = np.column_stack([rng.integers(0, 2, 300), rng.normal(size=300)]).astype(float)
-    with pytest.warns(UserWarning, match=r"Column\(s\) \[0\] of X have conditionals"):
-        model = MPTMaskedAutoencoder(
-            hidden_layer_sizes=(),
-            dropout=0.0,
-            max_iter=60,
-            learning_rate=0.03,
-            early_stopping=False,
-            random_state=0,
-        ).fit(X)
-    on, off = np.array([[0.0, 0.0]]), np.array([[0.5, 0.0]])
-    mask = np.array([True, False])
-    at = [model.conditional_log_prob(row, mask)[0, 0] for row in (on, off)]
-    assert at[0] > at[1] + 3
+    t = rng.uniform(0, 2 * np.pi, 600)
+    X = np.column_stack([np.cos(t), np.sin(t)]) + 0.1 * rng.normal(size=(600, 2))
+    model = MPTMaskedAutoencoder(
+        hidden_layer_sizes=(64,), max_iter=15, random_state=0
+    ).fit(X)
+    rows = np.array([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+    left, middle, right = model.conditional_log_prob(rows, np.array([True, False]))[
+        :, 0
+    ]
+    assert min(left, right) > middle + np.log(5)
 
 
 def test_ten_distinct_values_are_ten_spikes():
@@ -332,13 +325,22 @@ def test_it_stands_among_the_others():
     assert sum(p.numel() for p in module.parameters()) > 16
 
 
-def test_the_recipe_is_smooth_and_bounded():
-    def recipe(n_rows, n_features):
-        X = np.random.default_rng(0).integers(0, 2, (n_rows, n_features))
-        return MPTMaskedAutoencoder(likelihood="bernoulli", max_iter=0).fit(X)
-
-    for n_rows, n_features in ((10, 1), (300, 16), (2000, 180), (300, 2000)):
-        one, more = recipe(n_rows, n_features), recipe(int(1.1 * n_rows), n_features)
-        width, wider = one.hidden_layer_sizes_[0], more.hidden_layer_sizes_[0]
-        assert 64 <= width <= wider <= min(512, width + 32)
-        assert 0.5 >= one.dropout_ >= more.dropout_ >= 0.02
+@pytest.mark.parametrize(
+    ("parameter", "value", "error", "message"),
+    [
+        ("hidden_layer_sizes", "many", ValueError, "hidden_layer_sizes must be one of"),
+        ("hidden_layer_sizes", 3, TypeError, "hidden_layer_sizes must be a sequence"),
+        ("hidden_layer_sizes", (0,), ValueError, "hidden_layer_sizes must be an int"),
+        ("n_mixtures", 0, ValueError, "'n_mixtures' .* Got 0"),
+        ("n_orders", 0, ValueError, "'n_orders' .* Got 0"),
+        ("dropout", 1.0, ValueError, r"'dropout' .* \[0\.0, 1\.0\). Got 1\.0"),
+        ("dropout", -0.1, ValueError, r"'dropout' .* Got -0\.1"),
+        ("mask_rate", 9, ValueError, r"mask_rate must .* an int .* 4\]"),
+        ("validation_fraction", 1.5, ValueError, "validation_fraction"),
+        ("likelihood", "normal", ValueError, "likelihood must be one of"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(parameter, value, error, message):
+    settings = {"likelihood": "bernoulli", **SMALL, parameter: value}
+    with pytest.raises(error, match=message):
+        MPTMaskedAutoencoder(**settings).fit(binary_rows())
