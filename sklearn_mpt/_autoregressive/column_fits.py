@@ -253,9 +253,9 @@ class _ColumnFit(NamedTuple):
         isotonic.fit(n_visible, squares, sample_weight=weight)
         return isotonic.predict(np.arange(self.inputs.visible.shape[1] + 1))
 
-    def _folds(self, y, is_classifier, n_folds=3):
+    def _folds(self, y, is_classifier):
         """Yield the copies of rows that are left out, and a predictor of the others."""
-        fold = self.rng.permutation(len(y)) % min(n_folds, len(y))
+        fold = self.rng.permutation(len(y)) % min(3, len(y))
         copy_fold = fold[self.rows]
         for k in range(fold.max() + 1):
             out = copy_fold == k

@@ -223,23 +223,20 @@ class MixtureHead(ColumnHead):
         return variance < (1.5 * MIN_WIDTH) ** 2
 
 
-def count_factors(
-    n_samples, n_features, *, rows_per_factor=40, max_factors=32, min_rows=10
-):
+def count_factors(n_samples, n_features):
     """Return the number of factors for a number of rows; 0 for a single column."""
-    if n_features < 2 or n_samples < min_rows:
+    if n_features < 2 or n_samples < 10:
         return 0
-    max_by_rows = max(1, n_samples // rows_per_factor)
-    return min(max_by_rows, max_factors, (n_features + 1) // 2)
+    return min(max(1, n_samples // 40), 32, (n_features + 1) // 2)
 
 
-def count_mixtures(n_mixtures, n_samples, *, rows_per_mixture=20):
+def count_mixtures(n_mixtures, n_samples):
     """Return the number of Gaussians of a column, for a number of rows.
 
     Gaussians of few rows each are so narrow that no other row is near them. What the
     limit gains is in benchmarks/RESULTS.rst, "Masked autoencoder: few rows".
     """
-    return int(min(n_mixtures, max(1, n_samples // rows_per_mixture)))
+    return int(min(n_mixtures, max(1, n_samples // 20)))
 
 
 class NumberMoments(torch.nn.Module):
@@ -267,7 +264,7 @@ class NumberMoments(torch.nn.Module):
         return mean.to(X.dtype), variance.sqrt().to(X.dtype)
 
 
-def fit_linear(X, weight, n_factors, rng, max_rows=4000):
+def fit_linear(X, weight, n_factors, rng):
     """Fit factor analysis to standardised rows with gaps.
 
     Noise variances are at least 1 over the number of rows, as if one more row had a
@@ -275,30 +272,30 @@ def fit_linear(X, weight, n_factors, rng, max_rows=4000):
     """
     if n_factors == 0:
         return np.zeros((X.shape[1], 1)), np.zeros(X.shape[1])
-    if len(X) > max_rows:
-        chosen = rng.choice(len(X), max_rows, replace=False)
+    if len(X) > 4000:
+        chosen = rng.choice(len(X), 4000, replace=False)
         X, weight = X[chosen], weight[chosen]
     coefs, log_noise = as_arrays(fit_factors(X, weight, n_factors))
     return coefs, np.maximum(log_noise, -np.log(len(X)))
 
 
-def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):
+def fit_mixture(x, weight, n_components):
     """Fit a mixture of Gaussians to numbers by EM, from their quantiles.
 
     Each component counts a tenth of a number more, of the variance of all, so that its
     width is not 0, and has a thousandth of the weight at least, so that the net can
-    make it larger. min_width : smallest width of a component.
+    make it larger.
     """
-    total = weight.sum()
+    total, least = weight.sum(), 0.02**2  # smallest variance of a component
     if total == 0:
         return np.zeros((3, n_components))
     order = x.argsort()
     at = total * (np.arange(n_components) + 0.5) / n_components
     centres = x[order][np.searchsorted(weight[order].cumsum(), at)]
-    variance = weight @ (x - weight @ x / total) ** 2 / total + min_width**2
+    variance = weight @ (x - weight @ x / total) ** 2 / total + least
     variances = np.full(n_components, variance / n_components**2)
     counts = np.full(n_components, total / n_components)
-    for _ in range(n_steps):
+    for _ in range(20):
         square = (x[:, None] - centres) ** 2
         log_each = np.log(counts) - 0.5 * np.log(variances) - 0.5 * square / variances
         weights = softmax(log_each, axis=1) * weight[:, None]
@@ -306,6 +303,6 @@ def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):
         centres = (weights.T @ x + TINY * centres) / counts
         square = (x[:, None] - centres) ** 2
         variances = ((weights * square).sum(0) + 0.1 * variance) / (counts + 0.1)
-        variances = np.maximum(variances, min_width**2)
+        variances = np.maximum(variances, least)
     counts = np.maximum(counts, 1e-3 * total)
     return np.log(counts / counts.sum()), centres, 0.5 * np.log(variances)

@@ -187,39 +187,26 @@ class PredictorInputs:
         """
         if not self.visible.shape[1]:
             return np.zeros((len(self), 1))
+        seen = self.visible[:, self.columns.feature_of]
         has_tags = hasattr(predictor, "__sklearn_tags__")  # without them, no NaN
-        takes_nan = has_tags and get_tags(predictor).input_tags.allow_nan
-        return self._with_nan if takes_nan else self._with_indicators
+        if has_tags and get_tags(predictor).input_tags.allow_nan:
+            return np.where(seen, self._coded, np.nan)
+        coded = np.where(seen, np.nan_to_num(self._coded), 0.0)
+        return np.column_stack([coded, self.visible])
 
     @cached_property
     def _coded(self):
         rows = torch.from_numpy(np.where(self.visible, self.rows, 0.0))
         return self.columns.inputs(rows).numpy()
 
-    @property
-    def _is_seen(self):
-        return self.visible[:, self.columns.feature_of]
 
-    @cached_property
-    def _with_nan(self):
-        return np.where(self._is_seen, self._coded, np.nan)
-
-    @cached_property
-    def _with_indicators(self):
-        coded = np.where(self._is_seen, np.nan_to_num(self._coded), 0.0)
-        return np.column_stack([coded, self.visible])
-
-
-def most_related(rows, weight, columns, n_related, rng, max_rows=2000):
-    """Return the columns that tell most of each column, in the order of the table.
-
-    max_rows : correlations of as many have a standard error of 0.02.
-    """
+def most_related(rows, weight, columns, n_related, rng):
+    """Return the columns that tell most of each column, in the order of the table."""
     d = rows.shape[1]
     if n_related is None or n_related >= d - 1:
         return [np.delete(np.arange(d), j) for j in range(d)]
-    if len(rows) > max_rows:
-        kept = rng.choice(len(rows), max_rows, replace=False)
+    if len(rows) > 2000:  # whose correlations have a standard error of 0.02
+        kept = rng.choice(len(rows), 2000, replace=False)
         rows, weight = rows[kept], None if weight is None else weight[kept]
     related = []
     for association in associations(rows, weight, columns.kinds):
@@ -261,7 +248,7 @@ def associations(rows, weight, kinds):
         yield from association
 
 
-def _groups(x, weight, kind, n_groups=4, max_categories=10):
+def _groups(x, weight, kind):
     """Return indicators of the groups of a column, 0 in gaps; float32, (n, C).
 
     Four groups of numbers and levels show trends, and extremes in the middle. Beyond
@@ -271,9 +258,9 @@ def _groups(x, weight, kind, n_groups=4, max_categories=10):
     _, value = np.unique(x[present], return_inverse=True)
     count = np.bincount(value, weight[present])
     if kind == "categorical":
-        group = np.minimum((-count).argsort(kind="stable").argsort(), max_categories)
+        group = np.minimum((-count).argsort(kind="stable").argsort(), 10)
     else:  # by ranks, so that each has as many rows
-        group = (n_groups * (count.cumsum() - count / 2) / count.sum()).astype(int)
+        group = (4 * (count.cumsum() - count / 2) / count.sum()).astype(int)
     _, group = np.unique(group, return_inverse=True)
     indicators = np.zeros((len(x), 1 + group.max(initial=0)), dtype=np.float32)
     indicators[present, group[value]] = 1.0

@@ -70,27 +70,26 @@ def posteriors_around_modes(rows, z, module):
     return chosen
 
 
-def likeliest_points(rows, module, *, n_starts=12, min_distance=0.1):
+def likeliest_points(rows, module):
     """Return the likeliest of shared points, apart from each other; (n, s, k)."""
-    # n_starts : their number in few dimensions. min_distance : relative to 1 + abs(z).
-    # What others would cost is in benchmarks/RESULTS.rst, "Deep models: the search for
-    # modes".
+    # What other numbers of them and distances would cost is in benchmarks/RESULTS.rst,
+    # "Deep models: the search for modes".
     z = _cauchy_points(module.n_dims).to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
-    for _ in range(n_starts if module.n_dims <= MAX_GRID_DIMS else 1):
+    for _ in range(12 if module.n_dims <= MAX_GRID_DIMS else 1):
         best = z[joint.argmax(1)]
         chosen.append(best)
-        least = min_distance * (1 + best.norm(dim=1, keepdim=True))
+        least = 0.1 * (1 + best.norm(dim=1, keepdim=True))
         joint = torch.where(torch.cdist(best, z) < least, -torch.inf, joint)
     return torch.stack(chosen, 1)
 
 
 @functools.lru_cache(maxsize=64)
-def _cauchy_points(n_dims, n_points=4096):
-    """Return points of the multivariate Cauchy distribution; (n_points, k)."""
+def _cauchy_points(n_dims):
+    """Return points of the multivariate Cauchy distribution; (m, k)."""
     # Rows far from the data have their modes in the tails of the prior.
-    normal = torch.from_numpy(normal_points(n_points, n_dims + 1, 0, 1)[0])
+    normal = torch.from_numpy(normal_points(4096, n_dims + 1, 0, 1)[0])
     return normal[:, :-1] / normal[:, -1:].abs()
 
 

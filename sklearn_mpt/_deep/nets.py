@@ -174,20 +174,13 @@ class Encoder(torch.nn.Module):
             change = self.net(inputs) - self.net(torch.zeros_like(inputs[:1]))
             n_dims = mean.shape[1]
             mean = mean + change[:, :n_dims]
-            root = root @ _triangular(change[:, n_dims:], n_dims)
+            rows, columns = torch.tril_indices(n_dims, n_dims, device=root.device)
+            factor = torch.zeros_like(root)
+            factor[:, rows, columns] = change[:, n_dims:]
+            # bounded, so that no posterior of an untrained net is as narrow as a point
+            logs = 6 * torch.tanh(factor.diagonal(dim1=1, dim2=2) / 6)
+            root = root @ (factor.tril(-1) + torch.diag_embed(logs.exp()))
         return Posterior(mean, inverse_of_lower(root), root)
-
-
-def _triangular(entries, n_dims, bound=6.0):
-    """Return lower triangular matrices with positive diagonals; of zeros, identity."""
-    # bound : on logarithms of the diagonal, so that no posterior of an untrained net is
-    # as narrow as a point.
-    rows, columns = torch.tril_indices(n_dims, n_dims, device=entries.device)
-    matrix = entries.new_zeros(len(entries), n_dims, n_dims)
-    matrix[:, rows, columns] = entries
-    diagonal = matrix.diagonal(dim1=1, dim2=2)
-    scale = (bound * torch.tanh(diagonal / bound)).exp()
-    return matrix.tril(-1) + torch.diag_embed(scale)
 
 
 # From so many features on, nets are those that suit images. What they gain is in
@@ -236,18 +229,16 @@ def start(widths, activation, n_components, likelihood, X, rng, weight=None):
     }
 
 
-def _decoder_start(
-    sizes, location, activation, rng, *, input_scale=4.0, max_total_variance=20
-):
+def _decoder_start(sizes, location, activation, rng):
     """Return coefficients and intercepts of a decoder."""
-    # input_scale : standard deviation of the inputs of activations. One such as SiLU
-    # bends within one or two units of 0, and is nearly linear on both sides of a bend.
-    # max_total_variance : of the locations, of each of which it is at most 1. A larger
-    # one would fit some rows at every z, and no z would be free for others.
     coefs, intercepts = initial_layers(sizes, rng)
     z = rng.normal(size=(N_ROWS, sizes[0]))
-    last = propagate(coefs, intercepts, activation, z, input_scale, rng)
-    size = min(1.0, np.sqrt(max_total_variance / len(location)))
+    # an activation such as SiLU bends within one or two units of 0, and is nearly
+    # linear on both sides of a bend
+    last = propagate(coefs, intercepts, activation, z, 4.0, rng)
+    # the variance of a location is at most 1, of all at most 20: a larger one would fit
+    # some rows at every z, and no z would be free for others
+    size = min(1.0, np.sqrt(20 / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), TINY)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
     return coefs, intercepts

@@ -56,14 +56,12 @@ class SharedSamples(NamedTuple):
     log_weight: torch.Tensor  # shape: (m,), to average over the prior
 
 
-def draw_samples(module, X, observed, noise, prior_samples, *, max_component=30.0):
+def draw_samples(module, X, observed, noise, prior_samples):
     """Return rows of each set, natural parameters of their posteriors, and samples.
 
     As many samples are drawn from the posteriors given each set of features. If there
     are more sets than samples for each row, only the first sets are used.
     """
-    # max_component : largest size of a component of a sample. Posteriors of the encoder
-    # may have any width before it is trained.
     shape, observed_float = observed.shape[:2], observed.to(X.dtype)
     rows = torch.nan_to_num(X) * observed_float
     of_rows = rows.flatten(0, 1), observed_float.flatten(0, 1)
@@ -75,7 +73,8 @@ def draw_samples(module, X, observed, noise, prior_samples, *, max_component=30.
         parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
         parts = parts.transpose(0, 1).flatten(0, 1)
         z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
-        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-max_component, max_component)
+        # posteriors of the encoder may have any width before it is trained
+        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-30, 30)
         z = torch.cat([drawn, prior_samples])
         z_moments = moments(z.double())
         coefs, constant = (parameters[:n_used] for parameters in densities)
@@ -220,7 +219,7 @@ def drawn_mask_losses(module, X, rng, *, n_samples, n_prior, mask_rate, n_masks)
     return _training_losses(X.shape[1] * masked_score(log_prob, mask), posterior_fit)
 
 
-def training_sets(mask_rate, n_masks, n_features, rng, max_runs=4):
+def training_sets(mask_rate, n_masks, n_features, rng):
     """Draw observed sets, bool (n_sets, n_masks, d), and weights of their bounds."""
     # The score of feature j given R is the difference L(R and j) - L(R) of two bounds.
     # With a uniform rate they add up to L(all), up to a constant, along any order; a
@@ -238,7 +237,7 @@ def training_sets(mask_rate, n_masks, n_features, rng, max_runs=4):
     ranks, size = keys.argsort(1), fixed_size(mask_rate, n_features)
     half = min(n_features // 16, size - 1, n_features - size)
     n_observed, length = n_features - size - half, 2 * half + 1
-    n_runs = min(max_runs, (size + half) // length)
+    n_runs = min(4, (size + half) // length)
     run_of = (ranks - n_observed) // length
     revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
     weight = n_features / length
@@ -367,7 +366,7 @@ class ValidationRows:
             noise.requires_grad_(False)
 
     @torch.no_grad()
-    def set_noise(self, module, n_steps, *, step=0.1, is_shrunk=False):
+    def set_noise(self, module, n_steps, *, is_shrunk=False):
         """Multiply the noise variances by one factor; return the losses of the rows.
 
         The decoder fits the rows that it is trained on better than others, so that the
@@ -380,6 +379,7 @@ class ValidationRows:
             return self.losses(module, samples)
         start, chosen, losses = [noise.clone() for noise in noises], 0.0, []
         # a smaller step would magnify the rounding errors of single precision
+        step = 0.1
         changes = step * np.arange(-n_steps, n_steps + 1)
         try:
             for change in changes:
