@@ -126,16 +126,17 @@ class FrequentValue(NamedTuple):
 
     @classmethod
     def found(
-        cls, rows, weight, expected, numbers, entry_weight, *, min_share=0.1
+        cls, min_share, rows, weight, expected, numbers, entry_weight
     ) -> Self | None:
-        """Return the most frequent number of a column, if it is frequent."""
-        # Intervals that hold nine tenths of the draws hardly depend on a number of
-        # fewer rows. One that a single row has is not, however few the rows are.
+        """Return the most frequent number of a column, if it has such a share."""
+        # One that a single row has is not frequent, however few the rows are.
         present = ~np.isnan(rows)
         values, index = np.unique(rows[present], return_inverse=True)
+        if len(values) == len(index) or not len(numbers):
+            return None
         count = np.bincount(index, weight[present])
-        share = count.max(initial=0.0) / max(count.sum(), 1)
-        if not len(numbers) or share < min_share or (index == count.argmax()).sum() < 2:
+        share = count.max() / count.sum()
+        if share < min_share or (index == count.argmax()).sum() < 2:
             return None
         # entries have the value as often as rows
         value = values[count.argmax()]

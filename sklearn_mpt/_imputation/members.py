@@ -150,6 +150,7 @@ class Factors:
     def fitted(cls, coding, numbers, weight, n_factors):
         model = MPTLinearVAE(
             n_factors,
+            init="pca",
             noise="per_feature",
             objective="lml",
             max_iter=N_STEPS,
