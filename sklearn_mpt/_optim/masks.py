@@ -85,13 +85,13 @@ class MaskSource(NamedTuple):
         others = ~masks | masks.all(1, keepdims=True)
         return np.stack([masks, others], 1).reshape(-1, n_features)[:n_masks]
 
-    def pairs(self, rows, rng, min_pairs=2048):
+    def pairs(self, rows, rng):
         """Divide rows, a tensor of their numbers, among the masks of a step."""
-        # Rows have one mask each, or several if there would be fewer than `min_pairs`.
+        # Rows have one mask each, or several if there would be fewer than 1024 pairs.
         masks, n_rows = self.draw(rng), len(rows)
         if self.are_all:
             masks = rng.permutation(masks)
-        n_copies = min(len(masks), max(1, min_pairs // n_rows))
+        n_copies = min(len(masks), max(1, 1024 // n_rows))
         first = np.zeros(n_rows, dtype=int)  # with all masks no row is drawn
         if n_copies < len(masks):
             first = n_copies * rng.permutation(n_rows)
