@@ -813,24 +813,22 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
                 "these have no meaning of their own. Use fewer, or more columns."
             )
 
-    def _warn_of_components(self, fitted, data, *, min_rows=1.5, min_told=0.01):
+    def _warn_of_components(self, fitted, data):
         """Warn of components that stand for few rows, or that are all the same."""
-        # min_rows : a component of fewer describes single rows. min_told : components
-        # are nearly the same where rows tell less of their entropy. 72 fits to noise
-        # told 1.4% and more (benchmarks/RESULTS.rst, "Mixtures of noise").
         n_rows = len(data.X)
         if data.weight is not None:  # small ones may be relative
             n_rows = max(n_rows, data.weight.sum())
-        few = np.flatnonzero(n_rows * fitted["weights_"] < min_rows)
+        few = np.flatnonzero(n_rows * fitted["weights_"] < 1.5)
         if len(few):
             warn_caller(
-                f"Component(s) {listed(few)} stand for fewer than {min_rows} "
-                "rows each. Use fewer components, or another start (n_init)."
+                f"Component(s) {listed(few)} stand for fewer than 1.5 rows each. Use "
+                "fewer components, or another start (n_init)."
             )
         if self.n_components == 1:
             return
         # Mutual information of rows and components: at most the entropy of these. By
-        # 2000 rows, so that it costs no epoch.
+        # 2000 rows, so that it costs no epoch. 72 fits to noise told 1.4% and more of
+        # the entropy (benchmarks/RESULTS.rst, "Mixtures of noise").
         rows = slice(None, None, math.ceil(len(data.X) / 2000))
         density = self._density_of(fitted, data.device)
         X = as_tensor(data.X[rows], data.device)
@@ -838,7 +836,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         weight = None if data.weight is None else data.weight[rows]
         entropy = entr(np.average(proba, axis=0, weights=weight)).sum()
         left = np.average(entr(proba).sum(axis=1), weights=weight)
-        if entropy - left < min_told * entropy:
+        if entropy - left < 0.01 * entropy:
             warn_caller(
                 f"All {self.n_components} components have nearly the same "
                 f"distribution: a row tells {entropy - left:.2g} of the {entropy:.2g} "

@@ -125,7 +125,7 @@ class DenseGaussians:
         """Number of values that a pattern takes for each component."""
         return 5 * self.means.shape[1] ** 2
 
-    def condition(self, X, observed, patterns=None):
+    def condition(self, X, observed, patterns):
         """Condition each component on the observed entries of rows."""
         patterns = Patterns(observed) if patterns is None else patterns
         deviation = torch.where(observed, X, 0.0) - self.means[:, None]
@@ -225,7 +225,7 @@ class DiagonalGaussians:
         self.means = means
         self.variances = variances
 
-    def condition(self, X, observed, patterns=None):
+    def condition(self, X, observed, patterns):
         is_interval = observed & has_codes(X)
         is_number = observed & ~is_interval
         seen = is_number.to(X.dtype)

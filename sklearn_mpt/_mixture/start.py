@@ -90,9 +90,9 @@ def random(features, n_components, weight, rng):
     return np.arange(len(drawn)), drawn
 
 
-def hierarchical(features, n_components, weight, rng, *, max_rows=2000):
+def hierarchical(features, n_components, weight, rng):
     """Merge rows by Ward's criterion, whitened as in mclust; a sample if many."""
-    # max_rows : time and memory grow with their square. These take a tenth of a second.
+    # Time and memory grow with their square: 2,000 take a tenth of a second.
     from sklearn.cluster import AgglomerativeClustering
 
     centred = features - np.average(features, 0, weight)
@@ -100,9 +100,9 @@ def hierarchical(features, n_components, weight, rng, *, max_rows=2000):
     _, scale, axes = np.linalg.svd(root[:, None] * centred, full_matrices=False)
     scale[scale <= ROUNDING * scale.max(initial=TINY)] = np.inf
     rows, is_weighted = np.arange(len(features)), np.ptp(weight) > 0
-    if len(rows) > max_rows or is_weighted:
+    if len(rows) > 2000 or is_weighted:
         p = weight / weight.sum()
-        rows = rng.choice(len(rows), max_rows, replace=is_weighted, p=p)
+        rows = rng.choice(len(rows), 2000, replace=is_weighted, p=p)
     merging = AgglomerativeClustering(n_components)
     labels = merging.fit(centred[rows] @ (axes.T / scale)).labels_
     return rows, of_clusters(labels, n_components, np.ones(len(rows)))

@@ -325,7 +325,7 @@ def class_outcomes(assignments, outcome, categories):
     )
 
 
-def estimate(log_prob, start, assignments, ties=None, *, tol=1e-8, max_iter=500):
+def estimate(log_prob, start, assignments, ties=None):
     """Maximise a sum over rows; return where, and the covariance of the estimates.
 
     log_prob : of each row, (n,), from parameters (p,) and probabilities of assignments.
@@ -352,12 +352,12 @@ def estimate(log_prob, start, assignments, ties=None, *, tol=1e-8, max_iter=500)
         jac=of_array(lambda theta: -gradient(theta).detach()),
         hess=of_array(information),
         method="trust-exact",
-        options={"gtol": tol, "maxiter": max_iter},
+        options={"gtol": 1e-8, "maxiter": 500},
     )
     if not found.success:
         warn_caller(
-            f"The third step has not converged after {max_iter} steps: a covariate or "
-            "an outcome may separate the classes.",
+            "The third step has not converged after 500 steps: a covariate or an "
+            "outcome may separate the classes.",
             ConvergenceWarning,
         )
     theta = torch.from_numpy(found.x)

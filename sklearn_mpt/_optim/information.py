@@ -62,14 +62,12 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
     return covariance
 
 
-def _identified(expected, basis, n_rotations, *, min_information=1e-8):
+def _identified(expected, basis, n_rotations):
     """Return a basis (p, q) of what rows determine, and who lies outside."""
     # Rotations, the directions of least information, are left out without a warning.
-    # min_information : with less, relative to the largest, no number of rows determines
-    # a direction.
     values, vectors = eigh(basis.T @ expected @ basis)
     values, vectors = values[n_rotations:], basis @ vectors[:, n_rotations:]
-    identified = values > min_information * values.max(initial=0)
+    identified = values > 1e-8 * values.max(initial=0)
     unidentified = _parameters_in(vectors[:, ~identified])
     if unidentified.any():
         warn_caller(
@@ -81,9 +79,9 @@ def _identified(expected, basis, n_rotations, *, min_information=1e-8):
     return vectors[:, identified], unidentified
 
 
-def _parameters_in(directions, least=1e-6):
+def _parameters_in(directions):
     """Return which parameters have coefficients in some of these directions, (p,)."""
-    return (directions**2).sum(axis=1) > least
+    return (directions**2).sum(axis=1) > 1e-6
 
 
 # Parameters: coefficients of locations, (l, k + 1), row by row, and shapes, (g,).
@@ -160,19 +158,18 @@ def information_by_hessian(log_prob, *parameters):
     return -torch.autograd.functional.hessian(flat, theta)
 
 
-def typical_rows(X, values, n_parameters, draw, *, max_rows=1024, min_drawn=200):
+def typical_rows(X, values, n_parameters, draw):
     """Return rows that a model can produce, with the gaps of X; all if they are few."""
     # values : those that each feature takes, or None if some take any number. draw :
-    # fills rows that are NaN, from rows and `rng`. max_rows : of all possible rows;
-    # drawn ones may miss rare ones. min_drawn : beside four for each parameter, so that
-    # the information has full rank if the model determines all parameters.
+    # fills rows that are NaN, from rows and `rng`; it may miss rare ones.
     gaps = torch.isnan(X).unique(dim=0)
     n_patterns = math.prod(len(v) for v in values) if values else math.inf
-    if n_patterns * len(gaps) <= max_rows:
+    if n_patterns * len(gaps) <= 1024:
         rows = X.new_tensor(list(itertools.product(*values))).repeat(len(gaps), 1)
         return rows.masked_fill(gaps.repeat_interleave(n_patterns, 0), torch.nan)
     rng = np.random.default_rng(0)
-    n_rows = min_drawn + 4 * n_parameters
+    # so that information has full rank if the model determines all parameters
+    n_rows = 200 + 4 * n_parameters
     chosen = torch.isnan(X)[torch.from_numpy(rng.integers(len(X), size=n_rows))]
     drawn = draw(torch.full_like(chosen, torch.nan, dtype=X.dtype), rng)
     return drawn.masked_fill(chosen, torch.nan)

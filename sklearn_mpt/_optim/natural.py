@@ -189,18 +189,16 @@ def mix(a, b, weight):
     return a.times(1 - weight).plus(b.times(weight))
 
 
-def natural_step(sums, point, information, *, max_step=math.inf, max_rescaling=0.5):
+def natural_step(sums, point, information, max_step):
     """Return the step for sums over rows, given the information per row."""
-    # max_rescaling : largest change of the mean or scale of z, which is exponential in
-    # the gradient.
     n, value = float(sums.n_rows), float(sums.value / sums.n_rows)
     gradient = sums.gradient.times(1 / n)
     step = divide(gradient, information)
     rescaling = sums.rescaling
     if rescaling is None:
         rescaling = _rescaling_of(sums.gradient, point)
-    largest = (rescaling / n).abs().max().clamp(min=max_rescaling)
-    rescaling = (rescaling / n) * (max_rescaling / largest)
+    # at most so much, because the change of z is exponential in it
+    rescaling = rescaling / n * (0.5 / (rescaling / n).abs().max().clamp(min=0.5))
     gain = 0.5 * gradient.dot(step)
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, information.blocks)
@@ -385,7 +383,7 @@ class Objective(ABC):
         of_batch = sums.information.times(1 / sums.n_rows)
         if information is not None:
             of_batch = mix(information, of_batch, weight)
-        return natural_step(sums, point, of_batch, max_step=self.max_step)
+        return natural_step(sums, point, of_batch, self.max_step)
 
     def divided(self, gradient, point, information):
         """Return the full step for a gradient, linear in it; (p,) each."""

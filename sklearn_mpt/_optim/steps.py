@@ -97,29 +97,28 @@ def backtrack(attempt, max_tries, size=1.0):
 # 1997). Full steps are multiplied by the ratio by which the last step says that they
 # are too short, if it is above 1. On a ray where the gradient hardly falls, such as
 # slopes of features that separate the rows, y is mixed with the expected fall (Powell,
-# Mathematical Programming 14, 1978), so that the information falls to no less than
-# `min_fall` of itself at once.
+# Mathematical Programming 14, 1978), so that the information falls to no less than a
+# fifth of itself at once.
 
 
 class QuasiNewton:
     """The last steps of an ascent, and the falls of the gradient along them."""
 
-    # Points, gradients and steps are flat, (p,). length : number of steps remembered.
+    # Points, gradients and steps are flat, (p,).
 
-    def __init__(self, length=10, min_fall=0.2):
-        self.length, self.min_fall = length, min_fall
+    def __init__(self):
         self.pairs = []
 
     def add(self, displacement, gradient_before, gradient):
         """Add a step, and the gradients before and after it."""
         fall, expected = gradient_before - gradient, displacement @ gradient_before
-        product, least = float(displacement @ fall), self.min_fall * float(expected)
+        product, least = float(displacement @ fall), 0.2 * float(expected)
         if least <= 0:  # the step was not in a direction of ascent
             return
         if product < least:
             factor = (expected - least) / (expected - product)
             fall = torch.lerp(gradient_before, fall, factor)
-        self.pairs = [*self.pairs, (displacement, fall)][-self.length :]
+        self.pairs = [*self.pairs[-9:], (displacement, fall)]
 
     def direction(self, gradient, divide):
         """Return the corrected step for a gradient."""

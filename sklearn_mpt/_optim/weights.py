@@ -8,17 +8,17 @@ import torch
 from sklearn_mpt._numbers import TINY
 
 
-def distinct_rows(X, weight=None, *, n_sampled=4096, max_distinct=0.8):
+def distinct_rows(X, weight):
     """Return the indices of distinct rows, and the weights of each and its equals."""
-    # Missing entries are equal. All rows are returned where more than `max_distinct` of
-    # a sample differ: merging then saves less than a fifth of a step. The sample is
-    # sorted in a millisecond.
+    # Missing entries are equal. All rows are returned where most of a sample differ:
+    # merging then saves less than a fifth of a step. The sample is sorted in a
+    # millisecond.
     weight = np.ones(len(X)) if weight is None else weight
     X = np.ascontiguousarray(X)
     keys = X.view(np.dtype((np.void, X.itemsize * X.shape[1])))[:, 0]
-    if len(keys) > n_sampled:
-        sample = keys[:: len(keys) // n_sampled]
-        if len(np.unique(sample)) > max_distinct * len(sample):
+    if len(keys) > 4096:
+        sample = keys[:: len(keys) // 4096]
+        if len(np.unique(sample)) > 0.8 * len(sample):
             return np.arange(len(keys)), weight
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     # in the order in which they come, which does not depend on units
@@ -49,14 +49,12 @@ class SampleWeights(NamedTuple):
         return cls(relative.to(X.device), total)
 
 
-def stacking_weights(
-    log_probs, entry_weight=1.0, end_shares=None, prior_entries=1.0, *, tol=1e-4
-):
+def stacking_weights(log_probs, entry_weight=1.0, end_shares=None, *, tol=1e-4):
     """Return the weights whose mixture has the largest mean log-probability."""
     # log_probs : (n_models, n_entries). end_shares : weights of an entry are sums of
     # those at several ends times these shares, (n_ends, n_entries); the result is
-    # (n_models,), or (n_ends, n_models). prior_entries : number of entries that only
-    # this model explains, so that none has the weight 0.
+    # (n_models,), or (n_ends, n_models). Each model explains one more entry, so that
+    # none has the weight 0.
     log_probs = np.stack(log_probs)
     n_models, n_entries = log_probs.shape
     likelihood = np.exp(log_probs - log_probs.max(axis=0))
@@ -67,18 +65,16 @@ def stacking_weights(
         return weights * ((shares * entry_weight / mixture) @ likelihood.T)
 
     start = np.full((len(shares), n_models), 1 / n_models)
-    weights = weights_by_em(start, expected_counts, prior_entries, axis=1, tol=tol)
+    weights = weights_by_em(start, expected_counts, 1.0, axis=1, tol=tol)
     return weights[0] if end_shares is None else weights
 
 
-def weights_by_em(
-    weights, expected_counts, prior_counts, axis, *, max_iter=300, tol=1e-4
-):
+def weights_by_em(weights, expected_counts, prior_counts, *, axis, tol):
     """Return the weights of several mixtures after EM."""
     # weights : at the start, 1 in all along `axis`, that of the models. expected_counts
     # : the E-step, from weights to expected numbers of entries from each model.
     # prior_counts : added to them. tol : the last step changes no weight by more.
-    for _ in range(max_iter):
+    for _ in range(300):
         before = weights
         count = expected_counts(weights) + prior_counts
         weights = count / count.sum(axis=axis, keepdims=True)
