@@ -290,7 +290,6 @@ class MaskedStep(NamedTuple):
 
     value: float
     error: float
-    gain: float
     gradient_and_step: tuple[torch.Tensor, torch.Tensor]
     statistics: SufficientStatistics
     information: None = None
@@ -324,10 +323,9 @@ class MaskedRows:
         step = torch.full_like(gradient, math.nan)
         if full is not None:
             step = (full.parameters() - components.parameters()) / size
-        gain = 0.5 * float(gradient @ step)
         error = error_of_groups(*by_mask)
         pair = gradient, step
-        return MaskedStep(float(value / total), error, gain, pair, statistics)
+        return MaskedStep(float(value / total), error, pair, statistics)
 
     def moved(self, components, move, size):
         return self.rows.moved(components, move.statistics, size, are_differences=True)

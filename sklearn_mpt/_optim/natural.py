@@ -160,7 +160,6 @@ class NaturalStep(NamedTuple):
     step: Point
     # The map of z of a step of size t is exp(t rescaling); (k + 1, k + 1).
     rescaling: torch.Tensor
-    gain: float  # expected gain of the step: half of gradient times step
 
     @property
     def is_finite(self):
@@ -199,16 +198,13 @@ def natural_step(sums, point, information, max_step):
         rescaling = _rescaling_of(sums.gradient, point)
     # at most so much, because the change of z is exponential in it
     rescaling = rescaling / n * (0.5 / (rescaling / n).abs().max().clamp(min=0.5))
-    gain = 0.5 * gradient.dot(step)
-    if max_step < math.inf:
-        step = _with_bounded_step(step, max_step, information.blocks)
-    return NaturalStep(value, sums.error, gradient, information, step, rescaling, gain)
+    step = _with_bounded_step(step, max_step, information.blocks)
+    return NaturalStep(value, sums.error, gradient, information, step, rescaling)
 
 
 def corrected(move, step, max_step):
     """Return a bounded move by another step, which includes the rescaling of z."""
-    if max_step < math.inf:
-        step = _with_bounded_step(step, max_step, move.information.blocks)
+    step = _with_bounded_step(step, max_step, move.information.blocks)
     return move._replace(step=step, rescaling=torch.zeros_like(move.rescaling))
 
 
@@ -273,6 +269,8 @@ def _divide_blocks(gradient, information, solved):
 def _with_bounded_step(step, max_step, blocks):
     """Bound the step of each feature, because long steps leave the quadratic region."""
     # Shape parameters that are solved for with its coefficients go as far as these.
+    if max_step == math.inf:
+        return step
     length = step.coefs.abs().amax(1, keepdim=True)
     factor = max_step / length.clamp(min=max_step)
     shape_params = step.shape_params

@@ -322,22 +322,23 @@ def averaged_ascent(training, objective, *, learning_rate, rng, tol, n_iter_no_c
     `tol`.
     """
     steps = AveragedSteps(objective, training.params, learning_rate)
-    gain, mean_move = 0.0, 0.0
+    gain, mean_pair = 0.0, 0.0  # half of gradient times step; both
     try:
         while True:
             values = []
             for batch in objective.batches(rng):
                 move, weight = steps.take(batch)
                 values.append(move.value)
-                gain += weight * (move.gain - gain)
-                mean_move += weight * (torch.stack(move.gradient_and_step) - mean_move)
+                pair = torch.stack(move.gradient_and_step)
+                gain += weight * (0.5 * float(pair[0] @ pair[1]) - gain)
+                mean_pair += weight * (pair - mean_pair)
             training.params = steps.average
             training.loss_curve.append(objective.log_scale - float(np.mean(values)))
             # noise alone causes the gain that full steps promise at the maximum
             cost = max(0.0, gain) / steps.n_steps
             cost *= (AVERAGE_POWER + 1) ** 2 / (2 * AVERAGE_POWER + 1)
             # the gain of a full step along the mean gradient, less its noise
-            promise = max(0.0, 0.5 * float(mean_move[0] @ mean_move[1]) - cost)
+            promise = max(0.0, 0.5 * float(mean_pair[0] @ mean_pair[1]) - cost)
             n_more = n_iter_no_change * len(values)
             yield cost * n_more / (steps.n_steps + n_more) + promise < 0.5 * tol
     except (*DIVERGENCE, KeyboardInterrupt):
