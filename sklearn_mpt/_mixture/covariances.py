@@ -51,8 +51,7 @@ class Full:
 
     def is_valid(self, covariances):
         """Return whether all covariances are positive definite."""
-        is_empty = covariances.numel() == 0
-        return is_empty or not bool(torch.linalg.cholesky_ex(covariances)[1].any())
+        return not bool(torch.linalg.cholesky_ex(covariances)[1].any())
 
     def inverses(self, covariances):
         """Return Cholesky factors of the inverses of covariances, and the inverses."""
@@ -69,16 +68,19 @@ class Full:
     def free(self, components):
         """Return the free parameters of the covariances, as tensors."""
         covariances = self.compress(components.covariances)
-        rows, columns = np.tril_indices(covariances.shape[-1])
+        g = covariances.shape[-1]
+        rows, columns = torch.tril_indices(g, g, device=covariances.device)
         return (covariances[..., rows, columns],)
 
     def covariances_of(self, free, like):
         """Return the covariances that `free` stands for. like : Components."""
-        n_components, n_features = like.means.shape
-        rows, columns = np.tril_indices(n_features)
-        index = np.zeros((n_features, n_features), dtype=int)
-        index[rows, columns] = index[columns, rows] = np.arange(len(rows))
-        return self.expand(free[..., index], n_components, n_features)
+        g = like.means.shape[1]
+        rows, columns = torch.tril_indices(g, g, device=free.device)
+        index = rows.new_zeros(g, g)
+        index[rows, columns] = index[columns, rows] = torch.arange(
+            len(rows), device=free.device
+        )
+        return self.expand(free[..., index], *like.means.shape)
 
     def n_rotations(self, n_features):
         """Return how many directions of `free` change nothing in a component."""
@@ -178,10 +180,10 @@ class Diagonal(Full):
         return least, np.where(least > TINY, 1.0, 0.0)
 
     def free(self, components):
-        return (components.covariances,)
+        return (self.compress(components.covariances),)
 
     def covariances_of(self, free, like):
-        return free
+        return self.expand(free, *like.means.shape)
 
 
 class Spherical(Diagonal):
@@ -198,12 +200,6 @@ class Spherical(Diagonal):
 
     def pool(self, scatter, fraction):
         return scatter.mean(1, keepdim=True).expand_as(scatter)
-
-    def free(self, components):
-        return (components.covariances[:, :1],)
-
-    def covariances_of(self, free, like):
-        return free.expand_as(like.means)
 
 
 FORMS = {

@@ -614,12 +614,9 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         )
         covariance = None
         if correction != "none":
-
-            def covariance():
-                self._check_training_weight(X.numpy(), weight.numpy())
-                at_floor = self._components_at_floor(vars(self))
-                return parameters.covariance(X, weight, at_floor)
-
+            self._check_training_weight(X.numpy(), weight.numpy())
+            at_floor = self._components_at_floor(vars(self))
+            covariance = parameters.covariance(X, weight, at_floor)
         return Assignments.from_proba(
             lambda values: parameters.proba(values, X),
             parameters.values,
@@ -689,7 +686,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         check_sizes(self._numbers(X))
         components = self._started(X, weight, 0, rng)
         constants = {"lml_method_": "exact"}
-        return constants | self._attributes(components, X.shape[1])
+        return constants | self._trained_attributes(components, {})
 
     def _started(self, X, weight, i, rng):
         """Return the components of the i-th start, with the arrays of the user."""
@@ -748,14 +745,9 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         return from_best_start(training, training_rows, starts, tol, epochs)
 
     def _trained_attributes(self, result, fitted):
-        return self._attributes(result, fitted["means_"].shape[1])
-
-    def _attributes(self, components, n_features):
-        layout = self._layout()
-        components = Components(*(part.cpu() for part in components))
-        means = components.means.new_full(
-            (len(components.weights), n_features), torch.nan
-        )
+        layout, components = self._layout(), Components(*(p.cpu() for p in result))
+        shape = len(components.weights), self.n_features_in_
+        means = components.means.new_full(shape, torch.nan)
         means[:, layout.gaussian] = components.means
         if layout.likelihood is not None and layout.likelihood.n_locations == 1:
             means[:, layout.others] = layout.expectations(components.locations)

@@ -130,14 +130,14 @@ class DenseGaussians:
         patterns = Patterns(observed) if patterns is None else patterns
         deviation = torch.where(observed, X, 0.0) - self.means[:, None]
         deviation *= observed
-        log_det, covariance = self.log_det[:, None], None
-        if patterns.hidden.shape[1]:
-            # blocks of unobserved columns, filled up with those of the identity
-            blocks = self.precision.flatten(1)[:, patterns.block_indices]
-            eye = identity(blocks.shape[-1], blocks)
-            root = torch.linalg.cholesky(torch.where(patterns.is_in_block, blocks, eye))
-            covariance = torch.cholesky_inverse(root) * patterns.is_in_block
-            log_det = (log_det + log_determinant(root))[:, patterns.pattern_index]
+        # blocks of unobserved columns, filled up with those of the identity
+        blocks = self.precision.flatten(1)[:, patterns.block_indices]
+        eye = identity(blocks.shape[-1], blocks)
+        root = torch.linalg.cholesky(torch.where(patterns.is_in_block, blocks, eye))
+        covariance = torch.cholesky_inverse(root) * patterns.is_in_block
+        log_det = self.log_det[:, None] + log_determinant(root)
+        log_det = log_det[:, patterns.pattern_index]
+        if patterns.hidden.shape[1]:  # a product that complete rows do without
             hidden = patterns.hidden_of_rows.expand(len(deviation), -1, -1)
             gradient = (deviation @ self.precision).gather(2, hidden)
             expected = patterns.multiply(covariance, gradient)
@@ -160,7 +160,7 @@ class DenseConditioned:
         self.patterns = patterns
         self._gaussians = gaussians
         self._deviation = deviation  # shape: (K, n, g)
-        self._covariance = covariance  # of unobserved columns, (K, u, h, h), or None
+        self._covariance = covariance  # of unobserved columns, (K, u, h, h)
 
     @property
     def deviation(self):
@@ -174,10 +174,9 @@ class DenseConditioned:
         n_components, _, n_columns = self._deviation.shape
         shape = n_components, len(patterns.distinct), n_columns
         variance = self._deviation.new_zeros(shape)
-        if self._covariance is not None:
-            diagonal = self._covariance.diagonal(dim1=2, dim2=3)
-            columns = patterns.hidden.expand(n_components, -1, -1)
-            variance = variance.scatter_add(2, columns, diagonal)
+        diagonal = self._covariance.diagonal(dim1=2, dim2=3)
+        columns = patterns.hidden.expand(n_components, -1, -1)
+        variance = variance.scatter_add(2, columns, diagonal)
         variance = variance.clamp(min=TINY)
         return variance[:, patterns.pattern_index].transpose(0, 1)
 
@@ -185,13 +184,12 @@ class DenseConditioned:
         """Return first and second moments about the means, added up over rows."""
         weighted = weight.T[..., None] * self._deviation
         scatters = weighted.mT @ self._deviation
-        if self._covariance is not None:
-            patterns, flat = self.patterns, scatters.view(len(scatters), -1)
-            count = flat.new_zeros(len(flat), len(patterns.distinct))
-            count.index_add_(1, patterns.pattern_index, weight.T.contiguous())
-            covariances = count[..., None, None] * self._covariance
-            indices = patterns.block_indices.flatten().expand(len(flat), -1)
-            flat.scatter_add_(1, indices, covariances.flatten(1))
+        patterns, flat = self.patterns, scatters.view(len(scatters), -1)
+        count = flat.new_zeros(len(flat), len(patterns.distinct))
+        count.index_add_(1, patterns.pattern_index, weight.T.contiguous())
+        covariances = count[..., None, None] * self._covariance
+        indices = patterns.block_indices.flatten().expand(len(flat), -1)
+        flat.scatter_add_(1, indices, covariances.flatten(1))
         return weighted.sum(1), scatters
 
     def entry_log_prob(self, X):
@@ -206,8 +204,6 @@ class DenseConditioned:
         which makes them a draw given the observed ones.
         """
         residual = torch.where(X.isnan(), 0.0, X - drawn)
-        if self._covariance is None:
-            return drawn + residual
         patterns = self.patterns
         hidden = patterns.hidden_of_rows
         gradient = self._gaussians.precision[k] @ residual[..., None]
