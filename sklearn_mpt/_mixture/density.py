@@ -59,6 +59,13 @@ class MixtureLayout(NamedTuple):
     def n_features(self):
         return len(self.gaussian) + len(self.others)
 
+    @property
+    def values_of_each(self):
+        """Values that each column takes; None if some take any number."""
+        if len(self.gaussian):
+            return None
+        return self.likelihood.values_of_each(self.n_features)
+
     def expectations(self, locations):
         """Return probabilities and rates that locations (K, l) stand for, (K, l)."""
         numbers = torch.arange(len(self.others), device=locations.device)

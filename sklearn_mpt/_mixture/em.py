@@ -49,11 +49,10 @@ class SufficientStatistics(NamedTuple):
         return SufficientStatistics(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def location_derivatives(density, X, row_weight, row_counts=None):
+def location_derivatives(density, X, row_weight):
     """Return gradient and information in the locations of columns not Gaussian.
 
-    row_weight : of each row in each component, (n, K). row_counts : those that the
-    information has, if they are others.
+    row_weight : of each row in each component, (n, K).
     """
     layout, locations = density.layout, density.components.locations
     if layout.likelihood is None:
@@ -61,7 +60,7 @@ def location_derivatives(density, X, row_weight, row_counts=None):
     likelihood, X = layout.likelihood, X[:, layout.others]
     is_present, values = (~X.isnan()).to(X), torch.nan_to_num(X)
     entry_weight = row_weight[..., None] * is_present[:, None]  # (n, K, d - g)
-    counts = (row_weight if row_counts is None else row_counts).T @ is_present
+    counts = row_weight.T @ is_present
     if density.codes is not None:
         codes = torch.arange(len(density.codes), device=X.device)
         is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
@@ -168,9 +167,8 @@ class MixtureRows:
             X, weight = self.rows(part)
             prior = self._prior(weight).expand(-1, len(weights))
             expected = prior + weights * weight[:, None]
-            of_prior, of_part = location_derivatives(density, X, prior, expected)
-            of_locations = of_locations + of_prior
-            information = information + of_part
+            of_locations = of_locations + location_derivatives(density, X, prior)[0]
+            information = information + location_derivatives(density, X, expected)[1]
         value = scores.by_mask[0].sum()
         of_pairs = value, counts, first, second, of_locations, information
         return SufficientStatistics(*of_pairs), flat, scores.by_mask

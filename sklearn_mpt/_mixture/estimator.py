@@ -790,10 +790,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _warn_of_cells(self, fitted):
         """Warn if classes have more parameters than their table has cells."""
-        layout = self._layout()
-        values = None
-        if not len(layout.gaussian):
-            values = layout.likelihood.values_of_each(layout.n_features)
+        values = self._layout().values_of_each
         if values is None:
             return
         n_cells = math.prod(map(len, values))

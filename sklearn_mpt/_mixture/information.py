@@ -103,12 +103,8 @@ class MixtureParameters:
 
     def _expected_information(self, X, information):
         """Return the expected information of rows with gaps as in X, up to a factor."""
-        layout = self.layout
-        values = None  # those of each column, if all have few
-        if not len(layout.gaussian):
-            values = layout.likelihood.values_of_each(layout.n_features)
-        draw = MixtureDensity(self._like, layout).draw
-        rows = typical_rows(X, values, len(self.values), draw)
+        draw = MixtureDensity(self._like, self.layout).draw
+        rows = typical_rows(X, self.layout.values_of_each, len(self.values), draw)
         curvature = information.diagonal().abs().clamp(min=TINY)
         size = (len(X) / curvature).sqrt().clamp(max=1.0)
         scores = central_differences(

@@ -267,27 +267,29 @@ def class_outcomes(assignments, outcome, categories):
     else:
         y, n_values = identity(len(categories), weight)[outcome], len(categories)
         mean, scale = 0.0, 1.0
-    counts = weight @ class_weights
-    start, ties = (weight * class_weights.T) @ y, None
+    counts, sums = weight @ class_weights, (weight * class_weights.T) @ y
     if assignments.correction != "ml":  # least squares
-        start = (start / counts[:, None]).flatten()
+        start, ties = (sums / counts[:, None]).flatten(), None
+
+        def means_of(theta):
+            return theta.view(K, n_values)
 
         def log_prob(theta, probability):
-            squares = ((y[:, None] - theta.view(K, n_values)) ** 2).sum(2)
+            squares = ((y[:, None] - means_of(theta)) ** 2).sum(2)
             return -0.5 * (assignments.class_weights(probability) * squares).sum(1)
-
-        def estimates_of(theta):
-            return theta.view(K, n_values) * scale + mean
 
     else:  # classes of log-odds theta[:K], and a distribution of y in each
         if categories is None:
-            start_means = start[:, 0] / counts
-            start = torch.stack([start_means, torch.zeros_like(counts)], 1)
+            start = torch.stack([sums[:, 0] / counts, torch.zeros_like(counts)], 1)
             ties = block_diag(np.ones((1, K)), np.zeros((1, 2 * K)))
         else:
-            start = (start + 0.5).log()
+            start = (sums + 0.5).log()
             ties = block_diag(*(np.ones((1, n)) for n in (K, *[n_values] * K)))
         start = torch.cat([counts.log(), start.flatten()])
+
+        def means_of(theta):
+            of_class = theta[K:].view(K, -1)
+            return of_class[:, :1] if categories is None else of_class.softmax(1)
 
         def log_prob(theta, probability):
             of_class = theta[K:].view(K, -1)
@@ -299,11 +301,8 @@ def class_outcomes(assignments, outcome, categories):
             entries = entries + assignments.log_errors(probability)
             return (theta[:K].log_softmax(0) + entries).logsumexp(1)
 
-        def estimates_of(theta):
-            of_class = theta[K:].view(K, -1)
-            if categories is None:
-                return of_class[:, :1] * scale + mean
-            return of_class.softmax(1)
+    def estimates_of(theta):
+        return means_of(theta) * scale + mean
 
     theta, covariance = estimate(log_prob, start, assignments, ties)
     estimates = estimates_of(theta).numpy()
@@ -315,14 +314,8 @@ def class_outcomes(assignments, outcome, categories):
     error = np.sqrt(covariance.diagonal()).reshape(estimates.shape)
     if categories is None:
         estimates, error = estimates[:, 0], error[:, 0]
-    return ClassOutcomes(
-        estimates,
-        error,
-        covariance,
-        *tests,
-        categories,
-        assignments.probability.numpy(),
-    )
+    proba = assignments.probability.numpy()
+    return ClassOutcomes(estimates, error, covariance, *tests, categories, proba)
 
 
 def estimate(log_prob, start, assignments, ties=None):

@@ -114,6 +114,8 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
     the mask. So values have less noise, and it does not depend on units.
     """
     params = [param.detach().requires_grad_() for param in params]
+    for param in params:
+        param.grad = torch.zeros_like(param)
     by_mask = 0.0
     for part, hidden in chunks:
         X, weight = rows_of(pairs.rows[part])
@@ -132,12 +134,7 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
         sums = value.new_zeros(2, len(pairs.masks))
         values = torch.stack([weight * value, weight])
         by_mask = by_mask + sums.index_add_(1, pairs.of_mask[part], values)
-    zeros = map(torch.zeros_like, params)
-    gradient = [
-        zero if param.grad is None else param.grad
-        for param, zero in zip(params, zeros, strict=True)
-    ]
-    return MaskedScores(by_mask, gradient)
+    return MaskedScores(by_mask, [param.grad for param in params])
 
 
 def moment_sums(density_of, params, masks, moments):
@@ -148,8 +145,7 @@ def moment_sums(density_of, params, masks, moments):
         scores = density_of(*params).moment_scores(moments, masks)
         (n_features * scores.sum()).backward()
     with torch.no_grad():
-        density = density_of(*params)
-        alone = density.alone_scores(moments)
+        alone = density_of(*params).alone_scores(moments)
     excess = masks / masks.to(alone).mean(1, keepdim=True) - 1
     values = n_features * scores.detach() - excess @ alone
     by_mask = torch.stack([values, torch.ones_like(values)])
