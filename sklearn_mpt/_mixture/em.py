@@ -131,7 +131,7 @@ class MixtureRows:
         return self.X[index].double(), self.weight[index]
 
     def masked_statistics(self, components, pairs):
-        """Return the statistics of masked rows, less those that the model expects.
+        """Return the statistics of masked rows: what the model expects, and a gradient.
 
         Returned are also the gradient that they stand for, per row, and the sums of
         values and weights by mask.
@@ -154,7 +154,7 @@ class MixtureRows:
             self.n_rows * part for part in gradient
         )
         weights, _, covariances, *_ = components
-        counts = weights * (of_weights - weights @ of_weights)
+        counts = weights * (self.n_rows + of_weights - weights @ of_weights)
         if covariances.ndim == 3:
             first = (covariances @ of_means[..., None])[..., 0]
             second = covariances @ (of_covariances + of_covariances.mT) @ covariances
@@ -180,28 +180,25 @@ class MixtureRows:
             raise FloatingPointError
         return value
 
-    def m_step(self, components, statistics, size=1.0, are_differences=False):
+    def m_step(self, components, statistics, size=1.0, least=0.0):
         """Return the components after an M-step on a mix of old and new statistics.
 
-        size : weight of the new statistics; 1 is a full step of EM. are_differences :
-        whether the statistics are differences from those that the model expects: they
-        have noise, so that variances and counts may fall by `MAX_FALL` at most. None if
-        the result is no valid mixture.
+        size : weight of the new statistics; 1 is a full step of EM. least : fraction to
+        which counts and variances may fall, where statistics have noise. None if the
+        result is no valid mixture.
         """
         layout = self.layout
         weights, means, before, locations, loadings, noise = components
         component_rows = self.n_rows * weights
-        keep = 1.0 if are_differences else 1 - size
-        counts = keep * component_rows + size * statistics.counts
-        least = 1 - MAX_FALL if are_differences else 0.0
+        counts = (1 - size) * component_rows + size * statistics.counts
         if not bool((counts > least * component_rows).all()):
             return None
         form, per_component = layout.form, _by_component(counts, before)
         shift = size * statistics.first / counts[:, None]
-        kept = (keep * component_rows).view_as(per_component) * before
+        kept = ((1 - size) * component_rows).view_as(per_component) * before
         scatter = (size * statistics.second + kept) / per_component - form.outer(shift)
         pooled = form.pool(scatter, counts / counts.sum())
-        if are_differences and not form.is_valid(pooled - least * before):
+        if least and not form.is_valid(pooled - least * before):
             return None
         covariances, loadings, noise = form.estimate(
             scatter, counts, loadings, noise, size, self.reg_covar
@@ -224,10 +221,10 @@ class MixtureRows:
         moved = Components(weights, means, covariances, locations, loadings, noise)
         return moved if moved.is_finite() else None
 
-    def moved(self, components, statistics, size=1.0, are_differences=False):
+    def moved(self, components, statistics, size=1.0, least=0.0):
         """Return the components after an M-step whose size leads to a valid mixture."""
         _, candidate = backtrack(
-            lambda size: self.m_step(components, statistics, size, are_differences),
+            lambda size: self.m_step(components, statistics, size, least),
             self.max_tries,
             size,
         )
@@ -302,6 +299,7 @@ class MaskedRows:
     """Rows and how their masks are drawn, as `ascent_to_noise` takes them."""
 
     log_scale = 0.0
+    least = 1 - MAX_FALL
 
     def __init__(self, rows, source):
         self.rows, self.source = rows, source
@@ -315,7 +313,7 @@ class MaskedRows:
         statistics, gradient, by_mask = rows.masked_statistics(components, batch)
         value, total = by_mask.sum(1)
         size, full = backtrack(
-            lambda size: rows.m_step(components, statistics, size, True),
+            lambda size: rows.m_step(components, statistics, size, self.least),
             rows.max_tries,
         )
         step = torch.full_like(gradient, math.nan)
@@ -326,7 +324,7 @@ class MaskedRows:
         return MaskedStep(float(value / total), error, pair, statistics)
 
     def moved(self, components, move, size):
-        return self.rows.moved(components, move.statistics, size, are_differences=True)
+        return self.rows.moved(components, move.statistics, size, self.least)
 
     def aligned(self, components, reference):
         return components
