@@ -112,14 +112,6 @@ class MixtureDensity(Density):
         codes = torch.arange(max(map(len, values)), device=last.device)
         return codes.to(last)[:, None].minimum(last)
 
-    @cached_property
-    def _code_log_prob(self):
-        """log p(x_j = c | component) of `codes`, (C, K, d - g); None without codes."""
-        if self.codes is None:
-            return None
-        locations = self.components.locations
-        return self.layout.likelihood.entry_log_prob(self.codes[:, None], locations)
-
     @property
     def row_bytes(self):
         return self._bytes(1, 1)
@@ -155,20 +147,12 @@ class MixtureDensity(Density):
         gaussian = self._gaussians.condition(
             X[:, columns], observed[:, columns], patterns
         )
-        entries = self._other_entries(X)
+        entries = torch.nan_to_num(X[:, None, layout.others])
+        if layout.likelihood is not None:
+            entries = layout.likelihood.entry_log_prob(entries, components.locations)
         observed_others = observed[:, None, layout.others]
         log_prob = gaussian.log_prob + torch.where(observed_others, entries, 0.0).sum(2)
         return GivenObserved(components.weights.log() + log_prob, gaussian, entries)
-
-    def _other_entries(self, X):
-        layout = self.layout
-        X = torch.nan_to_num(X[:, None, layout.others])
-        if layout.likelihood is None:
-            return X.expand(-1, len(self.components.weights), -1)
-        if self._code_log_prob is None:
-            return layout.likelihood.entry_log_prob(X, self.components.locations)
-        codes = X.long().expand(-1, len(self.components.weights), -1)
-        return self._code_log_prob.gather(0, codes)
 
     def entry_log_prob(self, X, given):
         """Return log p(entry | component, observed entries) of entries; (n, K, d)."""
