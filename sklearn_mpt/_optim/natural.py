@@ -70,12 +70,9 @@ class Curvature(NamedTuple):
     sizes: torch.Tensor | None = None  # shape: (d,)
 
     def plus(self, other):
-        sizes = self.sizes
-        if sizes is None or other.sizes is None or not sizes.equal(other.sizes):
-            self, other, sizes = self.of_each(), other.of_each(), None
-        coefs = self.coefs + other.coefs
+        coefs = self.of_each().coefs + other.of_each().coefs
         shape_params = self.shape_params + other.shape_params
-        return Curvature(coefs, shape_params, other.blocks, sizes)
+        return Curvature(coefs, shape_params, other.blocks)
 
     def of_each(self):
         """Return the same with a matrix for each feature."""
