@@ -157,17 +157,13 @@ class MaskedObjective(Objective):
 
     # likelihood : objective of the same rows, with `density(*point)` and `rows(index)`,
     # and `moments` of complete rows of a Gaussian model, or None. following : what is
-    # maximised afterwards, or None. information_steps : number of steps on the same
-    # rows that share the information.
-
-    information_steps = 3
+    # maximised afterwards, or None.
 
     def __init__(self, likelihood, source, following=None):
         self.likelihood, self.source, self._following = likelihood, source, following
         self.floor, self.log_scale = likelihood.floor, likelihood.log_scale
         self.max_step, self.n_batches = likelihood.max_step, likelihood.n_batches
         self.is_noisy = likelihood.moments is None or not source.are_all
-        self._information, self._n_steps = None, 0
 
     def batches(self, rng):
         for rows in self.likelihood.batches(rng):
@@ -178,13 +174,9 @@ class MaskedObjective(Objective):
 
     def sums(self, point, batch):
         rows, masks = batch
-        likelihood, has_moments = self.likelihood, self.likelihood.moments is not None
-        is_new = has_moments or likelihood.n_batches > 1
-        if is_new or self._n_steps % self.information_steps == 0:
-            sums = likelihood.likelihood_sums(point, rows)
-            self._information = sums.information.times(1 / sums.n_rows)
-        self._n_steps += 1
-        if has_moments:
+        likelihood = self.likelihood
+        of_rows = likelihood.likelihood_sums(point, rows)
+        if likelihood.moments is not None:
             scores = moment_sums(likelihood.density, point, masks, likelihood.moments)
         else:
             chunks = masks.chunks(likelihood.density(*point).row_bytes)
@@ -192,7 +184,8 @@ class MaskedObjective(Objective):
                 likelihood.density, point, masks, likelihood.rows, chunks
             )
         value, n_rows = scores.by_mask.sum(1)
-        gradient, information = Point(*scores.gradient), self._information.times(n_rows)
+        gradient = Point(*scores.gradient)
+        information = of_rows.information.times(n_rows / of_rows.n_rows)
         by_mask = scores.by_mask if self.is_noisy else None
         sums = Sums(value, value, gradient, information, n_rows, by_mask=by_mask)
         return likelihood.completed(sums, point)
