@@ -614,9 +614,12 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         )
         covariance = None
         if correction != "none":
-            self._check_training_weight(X.numpy(), weight.numpy())
-            at_floor = self._components_at_floor(vars(self))
-            covariance = parameters.covariance(X, weight, at_floor)
+
+            def covariance():
+                self._check_training_weight(X.numpy(), weight.numpy())
+                at_floor = self._components_at_floor(vars(self))
+                return parameters.covariance(X, weight, at_floor)
+
         return Assignments.from_proba(
             lambda values: parameters.proba(values, X),
             parameters.values,

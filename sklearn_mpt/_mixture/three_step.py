@@ -141,7 +141,7 @@ class Assignments(NamedTuple):
         if covariance is None:
             of_probability = proba.new_zeros((probability.numel(),) * 2)
         else:
-            known = torch.from_numpy(np.nan_to_num(covariance))
+            known = torch.from_numpy(np.nan_to_num(covariance()))
             of_probability = delta_method(probability_given, values, known)
         return cls(classes, weight, correction, probability, of_probability)
 
