@@ -266,8 +266,8 @@ def ascent_to_noise(training, objective, following, *, learning_rate, rng, tol):
             least = max(tol, EPS * (1 + abs(values[-1])), noise)
             # noise may never end steps of a discrete mixture
             is_over = not (move.is_finite and gain > least) or len(values) == 10
-            if not (move.is_finite and gain >= -noise):
-                training.params = before
+            if is_over:  # the last point whose value is known, or a better one
+                training.params = start if move.is_finite and gain > 0 else before
             before = start
             yield False
     except (*DIVERGENCE, KeyboardInterrupt):
