@@ -93,7 +93,7 @@ class LatentDensity(Density):
         """Return E[x | z], for Z of shape (n, k); (n, d)."""
 
 
-def unit_attributes(likelihood, X, weight=None):
+def unit_attributes(likelihood, X, weight):
     """Return fitted attributes: the units of rows, and which columns are constant."""
     shift, scale, constant = likelihood.units(X, weight)
     return {"_shift": shift, "_scale": scale, "_constant": np.flatnonzero(constant)}
@@ -131,7 +131,7 @@ class Units(NamedTuple):
     def log_scale(self):
         return self.scale.log()
 
-    def mean_log_scale(self, X, weight=None):
+    def mean_log_scale(self, X, weight):
         """Return the mean over rows of the sum of `log_scale` over present entries."""
         weight = np.ones(len(X)) if weight is None else weight
         weight = as_tensor(weight, X.device)

@@ -57,13 +57,12 @@ class VersionedPickleMixin:
 def bound_parameters(estimator, free):
     """Return the parameters that must not change after `fit`: all but the free ones."""
     params = estimator.get_params(deep=False)
-    return {name: _frozen(params[name]) for name in params if name not in free}
-
-
-def _frozen(value):
-    is_container = isinstance(value, list | tuple | dict | np.ndarray)
-    is_container |= is_into_dataframe(value) or is_into_series(value)
-    return copy.deepcopy(value) if is_container else value
+    bound = {name: params[name] for name in params if name not in free}
+    for name, value in bound.items():
+        is_table = is_into_dataframe(value) or is_into_series(value)
+        if is_table or isinstance(value, list | tuple | dict | np.ndarray):
+            bound[name] = copy.deepcopy(value)  # it may be changed in place
+    return bound
 
 
 def _is_same(value, other):

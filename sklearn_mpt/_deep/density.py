@@ -153,7 +153,7 @@ class DeepDensity(IntegratedDensity):
         super().__init__(module, units, scoring, predicting, seed)
 
 
-def module_of(fitted, likelihood, device, user_module=None):
+def module_of(fitted, likelihood, device, user_module):
     """Return the fitted module, in double precision."""
     encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
     return DeepModule(

@@ -189,10 +189,10 @@ def excessive_integral(conditional, rows, few, mask, j, most=MAX_INTEGRAL):
     return total if total > most else 0.0
 
 
-def _integral(density, points, n_halvings=12):
+def _integral(density, points):
     """Integrate on a grid that is halved where most of the integral is."""
     values, total, n_points = density(points), np.inf, len(points)
-    for _ in range(n_halvings):
+    for _ in range(12):
         parts = np.diff(points) * (values[1:] + values[:-1]) / 2
         before, total = total, parts.sum()
         if total <= MAX_INTEGRAL or abs(total - before) <= GRID_TOLERANCE * total:

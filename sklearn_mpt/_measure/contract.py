@@ -419,11 +419,11 @@ def wants_row_orders(conditional, rows):
     return False
 
 
-def few_rows(rows, n_rows=4):
-    """Return rows with the fewest missing entries, on which models are tried."""
+def few_rows(rows):
+    """Return four rows with the fewest missing entries, on which models are tried."""
     if rows.missing is None:
-        return rows.slice(0, min(n_rows, len(rows)))
-    first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:n_rows])
+        return rows.slice(0, min(4, len(rows)))
+    first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:4])
     return rows.take(first)
 
 

@@ -165,7 +165,7 @@ def child_generator(seed, *key):
     )
 
 
-def neighbouring_std(pilot, bandwidth=3.0):
+def neighbouring_std(pilot):
     """Estimate the standard deviation over masks at each size.
 
     Neighbouring sizes are smoothed; the estimate of an even size uses odd sizes only,
@@ -176,7 +176,7 @@ def neighbouring_std(pilot, bandwidth=3.0):
     variance[is_known] = [pilot[i].var(ddof=1) for i in np.flatnonzero(is_known)]
     index = np.arange(len(pilot))
     distance = np.abs(index[:, None] - index)
-    kernel = np.exp(-distance / bandwidth) * (distance % 2) * is_known
+    kernel = np.exp(-distance / 3) * (distance % 2) * is_known
     total = np.maximum(kernel.sum(axis=1), np.finfo(float).tiny)
     return np.sqrt(kernel @ variance / total)
 

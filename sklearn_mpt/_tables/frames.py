@@ -443,7 +443,7 @@ def labels_of(value, axis=0):
     return value.index.tolist() if has_index else None
 
 
-def indices_of(names, labels, parameter, whose=COLUMNS):
+def indices_of(names, labels, parameter, whose):
     """Return the index of each name among the labels of a parameter."""
     labels, names = (list(map(plain, part)) for part in (labels, names))
     if labels == names:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_choice, examples_of, plain
-from sklearn_mpt._likelihoods import KINDS_OF_VALUES
 from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
 from sklearn_mpt._likelihoods.interval import codes_of
 from sklearn_mpt._numbers import MAX_EXACT_INTEGER
@@ -107,28 +106,28 @@ def requested_kinds(likelihood, names, allowed, others="gaussian"):
             others = named.pop(...)
             check_choice(others, "likelihood of the other columns (...)", choices)
         requested = by_column(named, names, "likelihood")
-        for j, kind in requested.items():
-            check_choice(kind, f"likelihood of column {names[j]!r}", choices)
-        return [str(requested.get(j, others)) for j in range(len(names))]
-    if not isinstance(likelihood, Sequence):
+    elif isinstance(likelihood, Sequence):
+        if len(likelihood) != len(names):
+            raise ValueError(
+                f"likelihood has {len(likelihood)} names, for {len(names)} columns of "
+                "X."
+            )
+        requested = dict(enumerate(likelihood))
+    else:
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
             f"got {plain(likelihood)!r}."
         )
-    if len(likelihood) != len(names):
-        raise ValueError(
-            f"likelihood has {len(likelihood)} names, for {len(names)} columns of X."
-        )
-    for name, kind in zip(names, likelihood, strict=True):
-        check_choice(kind, f"likelihood of column {name!r}", choices)
-    return [str(kind) for kind in likelihood]
+    for j, kind in requested.items():
+        check_choice(kind, f"likelihood of column {names[j]!r}", choices)
+    return [str(requested.get(j, others)) for j in range(len(names))]
 
 
 class ColumnErrors(ValueError, TypeError):
     """Errors of some columns of a table."""
 
 
-def kinds_of(likelihood, X, allowed=KINDS_OF_VALUES):
+def kinds_of(likelihood, X, allowed):
     """Return the kind of each column of X for the parameter `likelihood`."""
     kinds = requested_kinds(likelihood, column_names(X), allowed)
     if FROM_DTYPE not in kinds:

@@ -10,7 +10,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._checks import listed, plain
-from sklearn_mpt._likelihoods import KINDS_OF_VALUES, LIKELIHOODS
+from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._tables.filling import (
     ColumnStorage,
     drawn_series,
@@ -73,7 +73,7 @@ class TableReader(NamedTuple):
         return cls(list(kinds), categories, [args._asdict() for args in storage])
 
     @classmethod
-    def learn(cls, X, likelihood, allowed=KINDS_OF_VALUES) -> tuple[Self, dict]:
+    def learn(cls, X, likelihood, allowed) -> tuple[Self, dict]:
         """Learn a table; columns without a kind are left out, with the reason."""
         requested = requested_kinds(likelihood, column_names(X), allowed, FROM_DTYPE)
         columns, reader, reasons, problems = columns_of(X), cls([], [], []), {}, []

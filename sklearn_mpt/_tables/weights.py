@@ -75,10 +75,10 @@ def warn_of_row_labels(X, argument, name):
         )
 
 
-def counted_rows(weight, *, least=1e-8):
+def counted_rows(weight):
     """Return the indices of rows whose weight is not 0."""
     # others change no sum, but ranges, categories, and what is drawn
-    return np.flatnonzero(weight > least * weight.max())
+    return np.flatnonzero(weight > 1e-8 * weight.max())
 
 
 def rows_that_count(X, sample_weight):
@@ -115,10 +115,10 @@ def sums_of_rows(X, weight):
     return sums
 
 
-def warn_of_few_rows(weight, *, few=10):
+def warn_of_few_rows(weight):
     """Warn if weights of many rows add up to few, beside priors that count as rows."""
     # priors count as about one row
-    if weight is not None and weight.sum() < min(few, len(weight)):
+    if weight is not None and weight.sum() < min(10, len(weight)):
         warn_caller(
             f"sample_weight of {len(weight)} rows adds up to {weight.sum():.3g}. A "
             "weight of 1 is a row, and priors of this model count as rows, too, which "

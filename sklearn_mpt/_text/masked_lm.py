@@ -459,7 +459,7 @@ class MaskedWindow(NamedTuple):
     target: np.ndarray  # bool, shape (n_tokens,)
 
 
-def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
+def score_windows(language_model, windows, draw, n_jobs, verbose):
     """Return the `WindowScores` of each window."""
     blocks = list(_blocks(windows, draw, language_model.batch_tokens))
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
