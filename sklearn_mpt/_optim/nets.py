@@ -47,7 +47,6 @@ class ScheduleFreeAdam:
         losses = []
         with torch.no_grad():
             torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
-            vector_to_parameters(self.point, self.parameters)
         for batch in objective.batches():
             loss = objective.losses(module, batch).mean()
             self.step(loss, objective.step_weight)
@@ -63,12 +62,10 @@ class ScheduleFreeAdam:
     def show_average(self):
         """Give the module the average, which is the result."""
         self.point.copy_(self.average)
-        vector_to_parameters(self.point, self.parameters)
 
     @torch.no_grad()
     def move_to_module(self):
         """Put average and iterate at the module; keep the weight of the average."""
-        self.point.copy_(parameters_to_vector(self.parameters))
         self.average.copy_(self.point)
         self.iterate.copy_(self.point)
 
