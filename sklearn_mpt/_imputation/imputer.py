@@ -184,7 +184,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     rounded to days, hours, minutes or seconds if all dates are.
 
     A fifth of the present entries, of 500 to 2000 rows, is hidden from all models; in
-    small tables up to five times, until 200 entries have been hidden. A larger model of
+    small tables up to four times, until 200 entries have been hidden. A larger model of
     a kind, or less shrinkage, is tried if with the one before it the mixture of all
     models gained more than 0.008 nats per hidden entry, or 0.8% of the root mean
     squared error. A model that cannot be fitted to the table is left out. The

@@ -21,7 +21,7 @@ from sklearn_mpt._numbers import ROUNDING
 SHRINKAGES = 0.03, 1e-3, 1e-5
 # Steps of EM; and from a fit on for rows drawn with replacement, which stay too close
 # to it with fewer.
-N_STEPS, BOOTSTRAP_STEPS = 3, 10
+N_STEPS, BOOTSTRAP_STEPS = 4, 10
 N_TREES = 7  # of a column
 # Of linear relations of standardised numbers: deviation of rows from them, a tenth of
 # the largest one of a row, and a fifth of the largest error of what they determine.
@@ -150,7 +150,6 @@ class Factors:
     def fitted(cls, coding, numbers, weight, n_factors):
         model = MPTLinearVAE(
             n_factors,
-            init="pca",
             noise="per_feature",
             objective="lml",
             max_iter=N_STEPS,

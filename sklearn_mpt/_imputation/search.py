@@ -26,9 +26,9 @@ from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.weights import stacking_weights, weights_by_em
 
 HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
-# Entries are hidden again until so many were hidden, because few decide neither which
-# member is better nor what weights they have; at most as often as hides all of them.
-MIN_HIDDEN = 200
+# Entries are hidden again until so many were hidden, or so often, because few decide
+# neither which member is better nor what weights they have.
+MIN_HIDDEN, MAX_MASKS = 200, 4
 # Entries of coded rows on which members are tried, and fewest and most of these rows.
 MAX_ENTRIES, MIN_ROWS, MAX_ROWS = 60_000, 500, 2000
 # Most coded columns of Gaussians of all covariances, beyond which these take longer
@@ -103,7 +103,7 @@ class Search:
                 "MPTImputer has nothing to choose models by: give more rows, or an "
                 "estimator."
             )
-        while len(masks) < 1 / HIDDEN_FRACTION and np.sum(masks) < MIN_HIDDEN:
+        while len(masks) < MAX_MASKS and np.sum(masks) < MIN_HIDDEN:
             masks.append(hide(numbers, rng))
         self.tables = [(np.where(mask, np.nan, numbers), weight) for mask in masks]
         self.of_mask, self.rows, self.columns = np.nonzero(masks)
