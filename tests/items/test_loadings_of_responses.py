@@ -53,6 +53,7 @@ def test_loadings_are_those_that_made_the_rows(likelihood, n_factors):
     )
 
 
+@pytest.mark.slow
 def test_errors_are_the_spread_of_loadings():
     found, errors = [], []
     for seed in range(12):

@@ -116,6 +116,7 @@ def test_the_reference_changes_the_comparison_alone(model):
     assert_allclose(last.coef_std_error[0], first.coef_std_error[2], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_errors_are_those_of_all_steps_with_rows_drawn_again(model):
     found = model.class_outcomes(X, Y)
     rng, drawn = np.random.default_rng(2), []
