@@ -19,8 +19,8 @@ from sklearn_mpt._numbers import ROUNDING
 
 # Variance that each step of EM adds to the variance 1 of coded columns.
 SHRINKAGES = 0.03, 1e-3, 1e-5
-# Steps of EM; and from a fit on for rows drawn with replacement, which stay too close
-# to it with fewer.
+# Steps of EM, half as many on all rows after those on rows with hidden entries; and from
+# a fit on for rows drawn with replacement, which stay too close to it with fewer.
 N_STEPS, BOOTSTRAP_STEPS = 4, 10
 N_TREES = 7  # of a column
 # Of linear relations of standardised numbers: deviation of rows from them, a tenth of
@@ -124,7 +124,7 @@ class Gaussians:
         return Gaussians(self.coding, self.shrinkage, components)
 
     def trained_on(self, numbers, weight, is_drawn):
-        return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else N_STEPS)
+        return self.fit(numbers, weight, BOOTSTRAP_STEPS if is_drawn else N_STEPS // 2)
 
     def predict(self, numbers, columns):
         Z = torch.from_numpy(self.coding.code(numbers))
@@ -158,7 +158,7 @@ class Factors:
         return cls(coding, model.fit(coding.code(numbers), sample_weight=weight))
 
     def trained_on(self, numbers, weight, is_drawn):
-        n_steps = BOOTSTRAP_STEPS if is_drawn else N_STEPS
+        n_steps = BOOTSTRAP_STEPS if is_drawn else N_STEPS // 2
         model = copy.copy(self.model).set_params(warm_start=True, max_iter=n_steps)
         model.fit(self.coding.code(numbers), sample_weight=weight)
         return Factors(self.coding, model)

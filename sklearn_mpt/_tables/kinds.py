@@ -404,6 +404,8 @@ class Look(NamedTuple):
 def look_of(values):
     """Return the `Look` of most of the distinct strings among values, or None."""
     distinct = {value.strip() for value in values if isinstance(value, str)}
+    if 2 * sum(any(map(str.isdigit, value)) for value in distinct) <= len(distinct):
+        return None
     numbers, dates = "numbers as strings", "dates as strings"
     looks = [Look(numbers, float), Look(dates, datetime.fromisoformat)]
     if all(
