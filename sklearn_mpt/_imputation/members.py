@@ -19,8 +19,8 @@ from sklearn_mpt._numbers import ROUNDING
 
 # Variance that each step of EM adds to the variance 1 of coded columns.
 SHRINKAGES = 0.03, 1e-3, 1e-5
-# Steps of EM, half as many on all rows after those on rows with hidden entries; and from
-# a fit on for rows drawn with replacement, which stay too close to it with fewer.
+# Steps of EM, and half as many on all rows after those on rows with hidden entries; on
+# rows drawn with replacement, fits stay too close to that of all with fewer.
 N_STEPS, BOOTSTRAP_STEPS = 4, 10
 N_TREES = 7  # of a column
 # Of linear relations of standardised numbers: deviation of rows from them, a tenth of

@@ -110,11 +110,12 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
     density_of : from parameters to the density. rows_of : from numbers of rows to the
     rows and their weights. chunks : as `MaskedPairs.chunks` yields them.
 
-    What the density says of each entry alone has the same weight in the value whatever
-    the mask. So values have less noise, and it does not depend on units.
+    What the density says of each entry alone counts alike, whatever the mask and the
+    rows of it. So values have less noise, and it does not depend on units.
     """
     params = [param.detach().requires_grad_() for param in params]
     by_mask, gradient = 0.0, [torch.zeros_like(param) for param in params]
+    total_alone = 0.0
     for part, hidden in chunks:
         X, weight = rows_of(pairs.rows[part])
         with torch.enable_grad():
@@ -129,11 +130,12 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
             of_rows[place] = X
             alone = density_of(*params).conditional_log_prob(of_rows, everything)[place]
         share = hidden.to(X).mean(1, keepdim=True)
-        excess = hidden / share - 1
-        value = value.detach() - (excess * alone).sum(1)
+        value = value.detach() - (hidden / share * alone).sum(1)
+        total_alone += weight @ alone.sum(1)
         sums = value.new_zeros(2, len(pairs.masks))
         values = torch.stack([weight * value, weight])
         by_mask = by_mask + sums.index_add_(1, pairs.of_mask[part], values)
+    by_mask[0] += total_alone / by_mask[1].sum() * by_mask[1]
     return MaskedScores(by_mask, gradient)
 
 

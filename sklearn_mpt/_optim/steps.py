@@ -246,8 +246,12 @@ def ascent_of(training, objective, *, learning_rate, rng, tol, n_iter_no_change)
 
 
 def ascent_to_noise(training, objective, following, *, learning_rate, rng, tol):
-    """Take full steps until an epoch gains no more than its noise, then `following`."""
-    values, errors, before, is_over = [], [], training.params, False
+    """Take full steps until an epoch gains no more than its noise, then `following`.
+
+    They take ten epochs at most, and never the last one.
+    """
+    n_epochs = min(10, training.max_iter - 1)
+    values, errors, before, is_over = [], [], training.params, n_epochs == 0
     try:
         while not is_over:
             start, moves = training.params, []
@@ -265,7 +269,7 @@ def ascent_to_noise(training, objective, following, *, learning_rate, rng, tol):
             # of one feature all masks are alike, without noise
             least = max(tol, EPS * (1 + abs(values[-1])), noise)
             # noise may never end steps of a discrete mixture
-            is_over = not (move.is_finite and gain > least) or len(values) == 10
+            is_over = not (move.is_finite and gain > least) or len(values) == n_epochs
             if is_over:  # the last point whose value is known, or a better one
                 training.params = start if move.is_finite and gain > 0 else before
             before = start
