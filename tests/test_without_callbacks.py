@@ -48,7 +48,7 @@ def test_a_fit_without_callbacks_does_not_touch_what_is_experimental(monkeypatch
     def fail(self, **kwargs):
         raise TypeError("This is another interface.")
 
-    model = MPTProbabilisticPCA(max_iter=1, random_state=0, tol=1e300)
+    model = MPTProbabilisticPCA(max_iter=1, random_state=0, tol=0)
     name = "_init_callback_context"
     monkeypatch.setattr(MPTProbabilisticPCA, name, fail, raising=False)
     with pytest.warns(match="Maximum iterations"):
