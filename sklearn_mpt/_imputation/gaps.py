@@ -1,5 +1,7 @@
 """Which entries of a table are to be filled in, and columns of what is filled in."""
 
+from numbers import Real
+
 import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
@@ -38,15 +40,15 @@ def as_table(X, estimator, min_samples=1):
 
 def equal_entries(X, value):
     """Return where entries equal a value, which may be missing; bool (n, d)."""
-    is_equal, is_bool = np.zeros(np.shape(X), dtype=bool), isinstance(value, bool)
+    is_equal = np.zeros(np.shape(X), dtype=bool)
     if is_missing(value):
         return is_equal
+    kind = next(kind for kind in (str, bool, Real) if isinstance(value, kind))
     for j, column in enumerate(columns_of(X)):
-        is_equal[:, j] = [
-            isinstance(v, bool) == is_bool and bool(v == value)
-            for v in column.values.tolist()
+        is_equal[~column.missing, j] = [
+            isinstance(v, kind) and isinstance(v, bool) == (kind is bool) and v == value
+            for v in column.values[~column.missing].tolist()
         ]
-        is_equal[:, j] &= ~column.missing
     return is_equal
 
 
@@ -57,9 +59,16 @@ def unknown_entries(X, categories):
     coded = [j for j, known in enumerate(categories) if known is not None]
     for j, column in columns_at(X, coded):
         known = set(categories[j].tolist())
-        unknown[:, j] = [value not in known for value in column.values.tolist()]
+        unknown[:, j] = [not _is_in(value, known) for value in column.values.tolist()]
         unknown[:, j] &= ~column.missing
     return unknown
+
+
+def _is_in(value, known):
+    try:
+        return value in known
+    except TypeError:  # it cannot be hashed, so it is no category
+        return False
 
 
 def with_missing(X, gaps):

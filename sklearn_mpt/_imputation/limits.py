@@ -5,14 +5,13 @@ from numbers import Real
 from typing import NamedTuple, Self
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from sklearn_mpt._checks import listed, plain, seed_from
 from sklearn_mpt._imputation.coding import Coding, Scales
 from sklearn_mpt._imputation.laws import NumberLaws
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._measure.rows import missing_entries, take
-from sklearn_mpt._numbers import CHUNK_ENTRIES, ROUNDING, chunk_slices
+from sklearn_mpt._numbers import CACHE_ENTRIES, CHUNK_ENTRIES, ROUNDING, chunk_slices
 from sklearn_mpt._tables.frames import by_column, labels_of
 from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.reader import TableReader
@@ -79,7 +78,10 @@ def _by_column(values, names, parameter):
 
 
 def limits_of(coding: Coding, is_date, bounds):
-    """Return the least and largest numbers that fill columns in; (d,) each."""
+    """Return the least and largest numbers that fill columns in, (d,) each.
+
+    Returned is also which columns have a grid, some of which is within.
+    """
     # A deviation outside of what was seen, but dates end where they ended, numbers are
     # not below zero where none was, and at least half of the least one where all were
     # above zero. Bounds of a user, (2, d), replace these where they are not NaN. A
@@ -103,9 +105,10 @@ def limits_of(coding: Coding, is_date, bounds):
     last = least + unit * np.floor((high - least) / unit)
     for j, levels in coding.levels.items():
         within = levels[(low[j] <= levels) & (levels <= high[j])]
-        first[j], last[j] = within[[0, -1]] if len(within) else (low[j], high[j])
-    is_grid = (step > 0) & (first <= last)
-    return np.where(is_grid, first, low), np.where(is_grid, last, high)
+        first[j], last[j] = within[[0, -1]] if len(within) else (np.inf, -np.inf)
+    has_grid = (step > 0) & (first <= last)
+    limits = np.where(has_grid, first, low), np.where(has_grid, last, high)
+    return limits, has_grid
 
 
 class FrequentValue(NamedTuple):
@@ -151,18 +154,19 @@ class FrequentValue(NamedTuple):
         """Draw numbers of these expectations, (m,), by the entries nearest to them."""
         # One more number like k others lies between their least and largest with
         # probability (k - 1) / (k + 1), here 0.90: of fewer, intervals cover too
-        # little. Entries equally near are chosen at random.
-        errors, n = self.numbers - self.expected, min(n_nearest, len(self.numbers))
-        rounding = ROUNDING * np.abs(errors).max()
-        places, asked = (
-            (numbers + rounding * rng.random(len(numbers)))[:, None]
-            for numbers in (self.expected, expected)
-        )
-        nearest = cKDTree(places).query(asked, n)[1].reshape(len(asked), n)
-        codes = drawn_codes(self.weight[nearest], rng.random((len(nearest), 1)))
-        entry = np.take_along_axis(nearest, codes[:, None], axis=1)[:, 0]
-        is_value = self.numbers[entry] == self.value
-        return np.where(is_value, self.value, expected + errors[entry])
+        # little. Entries equally near are chosen at random, for each number anew.
+        drawn, errors = np.empty(len(expected)), self.numbers - self.expected
+        rounding, n = ROUNDING * np.abs(errors).max(), min(n_nearest, len(errors))
+        for chunk in chunk_slices(len(drawn), len(errors), CACHE_ENTRIES):
+            distance = np.abs(np.subtract.outer(expected[chunk], self.expected))
+            distance += rounding * rng.random(distance.shape)
+            nearest = distance.argpartition(n - 1, axis=1)[:, :n]
+            codes = drawn_codes(self.weight[nearest], rng.random((len(nearest), 1)))
+            entry = np.take_along_axis(nearest, codes[:, None], axis=1)[:, 0]
+            is_value = self.numbers[entry] == self.value
+            moved = expected[chunk] + errors[entry]
+            drawn[chunk] = np.where(is_value, self.value, moved)
+        return drawn
 
 
 def filled_within(estimator, X, filled, reader: TableReader, bounds, is_draw, seed):

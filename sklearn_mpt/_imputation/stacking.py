@@ -191,7 +191,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         codes, columns = self._encoded(X), self._columns
         if bounds is None:
             bounds = np.full((2, codes.shape[1]), np.nan)
-        limits = limits_of(self._coding, self._is_date, bounds[:, columns])
+        limits, has_grid = limits_of(self._coding, self._is_date, bounds[:, columns])
         is_bound = np.isfinite(bounds[:, columns]).any(axis=0)
         place = np.ix_(np.isnan(codes[:, columns]).any(axis=1), columns)
         complete = codes.copy()
@@ -200,7 +200,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         else:
             state = self.random_state if random_state is None else random_state
             rng = np.random.default_rng(spawn_seeds(state, 1)[0])
-            complete[place] = self._drawn(codes[place], limits, is_bound, rng)
+            args = limits, has_grid, is_bound, rng
+            complete[place] = self._drawn(codes[place], *args)
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
 
     def _expected(self, numbers, limits, is_bound):
@@ -219,17 +220,18 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         is_determined = np.isnan(numbers) & ~np.isnan(determined)
         return np.where(is_determined, determined, filled)
 
-    def _drawn(self, numbers, limits, is_bound, rng):
+    def _drawn(self, numbers, limits, has_grid, is_bound, rng):
         """Draw the missing entries of rows within limits, those with bounds first."""
         order, drawn = rng.permutation(numbers.shape[1]), numbers.copy()
         for j in order[np.argsort(~is_bound[order], kind="stable")].tolist():
             index = np.flatnonzero(np.isnan(numbers[:, j]))
             for chunk in self._chunks(len(index)):
                 rows = index[chunk]
-                drawn[rows, j] = self._drawn_column(drawn[rows], j, limits, rng)
+                args = j, limits, has_grid[j], rng
+                drawn[rows, j] = self._drawn_column(drawn[rows], *args)
         return drawn
 
-    def _drawn_column(self, rows, j, limits, rng):
+    def _drawn_column(self, rows, j, limits, has_grid, rng):
         """Draw column j, which is missing in rows, given their other entries."""
         coding, n = self._coding, len(rows)
         every, columns, drawn = np.arange(n), np.full(n, j), np.full(n, np.nan)
@@ -239,17 +241,19 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         low, high = (end[columns] for end in limits)
         if j in self._frequent_values:
             expected = means.numbers(every, columns).expected(low, high)
-            drawn = coding.rounded(j, self._frequent_values[j].draw(expected, rng))
+            drawn = self._frequent_values[j].draw(expected, rng)
+            drawn = coding.rounded(j, drawn) if has_grid else drawn
         again = np.flatnonzero(~((low <= drawn) & (drawn <= high)))
-        if j in coding.levels:
+        if has_grid and j in coding.levels:
             levels = coding.levels[j]
             is_within = (limits[0][j] <= levels) & (levels <= limits[1][j])
             probs = laws.probs(again, j) * is_within
             drawn[again] = levels[drawn_codes(probs, rng.random((len(again), 1)))]
         else:
-            half = coding.steps[j] / 2  # numbers at a limit are as probable as others
+            # numbers of a grid at a limit are as probable as others
+            half = coding.steps[j] / 2 if has_grid else 0.0
             ends = low[again] - half, high[again] + half
             drawn[again] = laws.numbers(again, columns[again]).draw(*ends, rng)
         determined = self._relations.determined(rows)[:, j]
-        drawn = coding.rounded(j, np.where(np.isnan(determined), drawn, determined))
-        return np.clip(drawn, low, high)
+        drawn = np.where(np.isnan(determined), drawn, determined)
+        return np.clip(coding.rounded(j, drawn) if has_grid else drawn, low, high)

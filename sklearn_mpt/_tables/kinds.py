@@ -390,15 +390,18 @@ class Look(NamedTuple):
             values = f"pl.col({name!r})" + (edit and f".str.replace_all({edit})")
             read = "cast(pl.Float64, strict=False)"
             if kind == "dates":
-                read = f"str.to_datetime({form}strict=False)"
+                form += "strict=False" if self.n_lost else ""
+                read = f"str.to_datetime({form.removesuffix(', ')})"
             return f"{gaps}convert them: X = X.with_columns({values}.{read})."
         column = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
         values = f"pd.Series({column})" if is_array else column
         values += edit and f".str.replace({edit}, regex=True)"
-        read = f"pd.to_numeric({values}, "
-        if kind == "dates":
-            read = f"pd.to_datetime({values}, {form and 'format='}{form}"
-        return f"{gaps}convert them: {column} = {read}errors='coerce')."
+        read = f"pd.to_numeric({values}, errors='coerce')"
+        if kind == "dates":  # without gaps, what cannot be read is an error
+            form = f", format={self.date_format!r}" if self.date_format else ""
+            errors = ", errors='coerce'" if self.n_lost else ""
+            read = f"pd.to_datetime({values}{form}{errors})"
+        return f"{gaps}convert them: {column} = {read}."
 
 
 def look_of(values):

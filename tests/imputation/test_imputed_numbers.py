@@ -162,3 +162,34 @@ def test_no_number_of_a_single_row_is_frequent():
     rows = np.tile([np.nan, 0.0], (50, 1))
     imputer = MPTImputer(max_models=1, method="sample", random_state=0).fit(X)
     assert len(np.unique(imputer.transform(rows)[:, 0])) == 50
+
+
+@pytest.mark.parametrize("origin", [0.0, 1e9])
+def test_draws_of_equal_expectations_vary_as_what_was_seen(origin):
+    shares, means = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = np.where(rng.random(800) < 0.3, 0.0, rng.exponential(size=800)) + origin
+        X[400:] = np.nan
+        imputer = MPTImputer(method="sample", max_models=1, random_state=seed)
+        drawn = imputer.fit_transform(X[:, None])[400:, 0] - origin
+        assert len(np.unique(drawn.round(6))) > 40
+        shares.append(np.mean(np.abs(drawn) < 1e-6))
+        means.append(drawn.mean())
+    assert np.mean(shares) == pytest.approx(0.3, abs=0.05)
+    assert np.mean(means) == pytest.approx(0.7, abs=0.15)
+    assert np.std(shares) < 0.08
+
+
+@pytest.mark.parametrize("n_levels", [9, 40])
+def test_bounds_between_numbers_of_a_grid_are_no_values(n_levels):
+    rng = np.random.default_rng(0)
+    v = np.round(rng.exponential(n_levels / 3, 400)).clip(0, n_levels - 1)
+    X = np.c_[np.where(v < 1, np.nan, v), v + rng.normal(size=400)]
+    how = {"max_models": 2, "max_value": {0: 0.9}, "random_state": 0}
+    gaps = np.isnan(X[:, 0])
+    drawn = MPTImputer(method="sample", **how).fit_transform(X)[gaps, 0]
+    assert len(np.unique(drawn)) == gaps.sum()
+    assert (drawn < 0.9).all()
+    means = MPTImputer(**how).fit_transform(X)[gaps, 0]
+    assert drawn.mean() == pytest.approx(means.mean(), abs=0.1)

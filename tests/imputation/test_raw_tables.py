@@ -2,6 +2,7 @@
 
 import datetime
 import re
+import warnings
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
@@ -476,3 +477,27 @@ def test_scores_leave_out_columns_that_are_not_modelled():
     with pytest.warns(UserWarning, match="'name' .*'always'"):
         fitted = imputer().fit(names)
     assert fitted.score(names) == pytest.approx(imputer().fit(frame).score(frame), 0.05)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        (pd.array([1, 2, None, 4] * 10, dtype="Int64"), -1),
+        (pd.array([True, None] * 20, dtype="boolean"), -1),
+        (pd.array(["u", "v", None, "NA"] * 10, dtype="string"), "NA"),
+        (pd.Series([np.array([1, 2]), pd.NA] * 20, dtype=object), "NA"),
+    ],
+)
+def test_missing_values_are_looked_for_beside_others_and_arrays(column, value):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # arrays are not modelled
+        filled = imputer(missing_values=value).fit_transform(table(c=column))
+    assert not (filled["c"].map(str) == "NA").any()
+
+
+def test_a_cell_that_cannot_be_hashed_is_an_unknown_category():
+    X = table(c=["a", "b"] * 20)
+    fitted = imputer().fit(X)
+    X["c"] = [[1, 2], *X["c"][1:]]
+    with pytest.warns(UserWarning, match="categories that fit did not see.*'c'"):
+        assert fitted.transform(X).loc[0, "c"] in ("a", "b")
