@@ -296,7 +296,7 @@ class MaskedStep(NamedTuple):
 
 
 class MaskedRows:
-    """Rows and how their masks are drawn, as `ascent_to_noise` takes them."""
+    """Rows and how their masks are drawn, as ascents with noise take them."""
 
     log_scale = 0.0
     least = 1 - MAX_FALL

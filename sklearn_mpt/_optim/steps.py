@@ -248,10 +248,11 @@ def ascent_of(training, objective, *, learning_rate, rng, tol, n_iter_no_change)
 def ascent_to_noise(training, objective, following, *, learning_rate, rng, tol):
     """Take full steps until an epoch gains no more than its noise, then `following`.
 
-    They take ten epochs at most, and never the last one.
+    They take ten epochs at most, never the last one, and none of two: what they gain
+    shows in the second one.
     """
-    n_epochs = min(10, training.max_iter - 1)
-    values, errors, before, is_over = [], [], training.params, n_epochs == 0
+    n_epochs = min(10, training.max_iter - len(training.loss_curve) - 1)
+    values, errors, before, is_over = [], [], training.params, n_epochs < 2
     try:
         while not is_over:
             start, moves = training.params, []
@@ -269,10 +270,10 @@ def ascent_to_noise(training, objective, following, *, learning_rate, rng, tol):
             # of one feature all masks are alike, without noise
             least = max(tol, EPS * (1 + abs(values[-1])), noise)
             # noise may never end steps of a discrete mixture
-            is_over = not (move.is_finite and gain > least) or len(values) == n_epochs
-            if is_over:  # the last point whose value is known, or a better one
+            is_noise = not (move.is_finite and gain > least)
+            if is_noise:  # the last point whose value is known, or a better one
                 training.params = start if move.is_finite and gain > 0 else before
-            before = start
+            is_over, before = is_noise or len(values) == n_epochs, start
             yield False
     except (*DIVERGENCE, KeyboardInterrupt):
         training.params = before

@@ -120,3 +120,19 @@ def test_streams_and_few_epochs_keep_to_the_objective():
     for _ in range(12):
         model.partial_fit(X)
     assert_allclose(model.score(X), best, atol=0.02)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("batch_size", ["auto", 6])
+def test_every_epoch_counts(batch_size):
+    """Also where masks are drawn in all of them but the last."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 6)) + rng.normal(size=(60, 6))
+    X = 10 * np.where(rng.random(X.shape) < 0.1, np.nan, X) + 5
+    scores = [
+        MPTProbabilisticPCA(2, max_iter=n, batch_size=batch_size, random_state=0)
+        .fit(X)
+        .score(X)
+        for n in (1, 8)
+    ]
+    assert scores[1] > scores[0] + 0.5
