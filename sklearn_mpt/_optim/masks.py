@@ -123,7 +123,8 @@ def masked_sums(density_of, params, pairs, rows_of, chunks):
             value = log_prob.sum(1) * (X.shape[1] / hidden.to(X).sum(1))
             total = torch.dot(weight, value)
             more = torch.autograd.grad(total, params, materialize_grads=True)
-        gradient = [a + b for a, b in zip(gradient, more, strict=True)]
+        # what is not used has a gradient with a gradient, with PyTorch 2.4
+        gradient = [a + b.detach() for a, b in zip(gradient, more, strict=True)]
         with torch.no_grad():  # of each row once
             numbers, place = pairs.rows[part].unique(return_inverse=True)
             of_rows, everything = X[: len(numbers)].clone(), torch.ones_like(hidden[:1])
