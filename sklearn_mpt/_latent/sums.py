@@ -6,8 +6,9 @@ likelihood can be used.
 
 There are four ways to integrate, classes with a method ``sums(point, joint, index)``,
 which returns the `Sums` of some of the rows with these numbers, or None, and the
-numbers of the rows that it leaves to another way; and ``information(point, joint,
-accuracy)``, minus the second derivatives of all rows, or None:
+numbers of the rows that it leaves to another way; and, but for bounds,
+``information(point, joint, accuracy)``, minus the second derivatives of all rows, or
+None:
 
 - `answers.CodedRows`: one grid for all rows, whose entries are codes; sums are products
   of two matrices;

@@ -87,7 +87,8 @@ class MaskSource(NamedTuple):
 
     def pairs(self, rows, rng):
         """Divide rows, a tensor of their numbers, among the masks of a step."""
-        # Rows have one mask each, or several if there would be fewer than 1024 pairs.
+        # Rows have one mask each, or several if there would be fewer than 1024 pairs:
+        # with twice as many masks take half of a fit (benchmarks/RESULTS.rst).
         masks, n_rows = self.draw(rng), len(rows)
         if self.are_all:
             masks = rng.permutation(masks)
