@@ -50,47 +50,41 @@ if TYPE_CHECKING:
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
-    "ConditionalMasker": "_measure.masker",
-    "CumulativeCV": "_measure.cumulative",
-    "DataCollatorForMPT": "_text.training",
-    "ImputationDisplay": "_imputation.display",
-    "ItemCurveDisplay": "_items.display",
-    "LMLComparison": "_measure.comparison",
-    "LMLMonitor": "_measure.monitor",
-    "LMLTrainerCallback": "_text.training",
-    "MPTCurve": "_measure.curve",
-    "MPTCurveDisplay": "_measure.display",
-    "MPTDeepVAE": "_deep.vae",
-    "MPTDependencyNetwork": "_autoregressive.network",
-    "MPTImputer": "_imputation.imputer",
-    "MPTItemResponse": "_items.estimator",
-    "MPTLinearVAE": "_linear.vae",
-    "MPTMaskedAutoencoder": "_autoregressive.autoencoder",
-    "MPTMixture": "_mixture.estimator",
-    "MPTProbabilisticPCA": "_linear.ppca",
-    "MPTScorer": "_text.scorer",
-    "MaskedDiffusionLM": "_text.masked_lm",
-    "PooledEstimate": "_imputation.pooling",
-    "check_masked_model": "_measure.checking",
-    "compare_lml": "_measure.comparison",
-    "cumulative_cv_score": "_measure.cumulative",
-    "feature_contributions": "_measure.orders",
-    "lml_samples": "_measure.orders",
-    "mpt_curve": "_measure.mpt_curve",
-    "mpt_loss": "_text.training",
-    "order_log_prob": "_measure.orders",
-    "pool_estimates": "_imputation.pooling",
-    "rows_from_covariance": "_gaussian.covariance_rows",
+    "_autoregressive.autoencoder": ["MPTMaskedAutoencoder"],
+    "_autoregressive.network": ["MPTDependencyNetwork"],
+    "_deep.vae": ["MPTDeepVAE"],
+    "_gaussian.covariance_rows": ["rows_from_covariance"],
+    "_imputation.display": ["ImputationDisplay"],
+    "_imputation.imputer": ["MPTImputer"],
+    "_imputation.pooling": ["PooledEstimate", "pool_estimates"],
+    "_items.display": ["ItemCurveDisplay"],
+    "_items.estimator": ["MPTItemResponse"],
+    "_linear.ppca": ["MPTProbabilisticPCA"],
+    "_linear.vae": ["MPTLinearVAE"],
+    "_measure.checking": ["check_masked_model"],
+    "_measure.comparison": ["LMLComparison", "compare_lml"],
+    "_measure.cumulative": ["CumulativeCV", "cumulative_cv_score"],
+    "_measure.curve": ["MPTCurve"],
+    "_measure.display": ["MPTCurveDisplay"],
+    "_measure.masker": ["ConditionalMasker"],
+    "_measure.monitor": ["LMLMonitor"],
+    "_measure.mpt_curve": ["mpt_curve"],
+    "_measure.orders": ["feature_contributions", "lml_samples", "order_log_prob"],
+    "_mixture.estimator": ["MPTMixture"],
+    "_text.masked_lm": ["MaskedDiffusionLM"],
+    "_text.scorer": ["MPTScorer"],
+    "_text.training": ["DataCollatorForMPT", "LMLTrainerCallback", "mpt_loss"],
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = list(_MODULES)
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str):
-    if name not in _MODULES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *__all__])
