@@ -41,8 +41,6 @@ BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
 STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"
 INT64 = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 TYPES = {BOOLEANS: bool, INTEGERS: int, NUMBERS: float}
-PANDAS_DTYPES = {BOOLEANS: "bool", INTEGERS: "int64", NUMBERS: "float64"}
-OTHER_DTYPES = {BOOLEANS: nw.Boolean, INTEGERS: nw.Int64, NUMBERS: nw.Float64}
 
 
 class DayCoding(NamedTuple):
@@ -260,7 +258,7 @@ class ColumnStorage(NamedTuple):
         return known.get(self.numbers, [0.5])
 
     def dtype_for(self, column, values):
-        """Return the dtype of `fit`, or the nearest one in the library of a column."""
+        """Return the dtype of `fit`, or None: that of values in a column's library."""
         backend, is_pandas = column.backend, column.is_pandas
         levels = values if self.levels is None else self.levels.tolist()
         if is_pandas and self.numbers == LEVELS:
@@ -269,11 +267,8 @@ class ColumnStorage(NamedTuple):
             if is_pandas:
                 return self.dtype
             return nw.Enum(levels) if self.dtype == "Enum" else getattr(nw, self.dtype)
-        kinds = types_among(values)
-        if self.numbers == LEVELS and kinds == {STRINGS}:
-            return nw.Categorical
-        known = PANDAS_DTYPES if is_pandas else OTHER_DTYPES
-        return known.get(kinds.pop()) if len(kinds) == 1 else None
+        is_of_names = self.numbers == LEVELS and types_among(values) == {STRINGS}
+        return nw.Categorical if is_of_names else None
 
 
 def types_among(values):

@@ -31,7 +31,6 @@ NO_NUMBERS = {
     "strings": (str,),
 }
 CODED_DTYPES = nw.Categorical | nw.Enum  # dtypes that store codes of their levels
-NEVER_NAN = {str, int, bool, type(None)}  # types of which only None is missing
 VALUE_WORDS = set(NO_NUMBERS)
 COLUMNS = "columns of X"
 ADVICE = "Convert them to floats (dates to days since one of them, say), or drop them."
@@ -178,14 +177,12 @@ class Column(NamedTuple):
         return made.astype(self.stored) if is_restored else made
 
 
-def columns_of(X, is_wanted=None):
+def columns_of(X, is_wanted=lambda dtype: True):
     """Return the columns of a DataFrame or of an array."""
-    if is_into_dataframe(X):
-        named = zip(column_names(X), frame_of(X).iter_columns(), strict=True)
-        if is_wanted is not None:
-            named = (column for column in named if is_wanted(column[1].dtype))
-        return [_of_series(*column) for column in named]
-    return [column for _, column in columns_at(X, range(np.shape(X)[1]))]
+    if not is_into_dataframe(X):
+        return [column for _, column in columns_at(X, range(np.shape(X)[1]))]
+    named = zip(column_names(X), frame_of(X).iter_columns(), strict=True)
+    return [_of_series(*column) for column in named if is_wanted(column[1].dtype)]
 
 
 def columns_at(X, indices):
@@ -214,8 +211,6 @@ def missing_in_array(X):
     """Return where the entries of an array are NaN, None or NA."""
     if X.dtype.kind == "U":
         return X == "nan"
-    if X.dtype.kind in "biuS":
-        return np.zeros(X.shape, dtype=bool)
     if X.dtype.kind == "O":
         with np.errstate(invalid="ignore"):  # NumPy 2.5 warns of NaN among objects
             return np.frompyfunc(is_missing, 1, 1)(X).astype(bool)
@@ -256,12 +251,8 @@ def _of_series(name, series):
         numbers = series.to_numpy()  # in which nulls of floats are NaN
         if numbers.dtype.kind in ("f" if dtype.is_float() else "iu"):
             return Column(name, numbers, numbers != numbers, series, stored)
-    entries = series.to_list()
-    if set(map(type, entries)) <= NEVER_NAN:
-        missing = np.array([entry is None for entry in entries], dtype=bool)
-    else:
-        missing = missing_in_series(series)
-    return Column(name, array_of_objects(entries), missing, series, stored)
+    entries = array_of_objects(series.to_list())
+    return Column(name, entries, missing_in_array(entries), series, stored)
 
 
 def missing_in_series(series):

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -135,8 +134,6 @@ def kinds_of(likelihood, X, allowed):
     problems = []
     for j, column in enumerate(columns_of(X)):
         try:
-            if len(column.values) and not len(column.present):
-                _refuse_empty(column)
             if kinds[j] == FROM_DTYPE:
                 kinds[j] = _kind_from_dtype(column, allowed)
             if kinds[j] in CATEGORIES:
@@ -146,13 +143,6 @@ def kinds_of(likelihood, X, allowed):
     if problems:
         raise ColumnErrors(" ".join(problems))
     return kinds
-
-
-def _refuse_empty(column):
-    raise ValueError(
-        f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
-        "column(s)."
-    )
 
 
 def _kind_from_dtype(column, allowed):
@@ -260,7 +250,7 @@ def _categories(column):
     """Return the distinct values of a column, in order."""
     present = column.present
     if column.series is None and present.dtype != object:
-        _check_codes(column, present)
+        _check_codes(column)
     kinds = kinds_of_values(present)
     if len(kinds) > 1:
         raise TypeError(
@@ -284,7 +274,7 @@ def _levels(column):
     if is_ordered(column):
         levels = list(column.dtype.categories)
     elif column.series is None and column.values.dtype != object:
-        _check_codes(column, column.present)
+        _check_codes(column)
         codes = column.present.astype(np.float64)
         levels = np.arange(codes.min(), codes.max() + 1).tolist() if len(codes) else []
     else:
@@ -324,7 +314,10 @@ CATEGORIES = {
 def _array_of_several(column, categories):
     """Return an array of one dimension with exactly these values."""
     if len(column.values) and not categories:
-        _refuse_empty(column)
+        raise ValueError(
+            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
+            "column(s)."
+        )
     if len(categories) == 1:
         raise ValueError(
             f"Column {column.name!r} has one category, {plain(categories[0])!r}; "
@@ -337,8 +330,8 @@ def _array_of_several(column, categories):
     return array_of_objects(categories)
 
 
-def _check_codes(column, present):
-    codes = present.astype(np.float64)
+def _check_codes(column):
+    codes = column.present.astype(np.float64)
     invalid = codes[(codes < 0) | (codes % 1 != 0)]
     if len(invalid):
         raise ValueError(
@@ -357,12 +350,12 @@ class Look(NamedTuple):
     """What most of the strings of a column look like.
 
     words : such as "numbers as strings". read : function of a string, which fails for
-    others. edit : pattern and replacement before a number is read. date_format : of
-    dates; "" if ISO. n_lost : strings that do not look so, of n_all.
+    others; strptime for dates with a date_format. edit : pattern and replacement before
+    a number is read. n_lost : strings that do not look so, of n_all.
     """
 
     words: str
-    read: Callable
+    read: Callable = float
     edit: tuple[str, str] | None = None
     date_format: str = ""
     n_lost: int = 0
@@ -371,7 +364,10 @@ class Look(NamedTuple):
     def reads(self, value):
         """Return whether a string looks so."""
         try:
-            self.read(value)
+            if self.date_format:
+                datetime.strptime(value, self.date_format)
+            else:
+                self.read(value)
         except ValueError:
             return False
         return True
@@ -390,17 +386,15 @@ class Look(NamedTuple):
             values = f"pl.col({name!r})" + (edit and f".str.replace_all({edit})")
             read = "cast(pl.Float64, strict=False)"
             if kind == "dates":
-                form += "strict=False" if self.n_lost else ""
-                read = f"str.to_datetime({form.removesuffix(', ')})"
+                read = f"str.to_datetime({form}strict=False)"
             return f"{gaps}convert them: X = X.with_columns({values}.{read})."
         column = f"X[:, {name!r}]" if is_array else f"X[{name!r}]"
         values = f"pd.Series({column})" if is_array else column
         values += edit and f".str.replace({edit}, regex=True)"
         read = f"pd.to_numeric({values}, errors='coerce')"
-        if kind == "dates":  # without gaps, what cannot be read is an error
-            form = f", format={self.date_format!r}" if self.date_format else ""
-            errors = ", errors='coerce'" if self.n_lost else ""
-            read = f"pd.to_datetime({values}{form}{errors})"
+        if kind == "dates":
+            form = form and f"format={form}"
+            read = f"pd.to_datetime({values}, {form}errors='coerce')"
         return f"{gaps}convert them: {column} = {read}."
 
 
@@ -410,7 +404,7 @@ def look_of(values):
     if 2 * sum(any(map(str.isdigit, value)) for value in distinct) <= len(distinct):
         return None
     numbers, dates = "numbers as strings", "dates as strings"
-    looks = [Look(numbers, float), Look(dates, datetime.fromisoformat)]
+    looks = [Look(numbers), Look(dates, datetime.fromisoformat)]
     if all(
         DECIMAL_COMMA.fullmatch(value) and not THOUSANDS.fullmatch(value)
         for value in distinct
@@ -421,13 +415,12 @@ def look_of(values):
     signs = [c for c in CURRENCIES + "%," if any(c in value for value in distinct)]
     words = f"{numbers} with {' and '.join(map(repr, signs))}"
     looks.append(Look(words, _amount, (f"[{''.join(signs)}]", "")))
+    looks += [Look(dates, date_format=form) for form in DATE_FORMATS]
     some = sorted(distinct)[:: max(1, len(distinct) // 20)]
-    for form in DATE_FORMATS:
-        look = Look(dates, partial(_date, form=form), date_format=form)
-        looks += [look] if any(map(look.reads, some)) else []
     found = []
     for look in looks:
-        alike = set(filter(look.reads, distinct))
+        is_likely = any(map(look.reads, some))
+        alike = set(filter(look.reads, distinct if is_likely else ()))
         if 2 * len(alike) > len(set(values)):
             n_lost = sum(
                 not (isinstance(v, str) and v.strip() in alike) for v in values
@@ -440,10 +433,6 @@ def _amount(value):
     """Read a number with signs of currencies, percent and thousands."""
     value = re.sub(rf"[{CURRENCIES}%]", "", value).strip()
     return float(value.replace(",", "") if THOUSANDS.fullmatch(value) else value)
-
-
-def _date(value, form):
-    return datetime.strptime(value, form)
 
 
 def looks_of_strings(X, reader, reasons, indices=None):
