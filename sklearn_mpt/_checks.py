@@ -70,13 +70,12 @@ def check_choice(value, name, choices):
 
 
 def check_mask_rate(mask_rate, n_features):
-    """Check that a mask rate is "uniform", in (0, 1] or an int in 1..n_features."""
+    """Check that a mask rate is "uniform", in (0, 1] or an int in 1..n_features.
+
+    Warn if a mask rate of 1 hides all features, or may be meant to.
+    """
     sizes = StrictInterval(Integral, 0, n_features, closed="right")
     check(mask_rate, "mask_rate", UNIFORM, RATE, sizes)
-
-
-def warn_of_mask_rate(mask_rate, n_features):
-    """Warn if a mask rate of 1 hides all features, or may be meant to."""
     if isinstance(mask_rate, FLOATS) and mask_rate == 1:
         warn_caller(
             "mask_rate=1.0 hides every feature: training uses only the marginal "

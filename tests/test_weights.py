@@ -399,7 +399,7 @@ def test_weights_that_are_none_are_refused(kind):
         (np.zeros(5), "at least one non-zero"),
         (np.ones(4), r"sample_weight.shape == \(4,\), expected \(5,\)"),
         (np.full(5, np.nan), "sample_weight contains NaN"),
-        (np.full(5, 1e308), "sample_weight must have a finite sum"),
+        (np.full(5, 1e308), "adds up to inf, but a weight of 1 is a row"),
         (np.full(5, 1e200), r"adds up to 5e\+200, but a weight of 1 is a row"),
         (np.full(5, 1e-200), "adds up to 5e-200, .* divide them by their mean"),
     ):

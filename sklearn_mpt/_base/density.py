@@ -31,18 +31,14 @@ def as_view(array, device):
 @contextmanager
 def torch_modes(with_grad=False):
     """Set torch's modes in this thread, and restore them afterwards."""
-    before = torch.is_grad_enabled()
-    try:
-        with (
-            torch.inference_mode(False),
-            torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False),
-            np.errstate(),
-        ):
-            torch.set_grad_enabled(with_grad)
-            yield
-    finally:
-        torch.set_grad_enabled(before)
+    with (
+        torch.inference_mode(False),
+        torch.set_grad_enabled(with_grad),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        np.errstate(),
+    ):
+        yield
 
 
 class Density(ABC):

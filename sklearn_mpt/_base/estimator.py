@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -19,7 +18,7 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import _check_feature_names_in, validate_data
+from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._base.density import Density, torch_modes
 from sklearn_mpt._base.fitted_density import FittedDensityMixin
@@ -36,23 +35,21 @@ from sklearn_mpt._checks import (
     RandomState,
     check_device,
     check_mask_rate,
+    listed,
     spawn_seeds,
-    warn_of_mask_rate,
+    warn_caller,
 )
 from sklearn_mpt._tables.frames import (
     ADVICE,
     column_names,
     frame_of_numbers,
     library_of,
-    output_library,
     readable_numbers,
 )
 from sklearn_mpt._tables.weights import (
-    check_columns_present,
     rows_that_count,
     rows_with_entries,
     sums_of_rows,
-    warn_of_few_rows,
 )
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -188,16 +185,6 @@ class BaseMPT(
 
     # What a model may change
 
-    @property
-    def _max_epochs(self):
-        """Largest number of epochs of a fit, for callbacks."""
-        return 1
-
-    @property
-    def _is_warm_start(self):
-        """Whether `fit` goes on from the fitted parameters."""
-        return False
-
     def _read_rows(self, X, reset=False, min_samples=1):
         """Check rows as scikit-learn does; return numbers, NaN if missing."""
         return validate_data(
@@ -225,16 +212,6 @@ class BaseMPT(
     def _as_given(self, rows, X=None):
         """Return rows of numbers in the form of X: an array, or a table."""
         return rows
-
-    def _as_table(self, rows):
-        """Return rows of numbers in the container of `fit`, or that of `set_output`."""
-        library = output_library(self, getattr(self, "_library", ""))
-        if not library:
-            return self._as_given(rows)
-        names = getattr(self, "_table_names", None)
-        if names is None:
-            names = _check_feature_names_in(self).tolist()
-        return self._frame(rows, names, importlib.import_module(library))
 
     def _frame(self, rows, names, backend):
         """Return a DataFrame of rows of numbers."""
@@ -278,20 +255,27 @@ class BaseMPT(
 
     def _fit(self, X, sample_weight, **groups):
         """Fit the model, as `fit` does."""
-        was_fitted, is_warm_start = self.__sklearn_is_fitted__(), self._is_warm_start
+        was_fitted = self.__sklearn_is_fitted__()
+        is_warm_start = was_fitted and getattr(self, "warm_start", False)
         with all_or_nothing(self), torch_modes(with_grad=True):
             given, weight = rows_that_count(X, sample_weight)
             if is_warm_start:
                 self._check_is_fitted()
             else:
                 forget(self)
-            least = self._least_rows
-            X = self._read_training_rows(given, not is_warm_start, min_samples=least)
+            X = self._read_training_rows(given, not is_warm_start, self._least_rows)
             if groups.get("groups") is None:  # which have a label for each row
                 X, weight = rows_with_entries(X, weight)
-            if self._has_priors(X.shape[1]):
-                warn_of_few_rows(weight)
-            context = self._callback_context(self._max_epochs)
+            n_rows = None if weight is None else weight.sum()
+            # priors count as about one row
+            if self._has_priors(X.shape[1]) and n_rows and n_rows < min(10, len(X)):
+                warn_caller(
+                    f"sample_weight of {len(X)} rows adds up to {n_rows:.3g}. A weight "
+                    "of 1 is a row, and priors of this model count as rows, too, which "
+                    "outweigh so few. If only the ratios of the weights matter, divide "
+                    "them by their mean."
+                )
+            context = self._callback_context(getattr(self, "max_iter", 1))
             context.call_on_fit_task_begin(estimator=self, X=given)
             fitted = self._new_state()
             fitted["_training_sums"] = sums_of_rows(X, weight)
@@ -335,13 +319,17 @@ class BaseMPT(
         self._check_values(X)
         if hasattr(self, "mask_rate"):
             check_mask_rate(self.mask_rate, X.shape[1])
-            warn_of_mask_rate(self.mask_rate, X.shape[1])
         self._check_parameters(X.shape[1])
-        if is_new:
-            names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
-            check_columns_present(X, names)
-        else:
+        if not is_new:
             self._check_fitted_parameters()
+        elif np.isnan(X[0]).any():
+            empty = np.flatnonzero(np.isnan(X).all(axis=0))
+            if len(empty):
+                names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
+                raise ValueError(
+                    f"All entries of column(s) {listed(names[empty])} of X are "
+                    "missing; drop the column(s)."
+                )
         return X
 
     @abstractmethod
@@ -352,5 +340,4 @@ class BaseMPT(
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        tags.non_deterministic = False
         return tags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal, overload
@@ -14,7 +15,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, DensityMixin, Transfor
 from sklearn.utils import check_array
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
 from sklearn_mpt._base.state import check_bound_parameters
@@ -30,7 +31,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.contract import feature_names, given_or_parameter
 from sklearn_mpt._numbers import CHUNK_BYTES
-from sklearn_mpt._tables.frames import check_columns, readable_numbers
+from sklearn_mpt._tables.frames import check_columns, output_library, readable_numbers
 from sklearn_mpt._tables.weights import (
     check_mask,
     check_orders,
@@ -43,7 +44,7 @@ class FittedDensityMixin(DensityMixin):
     """Mixin for estimators whose fitted attributes define a `Density`.
 
     The estimator has `_density_of`, `_read_rows`, `_check_values`, `_as_given`
-    and `_as_table`; see `BaseMPT`.
+    and `_frame`; see `BaseMPT`.
     """
 
     device: str | torch.device
@@ -159,12 +160,7 @@ class FittedDensityMixin(DensityMixin):
         names = feature_names(self, X)
         X, density = self._validate_rows(X), self._density()
         mask = check_mask(mask, len(X), names or range(X.shape[1]))
-        if len(mask) == len(X):
-            return self._map_rows(density, density.conditional_log_prob, X, mask)
-        shared = self._tensor(mask)
-        return self._map_rows(
-            density, lambda rows: density.conditional_log_prob(rows, shared), X
-        )
+        return self._map_rows(density, density.conditional_log_prob, X, mask)
 
     @available_if(lambda self: "mean_masked_scores" in self._hooks)
     def mean_masked_scores(self, X: ArrayLike, masks: ArrayLike) -> np.ndarray:
@@ -216,11 +212,7 @@ class FittedDensityMixin(DensityMixin):
         def along(rows, order):
             return density.chain_log_prob(rows, order.long())
 
-        arrays = (X, orders)
-        if len(orders) != len(X):
-            along, arrays = partial(along, order=self._tensor(orders)), (X,)
-        log_prob = self._map_rows(density, along, *arrays)
-        return log_prob.swapaxes(0, 1)
+        return self._map_rows(density, along, X, orders).swapaxes(0, 1)
 
     # Imputation and samples
 
@@ -291,7 +283,13 @@ class FittedDensityMixin(DensityMixin):
         drawn = self._map_rows(
             density, lambda rows: density.draw(rows, rng), all_missing
         )
-        return self._as_table(drawn)
+        library = output_library(self, getattr(self, "_library", ""))
+        if not library:
+            return self._as_given(drawn)
+        names = getattr(self, "_table_names", None)
+        if names is None:
+            names = _check_feature_names_in(self).tolist()
+        return self._frame(drawn, names, importlib.import_module(library))
 
     # Rows and fitted attributes
 
@@ -340,14 +338,17 @@ class FittedDensityMixin(DensityMixin):
             return as_tensor(array, check_device(self.device))
 
     def _map_rows(self, density, function, *arrays, dtype=None):
-        """Apply a function of tensors in double precision to chunks of rows."""
+        """Apply a function of tensors in double precision to chunks of rows.
+
+        Arrays of one row, such as a mask, are given with all chunks.
+        """
         result = None
         with torch_modes():
             device, n_rows = check_device(self.device), _n_rows(density.row_bytes)
             for start in range(0, len(arrays[0]), n_rows):
                 rows = slice(start, start + n_rows)
-                part = function(*(as_tensor(array[rows], device) for array in arrays))
-                part = part.cpu().numpy()
+                parts = (a if len(a) == 1 else a[rows] for a in arrays)
+                part = function(*(as_tensor(a, device) for a in parts)).cpu().numpy()
                 if result is None:
                     shape = len(arrays[0]), *part.shape[1:]
                     result = np.empty(shape, dtype or part.dtype)

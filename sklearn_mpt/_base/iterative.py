@@ -83,14 +83,6 @@ class IterativeMPT(BaseMPT):
 
     # Training
 
-    @property
-    def _max_epochs(self):
-        return self.max_iter
-
-    @property
-    def _is_warm_start(self):
-        return self.warm_start and self.__sklearn_is_fitted__()
-
     def _train(self, data, context):
         fitted = data.fitted | {"loss_curve_": [], "n_iter_": 0}
         if self.max_iter == 0:

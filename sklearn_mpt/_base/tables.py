@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from sklearn_mpt._tables.kinds import (
 from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
 KINDS_OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
-ADVICE_ON_STRINGS = "likelihood='from_dtype' takes strings as categories."
 
 LikelihoodNames = str | Sequence[str] | Mapping[Any, str] | Likelihood
 
@@ -43,7 +41,7 @@ class TableMPT(BaseMPT):
     likelihood: LikelihoodNames
     likelihoods_: list[str]
     categories_: list[np.ndarray | None]
-    _advice_on_strings = ADVICE_ON_STRINGS
+    _advice_on_strings = "likelihood='from_dtype' takes strings as categories."
     _advice_on_categories = "likelihood='from_dtype' takes it as categories."
     _kinds_taken: tuple[str, ...] = KINDS_OF_VALUES  # of columns
     _storage: list[dict]  # how each column of a table was stored in `fit`
@@ -132,16 +130,15 @@ class TableMPT(BaseMPT):
             warn_caller(" ".join(hints))
 
     def _check_values(self, X):
-        if self._is_of_numbers:
-            likelihood = self._likelihood()
-        else:
-            reader = self._reader
-            likelihood = _columns(tuple(reader.kinds), tuple(reader.n_categories))
+        names = getattr(self, "feature_names_in_", np.arange(X.shape[1])).tolist()
+        if not self._is_of_numbers:
+            self._reader.check_values(X, names)
+            return
+        likelihood = self._likelihood()
         try:
             likelihood.check_rows(X)
         except ValueError:
-            names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
-            likelihood.check_columns(X, names.tolist())
+            likelihood.check_columns(X, names)
             raise
 
     def _read_training_rows(self, X, is_new, min_samples):
@@ -170,9 +167,3 @@ class TableMPT(BaseMPT):
         if self._is_of_numbers:
             return super()._frame(rows, names, backend)
         return self._reader.frame(rows, names, backend)
-
-
-@lru_cache(maxsize=16)  # makes `impute` of single rows faster
-def _columns(kinds, n_categories):
-    """Return a likelihood that checks values; its shape parameters do not matter."""
-    return Columns(kinds, n_categories)

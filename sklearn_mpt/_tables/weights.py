@@ -27,16 +27,16 @@ def check_mask(mask, n_samples, names):
     return mask.reshape(-1, n_features)
 
 
-def check_orders(orders, n_samples, n_features):
+def check_orders(orders, n_samples, n_features, name="orders"):
     """Return orders of shape (n_orders, 1 or n_samples, n_features)."""
     orders = np.asarray(orders)
     allowed = [(n_features,), (n_samples, n_features)]
-    is_order = orders.dtype.kind in "iu" and orders.shape[1:] in allowed
+    is_order = orders.size and orders.dtype.kind in "iu" and orders.shape[1:] in allowed
     if not is_order or (np.sort(orders, axis=-1) != np.arange(n_features)).any():
         raise ValueError(
-            f"orders must hold each of the features 0..{n_features - 1} once in each "
-            f"order, of shape (n_orders, {n_features}) or (n_orders, {n_samples}, "
-            f"{n_features}), got shape {orders.shape} and dtype {orders.dtype}."
+            f"{name} must hold each of the {n_features} features once, of shape "
+            f"(n_orders, {n_features}) or (n_orders, {n_samples}, {n_features}), got "
+            f"{orders!r}."
         )
     return orders.reshape(len(orders), -1, n_features)
 
@@ -48,14 +48,13 @@ def check_sample_weight(sample_weight, X):
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )
     with np.errstate(over="ignore"):
-        if weight.sum() == np.inf:
-            raise ValueError("sample_weight must have a finite sum, got inf.")
-    if not 1 / MAX_EXACT_INTEGER <= weight.sum() <= MAX_EXACT_INTEGER:
+        total = weight.sum()
+    if not 1 / MAX_EXACT_INTEGER <= total <= MAX_EXACT_INTEGER:
         raise ValueError(
-            f"sample_weight adds up to {weight.sum():.3g}, but a weight of 1 is a row, "
-            f"and sums from {1 / MAX_EXACT_INTEGER:.2g} to {MAX_EXACT_INTEGER:.2g} can "
-            "be computed with. If only the ratios of the weights matter, divide them "
-            "by their mean."
+            f"sample_weight adds up to {total:.3g}, but a weight of 1 is a row, and "
+            f"sums from {1 / MAX_EXACT_INTEGER:.2g} to {MAX_EXACT_INTEGER:.2g} can be "
+            "computed with. If only the ratios of the weights matter, divide them by "
+            "their mean."
         )
     return weight
 
@@ -105,38 +104,11 @@ def sums_of_rows(X, weight):
     weight = np.ones(len(X)) if weight is None else weight
     sums = np.zeros(1 + X.shape[1])
     for part in chunk_slices(len(X), X.shape[1], CACHE_ENTRIES):
-        sizes, of_rows = np.abs(X[part]), weight[part]
-        with np.errstate(over="ignore", invalid="ignore"):
-            of_columns = of_rows @ sizes
-            if not np.isfinite(of_columns).all():
-                of_rows = of_rows * ~np.isnan(sizes).all(axis=1)
-                of_columns = of_rows @ np.nan_to_num(sizes, copy=False, posinf=0)
-            sums += [of_rows.sum(), *of_columns]
+        is_gap = np.isnan(X[part])
+        sizes = np.where(is_gap, 0.0, np.abs(X[part]))
+        with np.errstate(over="ignore"):
+            sums += weight[part] @ np.column_stack([~is_gap.all(axis=1), sizes])
     return sums
-
-
-def warn_of_few_rows(weight):
-    """Warn if weights of many rows add up to few, beside priors that count as rows."""
-    # priors count as about one row
-    if weight is not None and weight.sum() < min(10, len(weight)):
-        warn_caller(
-            f"sample_weight of {len(weight)} rows adds up to {weight.sum():.3g}. A "
-            "weight of 1 is a row, and priors of this model count as rows, too, which "
-            "outweigh so few. If only the ratios of the weights matter, divide them by "
-            "their mean."
-        )
-
-
-def check_columns_present(X, names):
-    """Refuse rows in which a whole column is missing."""
-    if not np.isnan(X[0]).any():
-        return
-    empty = np.flatnonzero(np.isnan(X).all(axis=0))
-    if len(empty):
-        raise ValueError(
-            f"All entries of column(s) {listed(names[empty])} of X are missing; "
-            "drop the column(s)."
-        )
 
 
 def warn_constant(columns, fitted):

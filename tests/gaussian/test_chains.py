@@ -49,7 +49,7 @@ def test_orders_hold_each_feature_once():
     model, X = EXACT["ppca"].fit(rows(False)), rows(False)
     with pytest.raises(ValueError, match=r"orders must hold each .* once"):
         model.chain_log_prob(X, np.zeros((2, 7), dtype=int))
-    with pytest.raises(ValueError, match=r"got shape \(7,\) and dtype int64"):
+    with pytest.raises(ValueError, match=r"got array\(\[0, 1, 2, 3, 4, 5, 6\]\)"):
         model.chain_log_prob(X, np.arange(7))
 
 
