@@ -385,12 +385,6 @@ def _name(estimators):
 
 def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
-    n_features = getattr(model, "n_features_in_", None)
-    if n_features is not None and np.shape(X)[1:] != (n_features,):
-        raise ValueError(
-            f"The models must have the same features: {name!r} has {n_features}, X has "
-            f"the shape {np.shape(X)}."
-        )
     if ask := getattr(model, "_score_samples_on_masks", None):
         scores = ask(X, options["random_state"], options["n_jobs"])[None]
     elif _is_density_estimator(model):
@@ -422,9 +416,7 @@ def _score(name, model, X, options):
 
 def _check_measures(named):
     """Raise an error if one model has a density of a column, another a probability."""
-    measures_of = {
-        name: measures_of_columns(model, None) for name, model in named.items()
-    }
+    measures_of = {name: measures_of_columns(model) for name, model in named.items()}
     known = [(name, measures) for name, measures in measures_of.items() if measures]
     unknown = sorted(
         name

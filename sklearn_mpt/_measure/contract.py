@@ -52,9 +52,8 @@ from itertools import chain
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._checks import listed, plain
+from sklearn_mpt._checks import joined, listed, plain
 from sklearn_mpt._measure.rows import Rows, as_numbers, copy_of, holds_numbers
-from sklearn_mpt._numbers import CACHE_ENTRIES, chunk_slices
 from sklearn_mpt._tables.frames import column_names, fill_masked
 
 
@@ -166,11 +165,9 @@ class CheckedConditional:
         try:
             returned = self.function(copy_of(rows.values), mask.copy())
             if isinstance(returned, tuple):  # of nets, logits and a loss for instance
-                kinds = listed([type(part).__name__ for part in returned])
                 raise TypeError(
-                    "conditional_log_prob must return one array or tensor of "
-                    f"log-probabilities, got a tuple of {len(returned)}: {kinds}. Wrap "
-                    "the model in a function that returns the log-probabilities alone."
+                    "conditional_log_prob must return the array of log-probabilities "
+                    f"alone, got a tuple of {len(returned)}."
                 )
             self.is_single = str(getattr(returned, "dtype", "")).endswith(("32", "16"))
             log_prob = as_array(returned)
@@ -282,12 +279,10 @@ def hidden_log_prob(conditional, rows, mask):
     return np.where(targets, log_prob, 0.0)
 
 
-def measures_of_columns(model, n_features):
-    """Return the result of the model's `_measures_of_columns`."""
+def measures_of_columns(model, n_features=0):
+    """Return the result of the model's `_measures_of_columns`, or None n times."""
     ask = getattr(model, "_measures_of_columns", None)
-    if ask is not None:
-        return ask()
-    return None if n_features is None else [None] * n_features
+    return [None] * n_features if ask is None else ask()
 
 
 def kind_of_scores(model):
@@ -313,15 +308,11 @@ def mean_masked_scores(model, rows, masks):
 
 def _check_scores(scores, shape, name):
     """Check the result of an optional method of a model."""
-    if scores.shape != shape:
+    wrong = scores[~(scores < np.inf)]
+    if scores.shape != shape or len(wrong):
         raise ValueError(
-            f"{name} must return an array of shape {shape}, got {scores.shape}."
-        )
-    if not (scores < np.inf).all():
-        wrong = scores[~(scores < np.inf)][0]
-        raise ValueError(
-            f"{name} must return numbers below infinity, got {wrong} at "
-            f"{int((~(scores < np.inf)).sum())} of {scores.size} positions."
+            f"{name} must return numbers below infinity, of shape {shape}, got "
+            f"{joined(wrong[:1]) or 'others'} in an array of shape {scores.shape}."
         )
     return scores
 
@@ -340,12 +331,6 @@ def chain_log_prob(conditional, rows, orders):
             log_prob = hidden_log_prob(conditional, rows, places >= place)
             along[is_next] = log_prob[is_next]
     return terms
-
-
-def row_blocks(rows):
-    """Yield slices of rows, and these rows, so that few are processed at a time."""
-    for batch in chunk_slices(*rows.shape, CACHE_ENTRIES):
-        yield batch, rows.slice(batch.start, batch.stop)
 
 
 def takes_row_masks(conditional, rows):
@@ -371,9 +356,7 @@ def takes_row_masks(conditional, rows):
             mask_index = (np.arange(n_rows) + shift) % len(masks)
             together = hidden_log_prob(conditional, rows, masks[mask_index])
             log_prob_by_mask = separate[mask_index, np.arange(n_rows)]
-            if not np.allclose(
-                together, log_prob_by_mask, rtol=MAX_ORDER_CHANGE, atol=MAX_ORDER_CHANGE
-            ):
+            if (change_of(log_prob_by_mask, together) > MAX_ORDER_CHANGE).any():
                 return False
     except Exception:  # the user's function; a real error appears in the next call
         return False

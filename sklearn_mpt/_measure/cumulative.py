@@ -16,6 +16,9 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import column_or_1d
 
 from sklearn_mpt._checks import (
+    AUTO,
+    COUNT,
+    COUNT_OR_0,
     VERBOSE,
     RandomState,
     check,
@@ -431,34 +434,26 @@ def cumulative_cv_score(
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
     check(verbose, "verbose", *VERBOSE)
+    check(n_start, "n_start", AUTO, COUNT_OR_0)
+    check(steps, "steps", COUNT, None)
     score = predictive_score(estimator, y)
-    (X,) = indexable(X if hasattr(X, "shape") else np.asarray(X))
-    n_samples = np.shape(X)[0]
     y = None if y is None else column_or_1d(y)
-    if y is not None and len(y) != n_samples:
-        raise ValueError(
-            f"y must have a value for each of the {n_samples} rows, got the shape "
-            f"{np.shape(y)}."
-        )
+    X, y = indexable(X if hasattr(X, "shape") else np.asarray(X), y)
+    n_samples = np.shape(X)[0]
     is_classes = y is not None and is_classifier(estimator)
     if isinstance(n_start, str):
-        if n_start != "auto":
-            raise ValueError(f"n_start must be 'auto' or an int, got {n_start!r}.")
         n_classes = len(np.unique(np.asarray(y))) if is_classes else 0
         n_features = X.shape[1] if len(X.shape) > 1 else 1
         least = max(n_samples // 10, n_features + 1, 2 * n_classes)
         start = min(least, n_samples // 2)
     else:
-        check_int(n_start, "n_start", min_val=0)
         start = int(n_start)
     if start >= n_samples:
         raise ValueError(
             f"n_start must be less than the {n_samples} rows of X, got {n_start}."
         )
-    n_blocks = n_scored = n_samples - start
-    if steps is not None:
-        check_int(steps, "steps")
-        n_blocks = int(steps)
+    n_scored = n_samples - start
+    n_blocks = n_scored if steps is None else int(steps)
     if n_blocks > n_scored:
         raise ValueError(
             f"steps must be at most the {n_scored} rows after the first {start}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -90,7 +91,7 @@ class MaskNoise:
 
     contrasts: np.ndarray
     degrees: np.ndarray
-    draw: tuple = ()
+    draw: Mapping = field(default_factory=dict)  # equal for equal masks
     n_strata: int = 1
 
     @property
@@ -194,12 +195,11 @@ class MPTCurve:
         check_bool(self.has_blocks, "has_blocks")
         sizes = np.asarray(self.mask_sizes)
         is_list = sizes.ndim == 1 and sizes.dtype.kind in "iuf" and len(sizes) > 0
-        if not is_list or not (np.diff(sizes) > 0).all():
-            raise ValueError(f"mask_sizes must be increasing, got {self.mask_sizes!r}.")
-        if not 1 <= sizes[0] <= sizes[-1] <= self.n_features:
+        is_increasing = is_list and (np.diff(sizes) > 0).all()
+        if not is_increasing or not 1 <= sizes[0] <= sizes[-1] <= self.n_features:
             raise ValueError(
-                f"mask_sizes must lie in 1..n_features={self.n_features}, got "
-                f"{sizes[0]}..{sizes[-1]}."
+                "mask_sizes must be increasing numbers in "
+                f"1..n_features={self.n_features}, got {self.mask_sizes!r}."
             )
         for name in ("scores", "std_errors"):
             if np.shape(getattr(self, name)) != sizes.shape:
@@ -292,14 +292,20 @@ class MPTCurve:
         if not isinstance(other, MPTCurve):
             return NotImplemented
         noise, others = self.noise, other.noise
-        if noise is None or others is None or noise.draw != others.draw:
+        draws = [{} if part is None else part.draw for part in (noise, others)]
+        if noise is None or others is None or draws[0] != draws[1]:
+            differing = (
+                f" Here {name!r} differs: {value} and {draws[1][name]}."
+                for name, value in draws[0].items()
+                if draws[1].get(name, value) != value
+            )
             raise ValueError(
                 "A difference of curves needs the same masks: call mpt_curve with the "
                 "same integer random_state, design, n_masks and mask_sizes for both "
                 "models, on rows of one shape, or texts with the same tokens. "
                 "(Some models share balanced masks among rows, others do not: "
                 "design='independent' has the same for all. allocation='neyman' "
-                f"depends on scores.){_difference(noise, others)}"
+                f"depends on scores.){next(differing, '')}"
             )
         noise = replace(noise, contrasts=noise.contrasts - others.contrasts)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf
@@ -380,23 +386,11 @@ class MPTCurve:
         return float(0.01 * n_tokens * self.score_at(sizes).sum())
 
 
-def _difference(noise, others):
-    """Say what differs first between the draws of two curves of rows."""
-    if noise is None or others is None or len(noise.draw) != len(others.draw):
-        return ""
-    for one, other in zip(noise.draw, others.draw, strict=True):
-        if one != other and isinstance(one, tuple) and isinstance(one[0], str):
-            return f" Here {one[0]!r} differs: {one[1]} and {other[1]}."
-    return ""
-
-
 def size_weights(mask_sizes, n_features):
     """Return the weight of each measured size in the sum over 1..n_features."""
-    sizes = np.arange(1, n_features + 1)
-    weights = np.zeros(len(mask_sizes))
-    position = np.interp(np.asarray(sizes), mask_sizes, np.arange(len(mask_sizes)))
+    n_sizes, sizes = len(mask_sizes), np.arange(1, n_features + 1)
+    position = np.interp(sizes, mask_sizes, np.arange(n_sizes))
     left = np.floor(position).astype(int)
-    right = np.minimum(left + 1, len(mask_sizes) - 1)
-    np.add.at(weights, left, 1 - (position - left))
-    np.add.at(weights, right, position - left)
-    return weights
+    right, fraction = np.minimum(left + 1, n_sizes - 1), position - left
+    weights = np.bincount(left, 1 - fraction, n_sizes)
+    return weights + np.bincount(right, fraction, n_sizes)

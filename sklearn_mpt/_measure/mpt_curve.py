@@ -14,7 +14,6 @@ from sklearn_mpt._checks import (
     RandomState,
     check_choice,
     check_int,
-    check_n_jobs,
     spawn_seeds,
 )
 from sklearn_mpt._measure.checking import check_hidden_values
@@ -314,12 +313,11 @@ def mpt_curve(
     sizes = np.arange(1, n_features + 1)
     if mask_sizes is not None:
         sizes = np.unique(mask_sizes)
-        if sizes.dtype.kind not in "iu" or not len(sizes) or np.ndim(mask_sizes) > 1:
-            raise ValueError(f"mask_sizes must be integers, got {mask_sizes!r}.")
-        if sizes[0] < 1 or sizes[-1] > n_features:
+        is_list = sizes.dtype.kind in "iu" and len(sizes) and np.ndim(mask_sizes) < 2
+        if not is_list or sizes[0] < 1 or sizes[-1] > n_features:
             raise ValueError(
-                f"mask_sizes must lie in 1..n_features={n_features}, "
-                f"got {sizes[0]}..{sizes[-1]}."
+                f"mask_sizes must be integers in 1..n_features={n_features}, got "
+                f"{mask_sizes!r}."
             )
     names = feature_names(estimator, X)
     blocks = read_blocks(mask_blocks, names or range(n_features))
@@ -353,7 +351,6 @@ def mpt_curve(
     n_masks = 10 if n_masks is None else n_masks
     check_int(n_masks, "n_masks")
     n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
-    check_n_jobs(n_jobs)
     seed = given_or_parameter(estimator, "random_state", random_state)
     (seed,) = spawn_seeds(seed, 1)
     n_masks = int(n_masks)
@@ -367,9 +364,6 @@ def mpt_curve(
         scores, noise = shared_masks(
             estimator, rows, sizes, n_masks, blocks, seed, n_jobs, is_neyman
         )
-    labels = None
-    if blocks is not None:
-        labels = "span" if blocks.is_span else tuple(blocks.numbers.tolist())
     # Equal for curves of as many rows with the same masks. The number of masks of a
     # size may depend on the model ("neyman"), so degrees of freedom are included.
     draw = {
@@ -377,7 +371,7 @@ def mpt_curve(
         "random_state": tuple(np.atleast_1d(seed.entropy).tolist()),
         "n_masks": n_masks,
         "mask_sizes": tuple(sizes.tolist()),
-        "mask_blocks": labels,
+        "mask_blocks": blocks and (blocks.is_span, *blocks.numbers.tolist()),
         "masks for each row": per_row,
         "number of rows": len(rows),
         "number of masks of each size": tuple(noise.degrees.tolist()),
@@ -387,6 +381,6 @@ def mpt_curve(
         scores,
         noise.std_errors,
         n_features,
-        noise=replace(noise, draw=tuple(draw.items())),
+        noise=replace(noise, draw=draw),
         has_blocks=blocks is not None,
     )

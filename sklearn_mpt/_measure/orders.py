@@ -15,7 +15,6 @@ from sklearn_mpt._checks import (
     RandomState,
     check_bool,
     check_int,
-    check_n_jobs,
     spawn_seeds,
 )
 from sklearn_mpt._measure.checking import check_hidden_values
@@ -26,15 +25,15 @@ from sklearn_mpt._measure.contract import (
     feature_names,
     given_or_parameter,
     refuse_texts,
-    row_blocks,
     wants_row_orders,
 )
 from sklearn_mpt._measure.curve import std_error_of_mean
 from sklearn_mpt._measure.masks import all_orders, count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import as_objects, map_tasks, map_workers
-from sklearn_mpt._numbers import CHUNK_ENTRIES, chunk_slices
-from sklearn_mpt._tables.frames import column_index
+from sklearn_mpt._numbers import CACHE_ENTRIES, CHUNK_ENTRIES, chunk_slices
+from sklearn_mpt._tables.frames import array_of_objects, column_index
+from sklearn_mpt._tables.weights import check_orders
 
 
 @overload
@@ -285,26 +284,14 @@ def _read_orders(order, model, X, n_features):
                 f"{order!r}."
             )
         return np.arange(n_features)[None]
-    given = orders = np.atleast_2d(order)
-    if given.dtype.kind not in "iu":
+    orders = np.atleast_2d(order)
+    if orders.dtype.kind not in "iu":
         given = np.atleast_2d(np.asarray(order, dtype=object))
         names = feature_names(model, X) or list(range(n_features))
         orders = np.array(
             [[column_index(key, names, "order") for key in one] for one in given]
         )
-    is_permutation = orders.ndim == 2 and orders.shape[1] == n_features
-    if not is_permutation or not len(orders):
-        raise ValueError(
-            f"order must hold each of the {n_features} features once, of shape "
-            f"({n_features},) or (n_orders, {n_features}), got shape {np.shape(order)}."
-        )
-    wrong = (np.sort(orders, axis=1) != np.arange(n_features)).any(axis=1)
-    if wrong.any():
-        raise ValueError(
-            f"order must hold each of the {n_features} features once, got "
-            f"{given[wrong][0].tolist()}."
-        )
-    return orders
+    return check_orders(orders, 1, n_features, "order")[:, 0]
 
 
 def sums_along_orders(
@@ -330,7 +317,6 @@ def order_draws(estimator, n_features, n_orders, random_state, per_row):
 def sums_along(estimator, rows, draws, n_jobs):
     """Return log-probabilities of the rows along each order, (n_orders, n_samples)."""
     n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
-    check_n_jobs(n_jobs)
     add_up = partial(_sums_along, CheckedConditional(estimator))
     return np.stack(map_tasks(add_up, rows, draws, n_jobs))
 
@@ -350,7 +336,8 @@ def terms_along(conditional, rows, draws):
         drawn = [draw(*rows.shape) for draw in draws[block]]
         orders, counts = np.concatenate(drawn), np.array([len(part) for part in drawn])
         is_shared = orders.shape[1] == 1
-        for batch, part in row_blocks(rows):
+        for batch in chunk_slices(*rows.shape, CACHE_ENTRIES):
+            part = rows.slice(batch.start, batch.stop)
             of_part = orders[:, 0] if is_shared else orders[:, batch]
             yield block, counts, batch, chain_log_prob(conditional, part, of_part)
 
@@ -487,7 +474,6 @@ def feature_contributions(
         check_hidden_values(estimator, rows)
         random_state = given_or_parameter(estimator, "random_state", random_state)
         n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
-        check_n_jobs(n_jobs)
         conditional = CheckedConditional(estimator)
         per_row = wants_row_orders(conditional, rows)
         if n_orders >= count_orders(rows.shape[1]):
@@ -501,14 +487,10 @@ def feature_contributions(
             draws = [partial(_order_pair, seed, per_row, n) for seed, n in pairs]
             degrees = n_pairs - 1 if n_pairs > 1 else np.nan
         add_up = partial(_moments_of_pairs, conditional)
-        # so far, sums
-        values, variance = reduce(np.add, map_workers(add_up, rows, draws, n_jobs))
-        values /= n_orders
-        variance /= n_orders
-        variance[np.isinf(values)] = np.nan
-        np.subtract(variance, values**2, out=variance, where=np.isfinite(values))
-        variance /= degrees
-        errors = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
+        moments = reduce(np.add, map_workers(add_up, rows, draws, n_jobs))
+        values, squares = moments / n_orders
+        finite = np.where(np.isfinite(values), values, np.nan)
+        errors = np.sqrt(np.maximum(squares - finite**2, 0) / degrees)
         data = as_objects(rows.values) if as_explanation else None
     if not as_explanation:
         return (values, errors) if return_std else values
@@ -517,21 +499,17 @@ def feature_contributions(
     except ImportError:
         Explanation = SimpleNamespace
     return Explanation(
-        values=_rectangular(values),
+        values=_as_array(values),
         base_values=np.zeros(len(values)),
-        data=_rectangular(data),
-        error_std=_rectangular(errors),
+        data=_as_array(data),
+        error_std=_as_array(errors),
         feature_names=None if names is None else list(names),
     )
 
 
-def _rectangular(rows):
+def _as_array(rows):
     """Return an array; for rows of several lengths, an array of objects."""
-    if isinstance(rows, np.ndarray):
-        return rows
-    array = np.empty(len(rows), dtype=object)
-    array[:] = rows
-    return array
+    return rows if isinstance(rows, np.ndarray) else array_of_objects(rows)
 
 
 def _order_pair(seed, per_row, n_orders, n_rows, n_features):

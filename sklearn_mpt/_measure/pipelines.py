@@ -181,7 +181,7 @@ class PipelineModel(FittedPipeline):
 
     @_last_has("_measures_of_columns")
     def _measures_of_columns(self):
-        return measures_of_columns(self.model, None)
+        return self.model._measures_of_columns()
 
     def _transform(self, X):
         """Return the rows after all transforms, and the logarithms of derivatives."""

@@ -7,25 +7,28 @@ gets copies, never the caller's own rows: see `copy_of` and `readonly_view`.
 import hashlib
 from dataclasses import dataclass
 
-import narwhals.stable.v2 as nw
 import numpy as np
 from joblib import effective_n_jobs
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from scipy.sparse import issparse
 from sklearn.utils.parallel import Parallel, delayed
 
+from sklearn_mpt._checks import check_n_jobs
 from sklearn_mpt._tables.frames import (
+    columns_at,
     columns_of,
     frame_of,
     is_of_numbers,
     missing_in_array,
     missing_in_series,
+    with_columns,
     words_for,
 )
 
 
 def map_workers(function, rows, tasks, n_jobs):
     """Return the results of ``function(rows, some_tasks)``, one for each worker."""
+    check_n_jobs(n_jobs)
     n_workers = max(1, min(len(tasks), effective_n_jobs(n_jobs)))
     # joblib sends a large array once, but only if it is an argument by itself.
     large = rows.values, rows.missing
@@ -130,21 +133,13 @@ def missing_entries(X):
 
 def holds_numbers(X):
     """Return whether all columns of a DataFrame hold numbers or booleans."""
-    return all(
-        words_for(column.present) <= {"decimals"}
-        for column in columns_of(X, lambda dtype: not is_of_numbers(dtype))
-    )
+    columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
+    return not any(words_for(column.present) for column in columns)
 
 
 def as_numbers(X):
     """Return the entries of a DataFrame of numbers, NaN where they are missing."""
-    columns = [
-        column.values
-        if column.values.dtype.kind == "f"
-        else np.where(column.missing, np.nan, column.values).astype(np.float64)
-        for column in columns_of(X)
-    ]
-    return np.column_stack(columns)
+    return np.column_stack([column.numbers() for column in columns_of(X)])
 
 
 def as_objects(X):
@@ -184,14 +179,8 @@ def with_entries(X, sources):
         for j, rows in sources.items():
             X[:, j] = X[rows, j]
         return X
-    frame = X
-    if hasattr(X, "iloc"):  # narwhals takes no repeated names, nor True as one
-        frame = X.copy(deep=False)
-        frame.columns = [str(j) for j in range(X.shape[1])]
-    frame = nw.from_native(frame, eager_only=True)
-    columns = [frame[frame.columns[j]][rows.tolist()] for j, rows in sources.items()]
-    filled = frame.with_columns(*columns).to_native()
-    if hasattr(X, "iloc"):
-        filled = filled.set_axis(X.index, axis=0)
-        filled.columns = X.columns
-    return filled
+    columns = [
+        column.series_of(column.series[sources[j].tolist()].to_list(), column.dtype)
+        for j, column in columns_at(X, sources)
+    ]
+    return with_columns(X, columns)

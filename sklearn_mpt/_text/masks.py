@@ -407,7 +407,7 @@ class TextScores:
                 key.update(np.asarray(part, dtype="<i8").tobytes())
         draw = self.draw
         draw_params = draw.seed, draw.n_masks, draw.mask_blocks
-        return "texts", *draw_params, key.hexdigest()
+        return {"seed, masks, blocks, tokens": (*draw_params, key.hexdigest())}
 
     def tokens(self, texts, tokenizer):
         """Return the `TokenScores` of each text."""

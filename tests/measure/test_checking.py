@@ -282,9 +282,7 @@ def test_a_tuple_is_refused_by_name(good, known):
         return good(X, mask), 0.5
 
     for measure in (check_masked_model, mpt_curve, lml_samples):
-        with pytest.raises(
-            TypeError, match=r"got a tuple of 2: \['ndarray', 'float'\]"
-        ):
+        with pytest.raises(TypeError, match="alone, got a tuple of 2"):
             measure(logits_and_loss, known[1])
 
 

@@ -71,7 +71,7 @@ def test_one_mask_per_size_has_no_standard_error(known):
 @pytest.mark.parametrize(
     ("sizes", "scores", "message"),
     [
-        ([2, 1], [-1, -2], r"mask_sizes must be increasing, got array\(\[2, 1\]\)"),
+        ([2, 1], [-1, -2], r"mask_sizes must be increasing .*got array\(\[2, 1\]\)"),
         ([], [], "mask_sizes must be increasing"),
         ([1, 2], [-1], r"scores must have the shape \(2,\) of mask_sizes, got \(1,\)"),
     ],
@@ -108,11 +108,8 @@ def test_curves_of_the_same_masks_are_subtracted(known):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        (
-            {"mask_sizes": [0, 2]},
-            r"mask_sizes must lie in 1\.\.n_features=6, got 0\.\.",
-        ),
-        ({"mask_sizes": [7]}, r"mask_sizes must lie in 1\.\.n_features=6"),
+        ({"mask_sizes": [0, 2]}, r"integers in 1\.\.n_features=6, got \[0, 2\]"),
+        ({"mask_sizes": [7]}, r"mask_sizes must be integers in 1\.\.n_features=6"),
         ({"mask_sizes": [0.5]}, "mask_sizes must be integers"),
         ({"mask_sizes": []}, "mask_sizes must be integers"),
         ({"n_masks": 0}, "n_masks"),

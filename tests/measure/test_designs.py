@@ -371,10 +371,10 @@ def test_the_optional_method_is_checked():
 
     name = "mean_masked_scores"
     setattr(Model, name, lambda self, X, masks: np.zeros(3))
-    with pytest.raises(ValueError, match=f"{name} must return an array of shape"):
+    with pytest.raises(ValueError, match=rf"{name} .*others in an array of shape \(3,"):
         mpt_curve(Model(), X, n_masks=2, random_state=0)
     setattr(Model, name, lambda self, X, masks: np.full(len(masks), np.nan))
-    with pytest.raises(ValueError, match=f"{name} must return numbers below infinity"):
+    with pytest.raises(ValueError, match=f"{name} .*numbers below infinity.* got nan"):
         mpt_curve(Model(), X, n_masks=2, random_state=0)
 
 
