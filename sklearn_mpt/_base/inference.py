@@ -18,11 +18,6 @@ from sklearn_mpt._optim.information import Information
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 
 
-def akaike(log_likelihood, n_parameters):
-    """Return -2 times the log-likelihood (nats), plus 2 for each parameter."""
-    return float(-2 * log_likelihood + 2 * n_parameters)
-
-
 def bayesian(log_likelihood, n_parameters, X, weight):
     """Return -2 times the log-likelihood (nats), plus log(n) for each parameter.
 
@@ -60,7 +55,7 @@ class InformationCriteriaMixin(FittedDensityMixin):
         """
         log_prob = self.score_samples(X)
         weight = check_sample_weight(sample_weight, X)
-        return akaike(weight @ log_prob, self._n_parameters())
+        return float(-2 * (weight @ log_prob) + 2 * self._n_parameters())
 
     def bic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Compute the Bayesian information criterion on X; lower is better.

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.estimator import in_callback_context
 from sklearn_mpt._base.fitted_density import LatentMixin
-from sklearn_mpt._base.inference import akaike, bayesian
+from sklearn_mpt._base.inference import bayesian
 from sklearn_mpt._base.iterative import IterativeMPT
 from sklearn_mpt._base.tables import TableMPT
 from sklearn_mpt._checks import (
@@ -1468,7 +1468,7 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
             -2 times the log-likelihood, plus 2 for each parameter.
         """
         value = self.log_likelihood(X, sample_weight, groups=groups)
-        return akaike(value, self._n_parameters)
+        return float(-2 * value + 2 * self._n_parameters)
 
     def bic(
         self,

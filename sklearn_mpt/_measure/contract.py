@@ -258,7 +258,6 @@ def hidden_log_prob(conditional, rows, mask):
 
     -inf is allowed, for events of probability 0. NaN and inf are errors.
     """
-    rows = Rows.from_table(rows)
     log_prob = conditional(rows, mask)
     targets = rows.targets(mask)
     wrong = targets & ~(log_prob < np.inf)
@@ -293,7 +292,6 @@ def kind_of_scores(model):
 
 def mean_masked_scores(model, rows, masks):
     """Average the masked score over rows, for each mask; shape (n_masks,)."""
-    rows = Rows.from_table(rows)
     if hasattr(model, "mean_masked_scores"):
         scores = as_array(model.mean_masked_scores(rows.readonly_view(), masks))
         return _check_scores(scores, (len(masks),), "mean_masked_scores")
@@ -342,7 +340,7 @@ def takes_row_masks(conditional, rows):
     the test cannot detect a function that uses one mask for all rows; this happens if
     the hidden features do not depend on the visible ones.
     """
-    rows = few_rows(Rows.from_table(rows))
+    rows = few_rows(rows)
     n_rows, n_features = rows.shape
     if n_rows < 2 or n_features < 2:
         return False
@@ -386,7 +384,7 @@ def wants_row_orders(conditional, rows):
     """
     if not takes_row_masks(conditional, rows):
         return False
-    rows = few_rows(Rows.from_table(rows))
+    rows = few_rows(rows)
     n_features = rows.shape[1]
     order = np.random.default_rng(1).permutation(n_features)
     for t in sorted({0, (n_features - 1) // 2, n_features - 2}):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtrit
 
-from sklearn_mpt._checks import check_bool, check_int, check_real
+from sklearn_mpt._checks import check_bool, check_int, check_real, check_shape
 from sklearn_mpt._measure.masks import mask_size
 
 
@@ -201,12 +201,8 @@ class MPTCurve:
                 "mask_sizes must be increasing numbers in "
                 f"1..n_features={self.n_features}, got {self.mask_sizes!r}."
             )
-        for name in ("scores", "std_errors"):
-            if np.shape(getattr(self, name)) != sizes.shape:
-                raise ValueError(
-                    f"{name} must have the shape {sizes.shape} of mask_sizes, got "
-                    f"{np.shape(getattr(self, name))}."
-                )
+        check_shape(self.scores, "scores", sizes.shape, "that of mask_sizes")
+        check_shape(self.std_errors, "std_errors", sizes.shape, "that of mask_sizes")
 
     def __repr__(self):
         sizes = np.asarray(self.mask_sizes)

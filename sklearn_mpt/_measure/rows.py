@@ -20,7 +20,6 @@ from sklearn_mpt._tables.frames import (
     frame_of,
     is_of_numbers,
     missing_in_array,
-    missing_in_series,
     with_columns,
     words_for,
 )
@@ -61,9 +60,7 @@ class Rows:
 
     @classmethod
     def from_table(cls, X):
-        """Return X if it is a `Rows`, else make one of an array or DataFrame."""
-        if isinstance(X, cls):
-            return X
+        """Return rows of an array or DataFrame."""
         missing = missing_entries(X)
         return cls(X, missing if missing.any() else None)
 
@@ -126,7 +123,7 @@ def take(X, indices):
 def missing_entries(X):
     """Return where entries are NaN, None or NA; bool (n_samples, n_features)."""
     if is_into_dataframe(X):
-        columns = [missing_in_series(series) for series in frame_of(X).iter_columns()]
+        columns = [column.missing for column in columns_of(X)]
         return np.stack(columns, axis=1) if columns else np.zeros(np.shape(X), bool)
     return missing_in_array(np.asarray(X))
 

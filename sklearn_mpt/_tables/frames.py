@@ -255,15 +255,6 @@ def _of_series(name, series):
     return Column(name, entries, missing_in_array(entries), series, stored)
 
 
-def missing_in_series(series):
-    """Return where the entries of a narwhals series are NaN, None or NA."""
-    series, _ = plain_series(series)
-    missing = series.is_null()
-    if series.dtype.is_float():
-        missing = missing | series.is_nan().fill_null(False)
-    return missing.to_numpy().astype(bool)
-
-
 def array_of_objects(values):
     """Return a list as an array of one dimension; a tuple is one entry."""
     return np.fromiter(values, dtype=object, count=len(values))

@@ -365,7 +365,7 @@ def test_a_function_that_takes_no_shared_mask_breaks_the_contract():
 @pytest.mark.parametrize("name", [n for n in MEASURES if n != "check_masked_model"])
 def test_an_answer_that_is_no_log_probability_is_named(name, value, monkeypatch):
     """Rows are counted from the first of all, not from that of a block."""
-    monkeypatch.setattr("sklearn_mpt._measure.contract.CACHE_ENTRIES", 10)
+    monkeypatch.setattr("sklearn_mpt._measure.orders.CACHE_ENTRIES", 10)
     X = np.random.default_rng(0).normal(size=(12, 5))
     X[7, 3] = 100
 
