@@ -32,7 +32,6 @@ from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     N_JOBS,
-    RandomState,
     check_device,
     check_mask_rate,
     listed,
@@ -148,10 +147,7 @@ class BaseMPT(
     """
 
     lml_method_: str
-    n_features_in_: int
     feature_names_in_: np.ndarray
-    device: str | torch.device
-    random_state: RandomState
 
     _parameter_constraints: ClassVar[dict] = {
         "n_masks": [COUNT, AUTO],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from functools import partial
 from typing import ClassVar, Literal, overload
 
@@ -47,9 +46,7 @@ class FittedDensityMixin(DensityMixin):
     and `_frame`; see `BaseMPT`.
     """
 
-    device: str | torch.device
     n_features_in_: int
-    _bound: Mapping  # the parameters that results depend on, as they were in `fit`
 
     @property
     def _hooks(self):
@@ -369,7 +366,6 @@ class LatentMixin(
 
     # Z is data: scikit-learn would take it as metadata
     __metadata_request__inverse_transform: ClassVar = {"Z": UNUSED}
-    n_components: int
     components_: np.ndarray
 
     @property

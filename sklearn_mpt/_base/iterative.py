@@ -36,11 +36,6 @@ class IterativeMPT(BaseMPT):
 
     n_iter_: int
     loss_curve_: list[float]
-    n_components: int
-    max_iter: int
-    n_iter_no_change: int
-    warm_start: bool
-    verbose: bool | int
 
     _parameter_constraints: ClassVar[dict] = BaseMPT._parameter_constraints | {
         "n_components": [COUNT],

@@ -124,10 +124,6 @@ class NetMPT(IterativeMPT):
     them to `_net_epochs`.
     """
 
-    early_stopping: bool
-    validation_fraction: float
-    tol: float
-
     _parameter_constraints: ClassVar[dict] = IterativeMPT._parameter_constraints | {
         "early_stopping": ["boolean"],
         "validation_fraction": [OPEN_UNIT_INTERVAL],

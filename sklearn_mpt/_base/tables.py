@@ -38,7 +38,6 @@ class TableMPT(BaseMPT):
     `likelihoods_` and `categories_` have the kinds and the categories of its columns.
     """
 
-    likelihood: LikelihoodNames
     likelihoods_: list[str]
     categories_: list[np.ndarray | None]
     _advice_on_strings = "likelihood='from_dtype' takes strings as categories."
