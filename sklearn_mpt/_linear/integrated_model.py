@@ -41,11 +41,10 @@ from sklearn_mpt._matrices import identity
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 from sklearn_mpt._optim.information import Information, typical_rows
 from sklearn_mpt._optim.masks import masked_first
-from sklearn_mpt._optim.steps import best_of_points
 from sklearn_mpt._optim.weights import LONG_SLOPE
 from sklearn_mpt._tables.weights import warn_constant
 
-# Random part of the components from which training starts.
+# Standard deviation of the random part of slopes from which training starts.
 START_NOISE = 0.1
 # Largest number of nodes x features: rows share a table of them, of 64 MiB.
 MAX_TABLE = 2 * CHUNK_ENTRIES
@@ -85,41 +84,14 @@ class IntegratedModel:
                 arrays[f"{key}_"] = np.where(where, arrays[f"{key}_"], np.nan)
             likelihood.check_attributes(arrays)
             return fitted | shape_attributes | arrays
-        if init == "pca":
-            components = start_components(X, intercept, K, likelihood, weight)
-        elif params.max_iter == 0:
-            components = START_NOISE * rng.normal(size=(K, len(intercept)))
-            components *= varies(X, likelihood)
-        else:
-            components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
+        some = slice(None, None, 1 + X.size // CHUNK_ENTRIES)  # of the rows, if many
+        of_rows = None if weight is None else weight[some]
+        components = start_components(X[some], intercept, K, likelihood, of_rows)
+        if init == "random":
+            noise = rng.normal(size=components.shape)
+            components += START_NOISE * noise * varies(X, likelihood)
         of_locations = _attributes_in_units(components, intercept, fitted, likelihood)
         return fitted | shape_attributes | of_locations
-
-    def _best_of_short_runs(self, X, intercept, likelihood, rng, weight):
-        """Return the components after the best of three short runs."""
-        K = self.estimator.n_components
-        weight = np.ones(len(X)) if weight is None else weight
-        sample = rng.permutation(len(X))
-        sample = sample[: min(500, max(K + 1, 50_000 // X.shape[1]))]
-        points = []
-        for k in range(3):
-            drawn = rng.choice(len(X), min(len(X), 5000), replace=k > 0)
-            start = start_components(X[drawn], intercept, K, likelihood, weight[drawn])
-            noise = k * START_NOISE * rng.normal(size=start.shape)
-            start += noise * varies(X, likelihood)
-            arrays = torch.from_numpy(start), torch.from_numpy(intercept)
-            points.append(LinearMap(*arrays, likelihood).point)
-        rows = torch.from_numpy(np.array(X[sample], float))
-        objective = LikelihoodRows(
-            rows,
-            likelihood,
-            K,
-            objective=self.estimator.objective,
-            slope_prior=self.estimator.slope_prior,
-            weight=weight[sample],
-        )
-        best = best_of_points(objective, points, n_epochs=7)
-        return best.coefs.numpy()[:, :-1].T.copy()
 
     def n_parameters(self, fitted):
         likelihood = self.likelihood.from_attributes(fitted, fitted["_scale"])

@@ -62,14 +62,15 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, LinearMPT):
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"
-        Starting values: random components, or the best of several short runs;
-        principal components; or a dict of arrays, the fitted attributes without the
-        underscore: `components`, `intercept`, and as far as the likelihood has them
-        `mean`, `noise_variance`, `dispersion` and `thresholds`.
+        Starting values: random components, of features that are not Gaussian principal
+        ones with a random part; principal components; or a dict of arrays, the fitted
+        attributes without the underscore: `components`, `intercept`, and as far as the
+        likelihood has them `mean`, `noise_variance`, `dispersion` and `thresholds`.
     max_iter : int, default=1000
         Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
-        Size of the first steps; 1 is a full step, as in EM.
+        Size of the first steps; 1 is a full step, as in EM. With longer ones and few
+        masks a fit may end below its start, as `loss_curve_` then shows.
     batch_size : int or "auto", default="auto"
         Rows per step. "auto" is all, up to 131072 if all are Gaussian, else 65536.
     tol : float, default=1e-4
