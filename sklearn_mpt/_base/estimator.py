@@ -247,56 +247,61 @@ class BaseMPT(
         UserWarning
             If priors count as rows, and the weights add up to fewer than ten rows.
         """
-        return self._fit(X, sample_weight)
+        with all_or_nothing(self), torch_modes(with_grad=True):
+            data, context = self._start_training(X, sample_weight)
+            self.__dict__.update(self._train(data, context))
+            self._tell_of_end(data, context)
+        return self
 
-    def _fit(self, X, sample_weight, **groups):
-        """Fit the model, as `fit` does."""
+    def _start_training(self, X, sample_weight, **groups):
+        """Read rows, and start from them; return what `_train` takes."""
         was_fitted = self.__sklearn_is_fitted__()
         is_warm_start = was_fitted and getattr(self, "warm_start", False)
-        with all_or_nothing(self), torch_modes(with_grad=True):
-            given, weight = rows_that_count(X, sample_weight)
-            if is_warm_start:
-                self._check_is_fitted()
-            else:
-                forget(self)
-            X = self._read_training_rows(given, not is_warm_start, self._least_rows)
-            if groups.get("groups") is None:  # which have a label for each row
-                X, weight = rows_with_entries(X, weight)
-            n_rows = None if weight is None else weight.sum()
-            # priors count as about one row
-            if self._has_priors(X.shape[1]) and n_rows and n_rows < min(10, len(X)):
-                warn_caller(
-                    f"sample_weight of {len(X)} rows adds up to {n_rows:.3g}. A weight "
-                    "of 1 is a row, and priors of this model count as rows, too, which "
-                    "outweigh so few. If only the ratios of the weights matter, divide "
-                    "them by their mean."
-                )
-            context = self._callback_context(getattr(self, "max_iter", 1))
-            context.call_on_fit_task_begin(estimator=self, X=given)
-            fitted = self._new_state()
-            fitted["_training_sums"] = sums_of_rows(X, weight)
-            rng = np.random.default_rng(fitted["_seed"])
-            if is_warm_start:
-                fitted = vars(self) | fitted
-            else:
-                fitted |= self._start(X, rng, weight, **groups)
-            data = TrainingData(
-                X,
-                fitted,
-                is_all=True,
-                is_new=not is_warm_start,
-                device=check_device(self.device),
-                rng=rng,
-                weight=weight,
-                is_refit=was_fitted and not is_warm_start,
-                given=given,
-                **groups,
+        given, weight = rows_that_count(X, sample_weight)
+        if is_warm_start:
+            self._check_is_fitted()
+        else:
+            forget(self)
+        X = self._read_training_rows(given, not is_warm_start, self._least_rows)
+        if groups.get("groups") is None:  # which have a label for each row
+            X, weight = rows_with_entries(X, weight)
+        n_rows = None if weight is None else weight.sum()
+        # priors count as about one row
+        if self._has_priors(X.shape[1]) and n_rows and n_rows < min(10, len(X)):
+            warn_caller(
+                f"sample_weight of {len(X)} rows adds up to {n_rows:.3g}. A weight "
+                "of 1 is a row, and priors of this model count as rows, too, which "
+                "outweigh so few. If only the ratios of the weights matter, divide "
+                "them by their mean."
             )
-            self.__dict__.update(self._train(data, context))
-            context.call_on_fit_task_end(
-                estimator=self, X=given, reconstruction_attributes=dict
-            )
-        return self
+        context = self._callback_context(getattr(self, "max_iter", 1))
+        context.call_on_fit_task_begin(estimator=self, X=given)
+        fitted = self._new_state()
+        fitted["_training_sums"] = sums_of_rows(X, weight)
+        rng = np.random.default_rng(fitted["_seed"])
+        if is_warm_start:
+            fitted = vars(self) | fitted
+        else:
+            fitted |= self._start(X, rng, weight, **groups)
+        data = TrainingData(
+            X,
+            fitted,
+            is_all=True,
+            is_new=not is_warm_start,
+            device=check_device(self.device),
+            rng=rng,
+            weight=weight,
+            is_refit=was_fitted and not is_warm_start,
+            given=given,
+            **groups,
+        )
+        return data, context
+
+    def _tell_of_end(self, data, context):
+        """Tell callbacks that a fit has ended."""
+        context.call_on_fit_task_end(
+            estimator=self, X=data.given, reconstruction_attributes=dict
+        )
 
     def _new_state(self):
         seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)

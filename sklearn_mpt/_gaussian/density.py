@@ -41,6 +41,11 @@ def _observed(X, hidden=None):
     return observed.to(X.dtype)
 
 
+def _times_covariance(root, vectors):
+    """Multiply vectors by the covariance F' F of z; (n, k)."""
+    return (root.mT @ (root @ vectors[..., None]))[..., 0]
+
+
 def _finite(log_prob):
     """Replace NaN and -inf, from squares that overflow, by the lowest number."""
     lowest = torch.finfo(log_prob.dtype).min
@@ -65,7 +70,8 @@ class LinearGaussian(LatentDensity):
 
     def lml(self, X):
         observed = _observed(X)
-        z, root = self.posterior(X, observed)
+        root = self.posterior_root(observed)
+        z = self.posterior_mean(X, observed, root)
         # |e|^2 + |z|^2 equals the Mahalanobis distance without cancellation
         error = self.errors(X, z) * observed
         distance = (error**2).sum(1) + (z**2).sum(1)
@@ -74,7 +80,9 @@ class LinearGaussian(LatentDensity):
         return log_prob, torch.zeros_like(log_prob)
 
     def conditional_log_prob(self, X, mask):
-        z, root = self.posterior(X, _observed(X, mask))
+        observed = _observed(X, mask)
+        root = self.posterior_root(observed)
+        z = self.posterior_mean(X, observed, root)
         log_prob = normal_log_prob(self.errors(X, z) ** 2, self._variance(root))
         log_prob = _finite(log_prob - self.scale.log())
         return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
@@ -82,11 +90,14 @@ class LinearGaussian(LatentDensity):
     def conditional_moments(self, X, observed):
         """Return mean and variance of each entry given the observed; (n, d) each."""
         # observed : 1.0 where observed, else 0.0, (n, d).
-        z, root = self.posterior(X, observed)
+        root = self.posterior_root(observed)
+        z = self.posterior_mean(X, observed, root)
         return self.decode(z), self.scale**2 * self._variance(root)
 
     def latent_moments(self, X):
-        z, root = self.posterior(X, _observed(X))
+        observed = _observed(X)
+        root = self.posterior_root(observed)
+        z = self.posterior_mean(X, observed, root)
         return z, (root.mT @ root).expand(len(X), -1, -1)
 
     def expect(self, X):
@@ -98,7 +109,9 @@ class LinearGaussian(LatentDensity):
     def draw(self, X, rng):
         latent_noise = X.new_tensor(rng.normal(size=(len(X), len(self.components))))
         noise = X.new_tensor(rng.normal(size=tuple(X.shape)))
-        z, root = self.posterior(X, _observed(X))
+        observed = _observed(X)
+        root = self.posterior_root(observed)
+        z = self.posterior_mean(X, observed, root)
         z = z + (root.mT @ latent_noise[..., None])[..., 0]
         return self.decode(z) + self.scale * noise
 
@@ -120,7 +133,7 @@ class LinearGaussian(LatentDensity):
         # expected squared error of feature j is C_jj - 2 u_j' E[u x_j] + u_j' E[u u']
         # u_j, where C = E (x - mu)(x - mu)' in units of the noise.
         observed = (~masks).to(self.scaled.dtype)
-        U = self._root(observed) @ self.scaled
+        U = self.posterior_root(observed) @ self.scaled
         U_seen = U * (observed / self.scale)[:, None, :]
         offset = moments.mean - self.mean
         u_x = moments.product(U_seen) + (U_seen @ offset)[..., None] * offset
@@ -183,15 +196,25 @@ class LinearGaussian(LatentDensity):
         index = orders.expand(len(X), -1, -1)
         return by_feature.scatter_(2, index, terms.permute(1, 2, 0))
 
-    def posterior(self, X, observed):
-        """Return mean (n, k) and root F (n or 1, k, k) of z given observed entries."""
+    def posterior_root(self, observed):
+        """Return F, (n, k, k), with F' F the covariance of z given visible features."""
+        eye = identity(len(self.scaled), observed)
+        if self.signal > MAX_RATIO:
+            factor = _precision_root_by_rows(observed, self.scaled)
+        else:
+            precision = eye + sums_of_outer_products(observed, self.scaled)
+            # not finite where parameters are not: training then goes back
+            factor = torch.linalg.cholesky_ex(precision).L
+        return torch.linalg.solve_triangular(factor, eye, upper=False)
+
+    def posterior_mean(self, X, observed, root):
+        """Return the mean of z given visible features, (n, k), and its root."""
         residual = torch.where(observed > 0, self._standard(X), 0.0)
-        root = self._root(observed)
-        z = self._solve(root, residual @ self.scaled.T)
+        z = _times_covariance(root, residual @ self.scaled.T)
         if self.signal > MAX_RATIO:
             error = residual - (z @ self.scaled) * observed
-            z = z + self._solve(root, error @ self.scaled.T - z)
-        return z, root
+            z = z + _times_covariance(root, error @ self.scaled.T - z)
+        return z
 
     @property
     def signal(self):
@@ -213,18 +236,3 @@ class LinearGaussian(LatentDensity):
             return 1 + ((root @ self.scaled) ** 2).sum(1)
         outer = (self.scaled[:, None] * self.scaled).flatten(0, 1)
         return 1 + (root.mT @ root).flatten(1) @ outer  # one product for all rows
-
-    def _solve(self, root, vectors):
-        """Multiply vectors by the covariance F' F of z; (n, k)."""
-        return (root.mT @ (root @ vectors[..., None]))[..., 0]
-
-    def _root(self, observed):
-        """Return F, (n, k, k), with F' F the covariance of z given visible features."""
-        eye = identity(len(self.scaled), observed)
-        if self.signal > MAX_RATIO:
-            factor = _precision_root_by_rows(observed, self.scaled)
-        else:
-            precision = eye + sums_of_outer_products(observed, self.scaled)
-            # not finite where parameters are not: training then goes back
-            factor = torch.linalg.cholesky_ex(precision).L
-        return torch.linalg.solve_triangular(factor, eye, upper=False)

@@ -36,7 +36,8 @@ def likelihood_sums(X, present, point, weight=None):
     entry_weight = weight[:, None] if is_complete else present * weight[:, None]
     density = GaussianRows.density(*point)
     scale, V, k = density.scale, density.scaled.T, len(density.scaled)
-    z, root = density.posterior(X, present)
+    root = density.posterior_root(present)
+    z = density.posterior_mean(X, present, root)
     C, error = root.mT @ root, density.errors(X, z) * present
     log_scale = present @ (LOG_2PI + 2 * scale.log()) - log_determinant(root)
     value = -0.5 * (log_scale + (error**2).sum(1) + (z**2).sum(1))
@@ -197,8 +198,6 @@ class GaussianRows(Objective):
             sums = sums._replace(information=information)
         return sums.rotated(rotation.T)
 
-    likelihood_sums = sums  # there are no priors
-
     @functools.cached_property
     def _present_pairs(self):
         """Fractions of rows in which two features are both present; (d, d)."""
@@ -233,7 +232,7 @@ class GaussianRows(Objective):
         present = (~torch.isnan(X)).to(X.dtype)
         rotated = point._replace(coefs=point.coefs @ axes_of(point))
         density = self.density(*rotated)
-        z, _ = density.posterior(X, present)
+        z = density.posterior_mean(X, present, density.posterior_root(present))
         error, scale = density.errors(X, z) * present, density.scale
         fraction = weight[:, None] / weight.sum()
         information = (fraction * present).sum(0) / scale**2

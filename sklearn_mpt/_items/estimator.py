@@ -22,6 +22,7 @@ from sklearn_mpt._base.estimator import in_callback_context
 from sklearn_mpt._base.fitted_density import LatentMixin
 from sklearn_mpt._base.inference import bayesian
 from sklearn_mpt._base.iterative import IterativeMPT
+from sklearn_mpt._base.state import all_or_nothing
 from sklearn_mpt._base.tables import TableMPT
 from sklearn_mpt._checks import (
     POSITIVE,
@@ -348,7 +349,11 @@ class MPTItemResponse(LatentMixin, TableMPT, IterativeMPT):
         """
         if groups is not None:
             groups = Groups.of_rows(groups, X, sample_weight)
-        return self._fit(X, sample_weight, groups=groups)
+        with all_or_nothing(self), torch_modes(with_grad=True):
+            data, context = self._start_training(X, sample_weight, groups=groups)
+            self.__dict__.update(self._train(data, context))
+            self._tell_of_end(data, context)
+        return self
 
     def _check_parameters(self, n_features):
         names = self._names(n_features)

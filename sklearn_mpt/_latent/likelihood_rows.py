@@ -16,7 +16,8 @@ from sklearn_mpt._latent.integrals import (
     integrate_conditionals,
     rows_of,
 )
-from sklearn_mpt._latent.linear_map import LinearMap, TrainingMap, spacing
+from sklearn_mpt._latent.linear_map import MODE_TOLERANCE, LinearMap, spacing
+from sklearn_mpt._latent.modes import laplace
 from sklearn_mpt._latent.quadrature import (
     MAX_GRID_DIMS,
     Nodes,
@@ -43,12 +44,17 @@ from sklearn_mpt._optim.weights import UNSEEN_COUNT, slope_penalty
 class TrainingDensity(NamedTuple):
     """Conditionals of a point by one rule; row_bytes : memory of those of a row."""
 
-    joint: TrainingMap
+    joint: LinearMap
     rule: object
     row_bytes: int
 
     def conditional_log_prob(self, X, mask):
-        return integrate_conditionals(rows_of(X, mask), self.rule, self.joint)[0]
+        rows = rows_of(X, mask)
+        if not self.rule.is_shared:
+            with torch.no_grad():  # nodes are constants, not just where they are best
+                posterior, _ = laplace(rows, self.joint, tol=MODE_TOLERANCE)
+            rows = rows._replace(posteriors=[posterior])
+        return integrate_conditionals(rows, self.rule, self.joint)[0]
 
 
 class LikelihoodRows(Objective):
@@ -168,10 +174,10 @@ class LikelihoodRows(Objective):
         order = torch.from_numpy(order).to(self.X.device)
         return order.tensor_split(self.n_batches)
 
-    def joint(self, point, kind=LinearMap):
+    def joint(self, point):
         coefs = point.coefs[: self.n_locations]
         likelihood = self.likelihood.at(point.shape_params)
-        return kind(coefs[:, :-1].T, coefs[:, -1], likelihood)
+        return LinearMap(coefs[:, :-1].T, coefs[:, -1], likelihood)
 
     def density(self, coefs, shape_params):
         """Return the density of a point with few nodes, which have no gradient."""
@@ -190,17 +196,15 @@ class LikelihoodRows(Objective):
                 rule = PriorGrids.of_steps(steps, at.coefs)
             else:
                 n_nodes = rule.n_nodes
-        joint = self.joint(Point(coefs, shape_params), TrainingMap)
+        joint = self.joint(Point(coefs, shape_params))
         return TrainingDensity(joint, rule, FLOAT_BYTES * 3 * n_nodes * joint.width)
 
-    def sums(self, point, batch):
-        return self.completed(self.likelihood_sums(point, batch), point)
-
     def all_sums(self, point):
-        """Return the sums of all rows."""
-        return self.sums(point, torch.arange(self.n_rows, device=self.X.device))
+        """Return the sums of all rows, completed."""
+        rows = torch.arange(self.n_rows, device=self.X.device)
+        return self.completed(self.sums(point, rows), point)
 
-    def likelihood_sums(self, point, batch):
+    def sums(self, point, batch):
         joint, total = self.joint(point), None
         for integral in self.integrals:
             sums, batch = integral.sums(point, joint, batch)

@@ -98,14 +98,6 @@ class LinearMap:
         return [laplace(rows, self)[0]]
 
 
-class TrainingMap(LinearMap):
-    """The same in training: nodes are constants, not just where they are best."""
-
-    def propose(self, rows):
-        with torch.no_grad():
-            return [laplace(rows, self, tol=MODE_TOLERANCE)[0]]
-
-
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
     """Return the Gaussian that nearly maximises the lower bound of each row."""
     # It is found by Newton's method on the expected log joint density, starting at the

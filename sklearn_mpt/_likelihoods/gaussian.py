@@ -37,37 +37,6 @@ def check_sizes(X):
     return low, high
 
 
-def units_of(X, weight=None, by_column=True):
-    """Return means and standard deviations of columns, or one for all, ignoring NaN."""
-    low, high = check_sizes(X)
-    size = np.fmax(-low, high)  # of each column
-    eps = np.finfo(X.dtype if X.dtype == np.float32 else np.float64).eps
-    constant = ~(high - low > EQUAL_ROUNDING_ERRORS * eps * size)
-    shift = Gaussian.start_location(X, weight)
-    # rounding may move the means of constant columns off their values
-    shift[constant] = shift[constant].clip(low[constant], high[constant])
-    if constant.all():
-        scale = np.ones(len(constant)) if by_column else 1.0
-        return ColumnUnits(shift, scale, constant)
-    largest = np.where(constant, 1.0, size) if by_column else np.fmax.reduce(size)
-    parts = [totals(((x - shift) / largest) ** 2, w) for x, w in row_blocks(X, weight)]
-    squares, n_present = np.sum(parts, axis=0)
-    if by_column:
-        scale = largest * np.sqrt(squares / n_present)
-        scale[constant] = np.exp(np.log(scale[~constant]).mean())
-    else:
-        scale = float(largest * np.sqrt(squares.sum() / n_present.sum()))
-    sizes = np.ravel(scale)
-    is_excessive = ~((sizes > MIN_SCALE) & (sizes < MAX_SIZE))
-    if is_excessive.any():
-        raise ValueError(
-            f"The standard deviation of X is {sizes[is_excessive][0]:.3g}, whose "
-            "square double precision cannot hold: rescale X, for instance with "
-            "StandardScaler."
-        )
-    return ColumnUnits(shift, scale, constant)
-
-
 def normal_log_prob(squared_error, variance):
     """Return the log-density of a normal distribution, given squared errors."""
     return -0.5 * (LOG_2PI + variance.log() + squared_error / variance)
@@ -96,9 +65,37 @@ class Gaussian(DispersionLikelihood):
     def check_rows(X):
         """All real numbers are allowed."""
 
-    def units(self, X, weight=None, by_column=False):
+    @staticmethod
+    def units(X, weight=None, by_column=False):
         """Return means, and one standard deviation or those of the columns."""
-        return units_of(X, weight, by_column)
+        low, high = check_sizes(X)
+        size = np.fmax(-low, high)  # of each column
+        eps = np.finfo(X.dtype if X.dtype == np.float32 else np.float64).eps
+        constant = ~(high - low > EQUAL_ROUNDING_ERRORS * eps * size)
+        shift = Gaussian.start_location(X, weight)
+        # rounding may move the means of constant columns off their values
+        shift[constant] = shift[constant].clip(low[constant], high[constant])
+        if constant.all():
+            scale = np.ones(len(constant)) if by_column else 1.0
+            return ColumnUnits(shift, scale, constant)
+        largest = np.where(constant, 1.0, size) if by_column else np.fmax.reduce(size)
+        blocks = row_blocks(X, weight)
+        parts = [totals(((rows - shift) / largest) ** 2, w) for rows, w in blocks]
+        squares, n_present = np.sum(parts, axis=0)
+        if by_column:
+            scale = largest * np.sqrt(squares / n_present)
+            scale[constant] = np.exp(np.log(scale[~constant]).mean())
+        else:
+            scale = float(largest * np.sqrt(squares.sum() / n_present.sum()))
+        sizes = np.ravel(scale)
+        is_excessive = ~((sizes > MIN_SCALE) & (sizes < MAX_SIZE))
+        if is_excessive.any():
+            raise ValueError(
+                f"The standard deviation of X is {sizes[is_excessive][0]:.3g}, whose "
+                "square double precision cannot hold: rescale X, for instance with "
+                "StandardScaler."
+            )
+        return ColumnUnits(shift, scale, constant)
 
     @staticmethod
     def start_location(X, weight=None):

@@ -36,7 +36,6 @@ from sklearn_mpt._likelihoods.gaussian import (
     Gaussian,
     normal_log_prob,
     normal_pairs,
-    units_of,
 )
 
 INFINITE = 2.0**100  # stands for infinite ends, so that a code is finite
@@ -273,7 +272,7 @@ def check_intervals(X):
 
 def _units(X, weight=None):
     """Return the units of numbers near the intervals; 1 for constant columns."""
-    units = units_of(numbers_near(X), weight)
+    units = Gaussian.units(numbers_near(X), weight, by_column=True)
     return units._replace(scale=np.where(units.constant, 1.0, units.scale))
 
 

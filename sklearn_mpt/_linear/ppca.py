@@ -52,7 +52,8 @@ class MPTProbabilisticPCA(LinearMPT):
     max_iter : int, default=1000
         Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
-        Size of the first steps; 1 is a full step, as in EM.
+        Size of the first steps; 1 is a full step, as in EM. With longer ones and few
+        masks a fit may end below its start, as `loss_curve_` then shows.
     batch_size : int or "auto", default="auto"
         Number of rows in each step, if entries are missing. "auto" is all rows, up to
         131072. If rows are complete, every step of `fit` uses the second moments of all

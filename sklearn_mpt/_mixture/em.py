@@ -306,7 +306,7 @@ class MaskedRows:
 
     def batches(self, rng):
         rows = torch.arange(len(self.rows.X), device=self.rows.X.device)
-        return [self.source.pairs(rows, rng)]
+        return [self.source.pairs(rows, self.source.draw(rng), rng)]
 
     def full_step(self, components, batch, information=None, weight=1.0):
         rows = self.rows

@@ -85,11 +85,11 @@ class MaskSource(NamedTuple):
         others = ~masks | masks.all(1, keepdims=True)
         return np.stack([masks, others], 1).reshape(-1, n_features)[:n_masks]
 
-    def pairs(self, rows, rng):
+    def pairs(self, rows, masks, rng):
         """Divide rows, a tensor of their numbers, among the masks of a step."""
         # Rows have one mask each, or several if there would be fewer than 1024 pairs:
         # with twice as many masks take half of a fit (benchmarks/RESULTS.rst).
-        masks, n_rows = self.draw(rng), len(rows)
+        n_rows = len(rows)
         if self.are_all:
             masks = rng.permutation(masks)
         n_copies = min(len(masks), max(1, 1024 // n_rows))
@@ -171,15 +171,16 @@ class MaskedObjective(Objective):
 
     def batches(self, rng):
         for rows in self.likelihood.batches(rng):
+            masks = self.source.draw(rng)
             if self.likelihood.moments is None:
-                yield rows, self.source.pairs(rows, rng)
+                yield rows, self.source.pairs(rows, masks, rng)
             else:
-                yield rows, torch.from_numpy(self.source.draw(rng)).to(rows.device)
+                yield rows, torch.from_numpy(masks).to(rows.device)
 
     def sums(self, point, batch):
         rows, masks = batch
         likelihood = self.likelihood
-        of_rows = likelihood.likelihood_sums(point, rows)
+        of_rows = likelihood.sums(point, rows)
         if likelihood.moments is not None:
             scores = moment_sums(likelihood.density, point, masks, likelihood.moments)
         else:
@@ -191,8 +192,10 @@ class MaskedObjective(Objective):
         gradient = Point(*scores.gradient)
         information = of_rows.information.times(n_rows / of_rows.n_rows)
         by_mask = scores.by_mask if self.is_noisy else None
-        sums = Sums(value, value, gradient, information, n_rows, by_mask=by_mask)
-        return likelihood.completed(sums, point)
+        return Sums(value, value, gradient, information, n_rows, by_mask=by_mask)
+
+    def completed(self, sums, point):
+        return self.likelihood.completed(sums, point)
 
     def exact_objective(self):
         return self._following

@@ -339,11 +339,7 @@ class Objective(ABC):
 
     @abstractmethod
     def sums(self, point, batch):
-        """Return the `Sums` of a batch at a point."""
-
-    def likelihood_sums(self, point, batch):
-        """Return the `Sums` of a batch without what concerns no single row."""
-        return self.sums(point, batch)
+        """Return the `Sums` of a batch at a point, but for what `completed` adds."""
 
     def completed(self, sums, point):
         """Add what concerns no single row, such as priors."""
@@ -368,7 +364,7 @@ class Objective(ABC):
         """Return the step from a point for a batch."""
         # information : per row, of the steps before. weight : of the batch in its
         # average.
-        sums = self.sums(point, batch)
+        sums = self.completed(self.sums(point, batch), point)
         # a gradient must not take shape parameters below their floor
         gradient = sums.gradient
         at_floor = point.shape_params <= self.floor + ROUNDING

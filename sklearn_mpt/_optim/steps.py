@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -120,10 +121,10 @@ class QuasiNewton:
             fall = torch.lerp(gradient_before, fall, factor)
         self.pairs = [*self.pairs[-9:], (displacement, fall)]
 
-    def direction(self, gradient, divide):
-        """Return the corrected step for a gradient."""
-        # divide : from a gradient to the full step.
-        factors = []
+    def direction(self, objective, point, now):
+        """Return the corrected step from a point, where the full step is `now`."""
+        divide = partial(objective.divided, point=point, information=now.information)
+        gradient, factors = now.gradient.flat(), []
         for displacement, fall in reversed(self.pairs):
             factors.append((displacement @ gradient) / (displacement @ fall))
             gradient = gradient - factors[-1] * fall
@@ -163,7 +164,7 @@ def ascent(training, objective, *, learning_rate=1.0, tol=0.0, escapes=True):
         now, is_over = objective.full_step(training.params, batch), False
         if not now.is_finite:
             raise FloatingPointError
-        direction = _corrected_step(objective, training.params, now, memory)
+        direction = memory.direction(objective, training.params, now)
         while not is_over:
             point, before = training.params, now
             for candidate, is_corrected in _candidates(
@@ -176,7 +177,7 @@ def ascent(training, objective, *, learning_rate=1.0, tol=0.0, escapes=True):
                     training.params, now = candidate, there
                     if objective.place_nodes(candidate):
                         now = objective.full_step(candidate, batch)
-                    direction = _corrected_step(objective, candidate, now, memory)
+                    direction = memory.direction(objective, candidate, now)
                     gain = _gain(now, direction)
                     is_error = there.value - before.value < objective.stop_gain * tol
                     is_over = is_error or gain < _least_gain(now, tol)
@@ -215,13 +216,6 @@ def _candidates(objective, point, now, memory, direction, learning_rate, tol):
     while size * gain > _least_gain(now, tol):
         yield objective.moved(point, now, size), False
         size /= 2
-
-
-def _corrected_step(objective, point, now, memory):
-    def divide(gradient):
-        return objective.divided(gradient, point, now.information)
-
-    return memory.direction(now.gradient.flat(), divide)
 
 
 def _gain(now, step):

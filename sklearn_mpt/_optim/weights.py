@@ -73,7 +73,8 @@ def weights_by_em(weights, expected_counts, prior_counts, *, axis, tol):
     """Return the weights of several mixtures after EM."""
     # weights : at the start, 1 in all along `axis`, that of the models. expected_counts
     # : the E-step, from weights to expected numbers of entries from each model.
-    # prior_counts : added to them. tol : the last step changes no weight by more.
+    # prior_counts : added to them. tol : the last step changes no weight by more; as EM
+    # is slow where models are alike, and then weights matter little, 300 steps end it.
     for _ in range(300):
         before = weights
         count = expected_counts(weights) + prior_counts

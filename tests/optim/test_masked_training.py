@@ -81,7 +81,7 @@ NODES = {"binary": 1e-2, "mixed": 1e-2}  # relative errors of sums over few node
 def test_all_masks_add_up_to_the_likelihood_and_its_gradient(name, row_bytes):
     objective, at = OBJECTIVES[name]()
     (index,) = objective.batches(np.random.default_rng(0))
-    exact = objective.likelihood_sums(at, index)
+    exact = objective.sums(at, index)
     pairs, share = all_pairs(len(index))
     chunks = list(pairs.chunks(row_bytes))
     assert (len(chunks) > 1) == (row_bytes > 1)
@@ -168,7 +168,8 @@ def test_masks_of_a_size_hide_as_many_and_few_are_enumerated():
 @pytest.mark.parametrize("n_rows", [3, 500, 5000])
 def test_rows_are_divided_among_masks(n_rows):
     rng, index = np.random.default_rng(0), torch.arange(n_rows)
-    pairs = MaskSource("uniform", 8, 6).pairs(index, rng)
+    source = MaskSource("uniform", 8, 6)
+    pairs = source.pairs(index, source.draw(rng), rng)
     counts = pairs.rows.bincount(minlength=n_rows)
     assert (counts == counts[0]).all()
     of_masks = pairs.of_mask.bincount(minlength=8)
