@@ -7,6 +7,7 @@ import torch
 
 from sklearn_mpt._imputation.coding import Coding, latent, moments
 from sklearn_mpt._imputation.laws import Prediction, cell_probs
+from sklearn_mpt._likelihoods import Bernoulli
 from sklearn_mpt._likelihoods.levels import smoothed_fractions
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._matrices import identity
@@ -101,7 +102,7 @@ class Gaussians:
     @property
     def _layout(self):
         features = torch.arange(self.coding.width, device="cpu")
-        return MixtureLayout(Full(), features, features[:0], None)
+        return MixtureLayout(Full(), features, features[:0], Bernoulli())
 
     @property
     def _components(self):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._base.density import Density
+from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._likelihoods.interval import is_open
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._mixture.covariances import Full
@@ -48,12 +49,12 @@ class Components(NamedTuple):
 
 
 class MixtureLayout(NamedTuple):
-    """Which columns are Gaussian, and the likelihood of the others."""
+    """Which columns are Gaussian, and the likelihood of the others, if any."""
 
     form: Full  # of the covariances of the Gaussian columns
     gaussian: torch.Tensor  # indices of the Gaussian columns, (g,)
     others: torch.Tensor  # indices of the other columns, (d - g,)
-    likelihood: torch.nn.Module | None  # None if all columns are Gaussian
+    likelihood: Likelihood
 
     @property
     def n_features(self):
@@ -71,6 +72,14 @@ class MixtureLayout(NamedTuple):
         numbers = torch.arange(len(self.others), device=locations.device)
         order = self.likelihood.to_means(numbers).argsort(stable=True)
         return self.likelihood.mean(locations)[:, order]
+
+    def means(self, components):
+        """Return expected values of all columns, (K, d); NaN if some have several."""
+        others = self.expectations(components.locations)
+        if self.likelihood.n_locations > 1:
+            others = others.new_full((len(others), len(self.others)), torch.nan)
+        columns = torch.cat([self.gaussian, self.others]).argsort()
+        return torch.cat([components.means, others], 1)[:, columns]
 
 
 class GivenObserved(NamedTuple):
@@ -96,21 +105,6 @@ class MixtureDensity(Density):
     def _gaussians(self):
         parameters = self.components.means, self.components.covariances
         return self.layout.form.gaussians(*parameters)
-
-    @cached_property
-    def codes(self):
-        """All codes of the columns that are not Gaussian, (C, d - g).
-
-        Columns with fewer codes repeat their last one. None if the values of some
-        column are not codes.
-        """
-        likelihood, weights = self.layout.likelihood, self.components.weights
-        values = likelihood.values_of_each(len(self.layout.others))
-        if values is None or any([*v] != [*range(len(v))] for v in values):
-            return None
-        last = weights.new_tensor([len(v) - 1 for v in values])
-        codes = torch.arange(max(map(len, values)), device=last.device)
-        return codes.to(last)[:, None].minimum(last)
 
     @property
     def row_bytes(self):
@@ -148,8 +142,7 @@ class MixtureDensity(Density):
             X[:, columns], observed[:, columns], patterns
         )
         entries = torch.nan_to_num(X[:, None, layout.others])
-        if layout.likelihood is not None:
-            entries = layout.likelihood.entry_log_prob(entries, components.locations)
+        entries = layout.likelihood.entry_log_prob(entries, components.locations)
         observed_others = observed[:, None, layout.others]
         log_prob = gaussian.log_prob + torch.where(observed_others, entries, 0.0).sum(2)
         return GivenObserved(components.weights.log() + log_prob, gaussian, entries)
@@ -159,8 +152,6 @@ class MixtureDensity(Density):
         layout = self.layout
         numbers = torch.nan_to_num(X[:, layout.gaussian])
         gaussian = given.gaussian.entry_log_prob(numbers)
-        if layout.likelihood is None:
-            return gaussian
         log_prob = gaussian.new_zeros(*gaussian.shape[:2], layout.n_features)
         log_prob[..., layout.gaussian] = gaussian
         log_prob[..., layout.others] = given.entries
@@ -192,9 +183,8 @@ class MixtureDensity(Density):
         expected = self.components.means + given.gaussian.deviation
         filled = X.clone()
         filled[:, layout.gaussian] = (responsibility[..., None] * expected).sum(1)
-        if layout.likelihood is not None:
-            mean = responsibility @ layout.likelihood.mean(self.components.locations)
-            filled[:, layout.others] = layout.likelihood.fill(mean)
+        mean = responsibility @ layout.likelihood.mean(self.components.locations)
+        filled[:, layout.others] = layout.likelihood.fill(mean)
         return filled
 
     def draw(self, X, rng):
@@ -208,9 +198,8 @@ class MixtureDensity(Density):
         drawn[:, layout.gaussian] = given.gaussian.moved(
             self._gaussians.draw(k, noise), numbers, k
         )
-        if layout.likelihood is not None:
-            uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
-            drawn[:, layout.others] = layout.likelihood.draw(
-                components.locations[k], uniform
-            )
+        uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
+        drawn[:, layout.others] = layout.likelihood.draw(
+            components.locations[k], uniform
+        )
         return drawn

@@ -22,7 +22,7 @@ import torch
 from sklearn_mpt._base.density import as_tensor
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.gaussians import pattern_order
-from sklearn_mpt._numbers import MIN_INFORMATION
+from sklearn_mpt._numbers import CACHE_ENTRIES, MIN_INFORMATION, chunk_slices
 from sklearn_mpt._optim.masks import masked_sums
 from sklearn_mpt._optim.natural import MAX_FALL, error_of_groups
 from sklearn_mpt._optim.steps import (
@@ -43,33 +43,20 @@ class SufficientStatistics(NamedTuple):
     first: torch.Tensor  # first moments, (K, g)
     second: torch.Tensor  # second moments, (K, g, g) or (K, g)
     gradient: torch.Tensor  # in the locations, (K, l)
-    information: torch.Tensor  # expected information on the locations, (K, l)
+    entries: torch.Tensor  # number of entries that have each location, (K, l)
 
     def __add__(self, other):
         return SufficientStatistics(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def location_derivatives(density, X, row_weight):
-    """Return gradient and information in the locations of columns not Gaussian.
+def location_sums(likelihood, X, row_weight):
+    """Return weighted sums of indicators or counts X, and their numbers; (2, K, l).
 
     row_weight : of each row in each component, (n, K).
     """
-    layout, locations = density.layout, density.components.locations
-    if layout.likelihood is None:
-        return (torch.zeros_like(locations),) * 2
-    likelihood, X = layout.likelihood, X[:, layout.others]
-    is_present, values = (~X.isnan()).to(X), torch.nan_to_num(X)
-    entry_weight = row_weight[..., None] * is_present[:, None]  # (n, K, d - g)
-    counts = row_weight.T @ is_present
-    if density.codes is not None:
-        codes = torch.arange(len(density.codes), device=X.device)
-        is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
-        entry_weight = (entry_weight.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
-        values = density.codes
-    of_entries, information = likelihood.derivatives(values[:, None], locations)
-    gradient = (likelihood.to_locations(entry_weight) * of_entries).sum(0)
-    expected = information.expand(len(values), *locations.shape)[0]
-    return gradient, likelihood.to_locations(counts) * expected
+    is_present = likelihood.to_locations((~X.isnan()).to(X))
+    values = likelihood.inputs(X).nan_to_num()
+    return torch.stack([row_weight.T @ values, row_weight.T @ is_present])
 
 
 def _by_component(counts, covariances):
@@ -89,11 +76,16 @@ class MixtureRows:
         self.X, self.weight = X[self.order], weight[self.order]
         self.n_rows = float(self.weight.sum())
         self.layout, self.reg_covar = layout, reg_covar
-        self.unseen = ()  # categories that no row has
-        if layout.likelihood is not None and is_all:
-            unseen = layout.likelihood.unseen(X[:, layout.others].cpu().numpy())
-            self.unseen = as_tensor(unseen, X.device)
         self._parts = None  # blocks of rows, with their patterns
+        likelihood, others = layout.likelihood, layout.others
+        parts = map(self.rows, chunk_slices(*X.shape, CACHE_ENTRIES))
+        self.totals = sum(
+            location_sums(likelihood, part[:, others], of_rows[:, None])
+            for part, of_rows in parts
+        )
+        unseen = as_tensor(likelihood.unseen(X[:, others].cpu().numpy()), X.device)
+        count = unseen.new_full((len(unseen), 1), UNSEEN_COUNT * is_all)
+        self.unseen = location_sums(likelihood, unseen, count)
 
     def statistics(self, components, responsibility=None):
         """Return the expected statistics of whole rows: the E-step of EM.
@@ -104,7 +96,7 @@ class MixtureRows:
         density = MixtureDensity(components, self.layout)
         if self._parts is None:
             self._parts = density.parts(~self.X.isnan())
-        statistics = []
+        statistics, expected = [], self.layout.expectations(components.locations)
         for part, patterns in self._parts:
             X, weight = self.rows(part)
             given = density.given(X, ~X.isnan(), patterns)
@@ -114,17 +106,12 @@ class MixtureRows:
                 counts = responsibility[self.order[part]]
             value = weight @ given.joint.logsumexp(1)
             first, second = given.gaussian.moments(counts)
-            derivatives = location_derivatives(density, X, counts + self._prior(weight))
-            of_part = value, counts.sum(0), first, second, *derivatives
+            others = X[:, self.layout.others]
+            sums, entries = location_sums(self.layout.likelihood, others, counts)
+            gradient = sums - entries * expected
+            of_part = value, counts.sum(0), first, second, gradient, entries
             statistics.append(SufficientStatistics(*of_part))
         return reduce(add, statistics)
-
-    def _prior(self, weight):
-        """Return what rows count in every component, for columns not Gaussian, (n, 1).
-
-        It keeps the probabilities of categories above zero.
-        """
-        return weight[:, None] / self.n_rows
 
     def rows(self, index):
         """Return some rows and their weights."""
@@ -162,15 +149,8 @@ class MixtureRows:
             first = covariances * of_means
             second = 2 * covariances * of_covariances * covariances
         second = second + _by_component(counts, covariances) * covariances
-        information = torch.zeros_like(of_locations)
-        for part in density.blocks(~self.X.isnan()):
-            X, weight = self.rows(part)
-            prior = self._prior(weight).expand(-1, len(weights))
-            expected = prior + weights * weight[:, None]
-            of_locations = of_locations + location_derivatives(density, X, prior)[0]
-            information = information + location_derivatives(density, X, expected)[1]
-        value = scores.by_mask[0].sum()
-        of_pairs = value, counts, first, second, of_locations, information
+        value, entries = scores.by_mask[0].sum(), weights[:, None] * self.totals[1]
+        of_pairs = value, counts, first, second, of_locations, entries
         return SufficientStatistics(*of_pairs), flat, scores.by_mask
 
     def value_of(self, statistics):
@@ -205,18 +185,16 @@ class MixtureRows:
         )
         if not form.is_valid(covariances):
             return None
-        if layout.likelihood is not None:  # a step of Fisher scoring, of at most 1 each
-            gradient, information = statistics.gradient, statistics.information
-            if len(self.unseen):  # as if some rows had them
-                values = self.unseen[:, None]
-                count = UNSEEN_COUNT * ~values.isnan() * weights[:, None]
-                count = layout.likelihood.to_locations(count)  # shape: (r, K, l)
-                values = values.nan_to_num()
-                slopes, curvatures = layout.likelihood.derivatives(values, locations)
-                gradient = gradient + (count * slopes).sum(0)
-                information = information + (count * curvatures).sum(0)
-            step = gradient / (information + MIN_INFORMATION * self.n_rows)
-            locations = locations + size * step.clamp(-1.0, 1.0)
+        # A step of Fisher scoring, of at most 1 each. A row as all rows are together
+        # counts in every component, so that probabilities stay above 0.
+        added, entries = self.totals / self.n_rows + weights[:, None] * self.unseen
+        expected = layout.expectations(locations)
+        nothing = locations.new_zeros(len(layout.others))
+        _, variance = layout.likelihood.derivatives(nothing, locations)
+        gradient = statistics.gradient + added - entries * expected
+        information = (statistics.entries + entries) * variance
+        step = gradient / (information + MIN_INFORMATION * self.n_rows)
+        locations = locations + size * step.clamp(-1.0, 1.0)
         weights, means = counts / counts.sum(), means + shift
         moved = Components(weights, means, covariances, locations, loadings, noise)
         return moved if moved.is_finite() else None

@@ -27,7 +27,7 @@ from sklearn_mpt._checks import (
     listed,
     warn_caller,
 )
-from sklearn_mpt._likelihoods import Columns
+from sklearn_mpt._likelihoods import Bernoulli, Columns
 from sklearn_mpt._likelihoods.gaussian import check_sizes
 from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
 from sklearn_mpt._matrices import identity
@@ -632,11 +632,10 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         """Return the number of free parameters of fitted attributes."""
         components = self._components(fitted or vars(self), "cpu")
         n_components, n_gaussian = components.means.shape
-        layout, n_locations = self._layout(), 0
-        if layout.likelihood is not None:
-            eye = identity(components.locations.shape[1], components.locations)
-            # locations that change the distribution: centring is a projection
-            n_locations = round(float(layout.likelihood.centre(eye).trace()))
+        layout = self._layout()
+        eye = identity(components.locations.shape[1], components.locations)
+        # locations that change the distribution: centring is a projection
+        n_locations = round(float(layout.likelihood.centre(eye).trace()))
         rotations = layout.form.n_rotations(n_gaussian)
         n_numbers = sum(part.numel() for part in layout.form.free(components))
         means = n_components * (n_gaussian + n_locations - rotations)
@@ -660,7 +659,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _layout(self, device="cpu"):
         """Return which columns are Gaussian, and the likelihood of the others."""
-        by_column, likelihood = self._likelihood_by_column(), None
+        by_column, likelihood = self._likelihood_by_column(), Bernoulli()
         kinds = by_column.kinds
         is_gaussian = np.array([kind in ("gaussian", INTERVAL) for kind in kinds])
         gaussian, others = np.flatnonzero(is_gaussian), np.flatnonzero(~is_gaussian)
@@ -674,7 +673,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _has_priors(self, n_features):
         layout = self._layout()
-        return layout.likelihood is not None or layout.form.has_prior
+        return len(layout.others) > 0 or layout.form.has_prior
 
     # The start
 
@@ -749,16 +748,11 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
 
     def _trained_attributes(self, result, fitted):
         layout, components = self._layout(), Components(*(p.cpu() for p in result))
-        shape = len(components.weights), self.n_features_in_
-        means = components.means.new_full(shape, torch.nan)
-        means[:, layout.gaussian] = components.means
-        if layout.likelihood is not None and layout.likelihood.n_locations == 1:
-            means[:, layout.others] = layout.expectations(components.locations)
         form, covariances = layout.form, components.covariances
         roots, precisions = form.inverses(covariances)
         attributes = {
             "weights_": components.weights,
-            "means_": means,
+            "means_": layout.means(components),
             "covariances_": form.compress(covariances),
             "precisions_cholesky_": form.compress(roots),
             "precisions_": form.compress(precisions),

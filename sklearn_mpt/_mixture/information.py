@@ -64,9 +64,8 @@ class MixtureParameters:
         # centring takes from locations, and covariances at a limit.
         fixed = [np.ones((1, n_components)), np.zeros((0, self._sizes[1]))]
         eye = identity(self._shapes[2][1], self.values)
-        if layout.likelihood is not None:
-            centred = (eye - layout.likelihood.centre(eye)).cpu().numpy()
-            fixed.append(np.kron(np.eye(n_components), centred))
+        centred = (eye - layout.likelihood.centre(eye)).cpu().numpy()
+        fixed.append(np.kron(np.eye(n_components), centred))
         fixed = block_diag(*fixed)
         at_limit = torch.zeros(n_components, dtype=torch.bool)
         at_limit[at_floor] = True
@@ -118,17 +117,11 @@ class MixtureParameters:
     def reported(self, values):
         """Return what fitted attributes say of a vector of parameters, as tensors."""
         components, layout = self.components(values), self.layout
-        locations, means = components.locations, components.means
+        means, locations = layout.means(components), components.locations
         reported = {"weights": components.weights, "means": means}
-        if layout.likelihood is not None:
-            expected = layout.expectations(locations)
+        if len(layout.others):
             reported["locations"] = layout.likelihood.centre(locations)
-            reported["probabilities"] = expected
-            others = expected
-            if layout.likelihood.n_locations > 1:
-                others = means.new_full((len(means), len(layout.others)), torch.nan)
-            columns = torch.cat([layout.gaussian, layout.others]).argsort()
-            reported["means"] = torch.cat([means, others], 1)[:, columns]
+            reported["probabilities"] = layout.expectations(locations)
         if len(layout.gaussian):
             reported["covariances"] = layout.form.compress(components.covariances)
         return reported

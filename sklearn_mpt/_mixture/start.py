@@ -18,9 +18,9 @@ def first_components(X, weight, n_components, kind, rng, layout, reg_covar):
     numbers = X[:, layout.gaussian.numpy()].astype(float)
     others = X[:, layout.others.numpy()].astype(float)
     mean, variance, _ = column_moments(numbers, weight)
-    location, features = np.zeros(0), numbers
-    if layout.likelihood is not None:
-        location = layout.likelihood.start_location(others, weight)
+    location = layout.likelihood.start_location(others, weight)
+    features = numbers
+    if len(layout.others):
         entries = torch.from_numpy(others)
         read = layout.likelihood.inputs(torch.nan_to_num(entries))
         is_missing = layout.likelihood.to_locations(entries.isnan().double()) > 0
@@ -47,7 +47,7 @@ def first_components(X, weight, n_components, kind, rng, layout, reg_covar):
     # M-steps with gaps, and of locations, are not at the maximum at once
     n_steps = 3 if rows[:, layout.gaussian].isnan().any() else 1
     training = MixtureRows(rows, responsibility.sum(1), layout, reg_covar)
-    for _ in range(n_steps if layout.likelihood is None else 10):
+    for _ in range(10 if len(layout.others) else n_steps):
         statistics = training.statistics(components, responsibility)
         after = training.m_step(components, statistics)
         if after is None:
