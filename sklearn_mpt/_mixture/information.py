@@ -12,12 +12,10 @@ from scipy.linalg import block_diag
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.density import Components, MixtureDensity
 from sklearn_mpt._mixture.gaussians import pattern_order
-from sklearn_mpt._numbers import TINY
 from sklearn_mpt._optim.information import (
-    STEP,
-    central_differences,
     covariance_of,
     information_by_hessian,
+    row_scores,
     typical_rows,
 )
 
@@ -59,7 +57,7 @@ class MixtureParameters:
         """Return the covariance of the estimates, (p, p); NaN if not determined."""
         layout, n_components = self.layout, len(self._like.weights)
         information = self._information(X, weight)
-        expected = self._expected_information(X, information)
+        expected = self._expected_information(X)
         # Functions of the parameters that are always 0: the sum of log-weights, what
         # centring takes from locations, and covariances at a limit.
         fixed = [np.ones((1, n_components)), np.zeros((0, self._sizes[1]))]
@@ -100,18 +98,11 @@ class MixtureParameters:
             for block in self.density(self.values).blocks(~X.isnan())
         )
 
-    def _expected_information(self, X, information):
+    def _expected_information(self, X):
         """Return the expected information of rows with gaps as in X, up to a factor."""
         draw = MixtureDensity(self._like, self.layout).draw
         rows = typical_rows(X, self.layout.values_of_each, len(self.values), draw)
-        curvature = information.diagonal().abs().clamp(min=TINY)
-        size = (len(X) / curvature).sqrt().clamp(max=1.0)
-        scores = central_differences(
-            lambda values: self.density(values).lml(rows)[0],
-            self.values,
-            STEP * torch.diag(size),
-        )
-        scores = scores / (STEP * size)[:, None]
+        scores = row_scores(lambda at: self.density(at).lml(rows)[0], self.values)
         return scores @ scores.T
 
     def reported(self, values):

@@ -41,7 +41,11 @@ from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._numbers import TINY
-from sklearn_mpt._optim.information import covariance_of, information_by_hessian
+from sklearn_mpt._optim.information import (
+    covariance_of,
+    information_by_hessian,
+    row_scores,
+)
 from sklearn_mpt._tables.frames import columns_of
 from sklearn_mpt._tables.kinds import kinds_of_values
 
@@ -357,12 +361,7 @@ def estimate(log_prob, start, assignments, ties=None):
     inverse = covariance_of(information(theta).numpy(), constraints=ties)
     inverse = covariance = torch.from_numpy(inverse)
     if assignments.correction != "ml":  # weights are no likelihood: robust errors
-        scores = torch.stack([
-            torch.autograd.functional.jvp(
-                lambda theta: log_prob(theta, probability), theta, unit
-            )[1]
-            for unit in identity(len(theta), theta)
-        ])  # fmt: skip
+        scores = row_scores(lambda at: log_prob(at, probability), theta)
         covariance = inverse @ (weight * scores @ scores.T) @ inverse
     cross = jacobian(lambda probability: gradient(theta, probability), probability)
     moved = inverse @ cross.reshape(len(theta), -1)

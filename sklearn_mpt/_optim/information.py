@@ -158,6 +158,16 @@ def information_by_hessian(log_prob, *parameters):
     return -torch.autograd.functional.hessian(flat, theta)
 
 
+def row_scores(log_prob, theta):
+    """Return derivatives of log-probabilities of rows in parameters, (p, n)."""
+    jacobian = torch.autograd.functional.jacobian
+
+    def gradient(weight):
+        return jacobian(lambda at: weight @ log_prob(at), theta, create_graph=True)
+
+    return jacobian(gradient, torch.ones_like(log_prob(theta)))
+
+
 def typical_rows(X, values, n_parameters, draw):
     """Return rows that a model can produce, with the gaps of X; all if they are few."""
     # values : those that each feature takes, or None if some take any number. draw :
