@@ -132,7 +132,7 @@ class Gaussians:
         order = pattern_order(~Z.isnan())
         Z, back = Z[order], order.argsort()
         density, found = MixtureDensity(self._components, self._layout), []
-        for rows, patterns in density.parts(~Z.isnan()):
+        for rows, patterns in density.blocks(~Z.isnan()):
             given = density.given(Z[rows], ~Z[rows].isnan(), patterns)
             mean = self._components.means + given.gaussian.deviation
             shares = given.log_responsibility.exp()

@@ -69,18 +69,14 @@ class Full:
         """Return the free parameters of the covariances, as tensors."""
         covariances = self.compress(components.covariances)
         g = covariances.shape[-1]
-        rows, columns = torch.tril_indices(g, g, device=covariances.device)
-        return (covariances[..., rows, columns],)
+        return (covariances[(..., *torch.tril_indices(g, g))],)
 
     def covariances_of(self, free, like):
         """Return the covariances that `free` stands for. like : Components."""
         g = like.means.shape[1]
-        rows, columns = torch.tril_indices(g, g, device=free.device)
-        index = rows.new_zeros(g, g)
-        index[rows, columns] = index[columns, rows] = torch.arange(
-            len(rows), device=free.device
-        )
-        return self.expand(free[..., index], *like.means.shape)
+        lower = free.new_zeros(*free.shape[:-1], g, g)
+        lower[(..., *torch.tril_indices(g, g))] = free
+        return self.expand(lower + lower.tril(-1).mT, *like.means.shape)
 
     def n_rotations(self, n_features):
         """Return how many directions of `free` change nothing in a component."""

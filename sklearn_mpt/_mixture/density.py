@@ -117,7 +117,7 @@ class MixtureDensity(Density):
         return FLOAT_BYTES * len(self.components.weights) * n_numbers
 
     def blocks(self, observed):
-        """Return slices of rows that stay within the memory.
+        """Return slices of rows that stay within the memory, with their patterns.
 
         Neighbours with the same observed columns share matrices.
         """
@@ -127,20 +127,14 @@ class MixtureDensity(Density):
         n_rows = torch.ones_like(is_new, dtype=torch.long).cumsum(0)
         block = self._bytes(n_rows, is_new.cumsum(0)) // CHUNK_BYTES
         ends = block.unique(return_counts=True)[1].cumsum(0).tolist()
-        return [slice(*pair) for pair in pairwise([0, *ends])]
-
-    def parts(self, observed):
-        """Return `blocks` of rows, with the patterns of their Gaussian columns."""
-        columns = observed[:, self.layout.gaussian]
-        return [(block, Patterns(columns[block])) for block in self.blocks(observed)]
+        slices = (slice(*pair) for pair in pairwise([0, *ends]))
+        return [(part, Patterns(columns[part])) for part in slices]
 
     def given(self, X, observed, patterns=None):
         """Condition every component on the observed entries of rows."""
         components, layout = self.components, self.layout
-        columns = layout.gaussian
-        gaussian = self._gaussians.condition(
-            X[:, columns], observed[:, columns], patterns
-        )
+        entries, seen = X[:, layout.gaussian], observed[:, layout.gaussian]
+        gaussian = self._gaussians.condition(entries, seen, patterns)
         entries = torch.nan_to_num(X[:, None, layout.others])
         entries = layout.likelihood.entry_log_prob(entries, components.locations)
         observed_others = observed[:, None, layout.others]

@@ -13,8 +13,6 @@ References
 """
 
 import math
-from functools import reduce
-from operator import add
 from typing import NamedTuple
 
 import torch
@@ -27,9 +25,7 @@ from sklearn_mpt._optim.masks import masked_sums
 from sklearn_mpt._optim.natural import MAX_FALL, error_of_groups
 from sklearn_mpt._optim.steps import (
     DIVERGENCE,
-    Training,
     backtrack,
-    best_of_runs,
     falling_size,
 )
 from sklearn_mpt._optim.weights import UNSEEN_COUNT
@@ -44,9 +40,6 @@ class SufficientStatistics(NamedTuple):
     second: torch.Tensor  # second moments, (K, g, g) or (K, g)
     gradient: torch.Tensor  # in the locations, (K, l)
     entries: torch.Tensor  # number of entries that have each location, (K, l)
-
-    def __add__(self, other):
-        return SufficientStatistics(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 def location_sums(likelihood, X, row_weight):
@@ -76,7 +69,7 @@ class MixtureRows:
         self.X, self.weight = X[self.order], weight[self.order]
         self.n_rows = float(self.weight.sum())
         self.layout, self.reg_covar = layout, reg_covar
-        self._parts = None  # blocks of rows, with their patterns
+        self._blocks = None
         likelihood, others = layout.likelihood, layout.others
         parts = map(self.rows, chunk_slices(*X.shape, CACHE_ENTRIES))
         self.totals = sum(
@@ -94,10 +87,9 @@ class MixtureRows:
         is that of the model.
         """
         density = MixtureDensity(components, self.layout)
-        if self._parts is None:
-            self._parts = density.parts(~self.X.isnan())
-        statistics, expected = [], self.layout.expectations(components.locations)
-        for part, patterns in self._parts:
+        parts, expected = [], self.layout.expectations(components.locations)
+        self._blocks = self._blocks or density.blocks(~self.X.isnan())
+        for part, patterns in self._blocks:
             X, weight = self.rows(part)
             given = density.given(X, ~X.isnan(), patterns)
             if responsibility is None:
@@ -109,9 +101,8 @@ class MixtureRows:
             others = X[:, self.layout.others]
             sums, entries = location_sums(self.layout.likelihood, others, counts)
             gradient = sums - entries * expected
-            of_part = value, counts.sum(0), first, second, gradient, entries
-            statistics.append(SufficientStatistics(*of_part))
-        return reduce(add, statistics)
+            parts.append((value, counts.sum(0), first, second, gradient, entries))
+        return SufficientStatistics(*map(sum, zip(*parts, strict=True)))
 
     def rows(self, index):
         """Return some rows and their weights."""
@@ -133,7 +124,7 @@ class MixtureRows:
             return MixtureDensity(Components(*params, *components[4:]), layout)
 
         density = density_of(*components[:4])
-        chunks = ((part, hidden[part]) for part in density.blocks(observed[order]))
+        chunks = ((part, hidden[part]) for part, _ in density.blocks(observed[order]))
         scores = masked_sums(density_of, components[:4], pairs, self.rows, chunks)
         gradient = [part / scores.by_mask[1].sum() for part in scores.gradient]
         flat = torch.cat([part.flatten() for part in gradient])
@@ -217,34 +208,22 @@ def em(training, rows, *, tol):
     Training ends when the last step gained less than `tol`, and all steps to come are
     expected to gain less.
     """
-    known, losses, gain = training.params, [], 0.0  # known : the last of finite value
+    known, loss, gain = training.params, math.nan, math.nan
     try:
         while True:
             statistics = rows.statistics(training.params)
-            losses.append(-rows.value_of(statistics))
-            training.loss_curve.append(losses[-1])
-            known = training.params
+            last, loss = loss, -rows.value_of(statistics)
+            training.loss_curve.append(loss)
+            known = training.params  # the last of finite value
             training.params = rows.moved(known, statistics)
-            is_over = False
-            if len(losses) > 1:
-                before, gain = gain, losses[-2] - losses[-1]
-                # near a maximum gains fall by the same factor from step to step
-                fall = before - gain
-                to_come = gain**2 / fall if fall > 0 else abs(gain)
-                is_over = gain < tol and to_come < tol
-            yield is_over
+            # near a maximum gains fall by the same factor from step to step
+            before, gain = gain, last - loss
+            fall = before - gain
+            to_come = gain**2 / fall if fall > 0 else abs(gain)
+            yield gain < tol and to_come < tol
     except DIVERGENCE:
         training.params = known
         raise
-
-
-def from_best_start(training, rows, starts, tol, epochs):
-    """Train from the best of several starts, each of which is trained by EM."""
-    training.params = starts[0]
-    if len(starts) > 1:
-        runs = [Training(training.max_iter, start) for start in starts]
-        training.params = best_of_runs([(run, em(run, rows, tol=tol)) for run in runs])
-    yield from epochs
 
 
 def em_on_part(training, rows, *, learning_rate, n_steps):

@@ -33,13 +33,7 @@ from sklearn_mpt._likelihoods.interval import check_intervals, numbers_near
 from sklearn_mpt._matrices import identity
 from sklearn_mpt._mixture.covariances import FORMS
 from sklearn_mpt._mixture.density import Components, MixtureDensity, MixtureLayout
-from sklearn_mpt._mixture.em import (
-    MaskedRows,
-    MixtureRows,
-    em,
-    em_on_part,
-    from_best_start,
-)
+from sklearn_mpt._mixture.em import MaskedRows, MixtureRows, em, em_on_part
 from sklearn_mpt._mixture.information import MixtureParameters
 from sklearn_mpt._mixture.start import (
     KINDS_OF_STARTS,
@@ -58,7 +52,12 @@ from sklearn_mpt._mixture.three_step import (
 )
 from sklearn_mpt._numbers import ROUNDING
 from sklearn_mpt._optim.masks import MaskSource, ends_without_masks
-from sklearn_mpt._optim.steps import ascent_to_noise, averaged_ascent
+from sklearn_mpt._optim.steps import (
+    Training,
+    ascent_to_noise,
+    averaged_ascent,
+    best_of_runs,
+)
 from sklearn_mpt._tables.kinds import INTERVAL
 from sklearn_mpt._tables.weights import check_sample_weight, warn_of_row_labels
 
@@ -715,36 +714,38 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
     # Training
 
     def _epochs(self, data, training):
-        layout = self._layout(data.device)
-        rows = as_view(data.X, data.device)
-        weight = np.ones(len(rows)) if data.weight is None else data.weight
-        starts = [self._components(data.fitted, data.device)]
-        if data.is_new and data.is_all and self.n_components > 1:
-            for i in range(1, self.n_init):
-                components = self._started(data.X, data.weight, i, data.rng)
-                starts.append(Components(*(p.to(data.device) for p in components)))
-        weight = as_tensor(weight, data.device)
-        args = layout, self.reg_covar, data.is_all
-        training_rows = MixtureRows(rows, weight, *args)
-        rate, tol = self.learning_rate, self.tol
+        device, rate, tol = data.device, self.learning_rate, self.tol
+        weight = np.ones(len(data.X)) if data.weight is None else data.weight
+        rows = MixtureRows(
+            as_view(data.X, device),
+            as_tensor(weight, device),
+            self._layout(device),
+            self.reg_covar,
+            data.is_all,
+        )
+        training.params = self._components(data.fitted, device)
         if not data.is_all:
-            (training.params,) = starts
             n_steps = data.fitted["n_iter_"]
-            return em_on_part(
-                training, training_rows, learning_rate=rate, n_steps=n_steps
-            )
-        epochs = em(training, training_rows, tol=tol)
+            yield from em_on_part(training, rows, learning_rate=rate, n_steps=n_steps)
+            return
+        if data.is_new and self.n_components > 1 and self.n_init > 1:
+            runs = [Training(self.max_iter, training.params)]
+            for i in range(1, self.n_init):
+                start = self._started(data.X, data.weight, i, data.rng)
+                start = Components(*(part.to(device) for part in start))
+                runs.append(Training(self.max_iter, start))
+            training.params = best_of_runs([(r, em(r, rows, tol=tol)) for r in runs])
+        epochs = em(training, rows, tol=tol)
         if self.objective != "lml":
             source = MaskSource(self.mask_rate, self.n_masks, data.X.shape[1])
-            is_followed = ends_without_masks(self.mask_rate, self.n_masks)
-            masked = training, MaskedRows(training_rows, source)
+            masked = training, MaskedRows(rows, source)
             params = {"learning_rate": rate, "rng": data.rng, "tol": tol}
-            if is_followed:
+            if ends_without_masks(self.mask_rate, self.n_masks):
                 epochs = ascent_to_noise(*masked, epochs, **params)
             else:
                 params["n_iter_no_change"] = self.n_iter_no_change
                 epochs = averaged_ascent(*masked, **params)
-        return from_best_start(training, training_rows, starts, tol, epochs)
+        yield from epochs
 
     def _trained_attributes(self, result, fitted):
         layout, components = self._layout(), Components(*(p.cpu() for p in result))

@@ -101,13 +101,12 @@ class Patterns:
         return groups
 
     def multiply(self, matrices, vectors):
-        """Multiply vectors (K, n, b) by matrices (K, u, a, b) of their patterns."""
-        products = [
-            (vectors[:, rows] @ matrices[:, patterns].mT)[:, is_row]
-            for patterns, rows, is_row in self.groups
-        ]
-        rows = torch.cat([rows[is_row] for _, rows, is_row in self.groups])
-        return torch.cat(products, 1)[:, rows.argsort()]
+        """Multiply vectors (K, n, h) by matrices (K, u, h, h) of their patterns."""
+        products = torch.empty_like(vectors)
+        for patterns, rows, is_row in self.groups:
+            product = vectors[:, rows] @ matrices[:, patterns].mT
+            products[:, rows[is_row]] = product[:, is_row]
+        return products
 
 
 class DenseGaussians:
@@ -127,25 +126,7 @@ class DenseGaussians:
 
     def condition(self, X, observed, patterns):
         """Condition each component on the observed entries of rows."""
-        patterns = Patterns(observed) if patterns is None else patterns
-        deviation = torch.where(observed, X, 0.0) - self.means[:, None]
-        deviation *= observed
-        # blocks of unobserved columns, filled up with those of the identity
-        blocks = self.precision.flatten(1)[:, patterns.block_indices]
-        eye = identity(blocks.shape[-1], blocks)
-        root = torch.linalg.cholesky(torch.where(patterns.is_in_block, blocks, eye))
-        covariance = torch.cholesky_inverse(root) * patterns.is_in_block
-        log_det = self.log_det[:, None] + log_determinant(root)
-        log_det = log_det[:, patterns.pattern_index]
-        if patterns.hidden.shape[1]:  # a product that complete rows do without
-            hidden = patterns.hidden_of_rows.expand(len(deviation), -1, -1)
-            gradient = (deviation @ self.precision).gather(2, hidden)
-            expected = patterns.multiply(covariance, gradient)
-            deviation = deviation.scatter_add(2, hidden, -expected)
-        white = deviation @ self.whitening.mT
-        size = LOG_2PI * observed.to(X.dtype).sum(1)
-        log_prob = -0.5 * (white.square_().sum(2) + log_det + size)
-        return DenseConditioned(self, log_prob.T, deviation, covariance, patterns)
+        return DenseConditioned(self, X, observed, patterns or Patterns(observed))
 
     def draw(self, k, noise):
         """Draw rows from components k, (n,); noise : (n, g)."""
@@ -155,12 +136,28 @@ class DenseGaussians:
 class DenseConditioned:
     """Distributions of all columns in each component, given the observed entries."""
 
-    def __init__(self, gaussians, log_prob, deviation, covariance, patterns):
-        self.log_prob = log_prob
-        self.patterns = patterns
-        self._gaussians = gaussians
-        self._deviation = deviation  # shape: (K, n, g)
-        self._covariance = covariance  # of unobserved columns, (K, u, h, h)
+    # _deviation : (K, n, g). _covariance : of unobserved columns, (K, u, h, h).
+
+    def __init__(self, gaussians, X, observed, patterns):
+        self._gaussians, self.patterns = gaussians, patterns
+        deviation = torch.where(observed, X, 0.0) - gaussians.means[:, None]
+        deviation *= observed
+        # blocks of unobserved columns, filled up with those of the identity
+        blocks = gaussians.precision.flatten(1)[:, patterns.block_indices]
+        eye = identity(blocks.shape[-1], blocks)
+        root = torch.linalg.cholesky(torch.where(patterns.is_in_block, blocks, eye))
+        self._covariance = torch.cholesky_inverse(root) * patterns.is_in_block
+        log_det = gaussians.log_det[:, None] + log_determinant(root)
+        if patterns.hidden.shape[1]:  # a product that complete rows do without
+            hidden = patterns.hidden_of_rows.expand(len(deviation), -1, -1)
+            gradient = (deviation @ gaussians.precision).gather(2, hidden)
+            expected = patterns.multiply(self._covariance, gradient)
+            deviation = deviation.scatter_add(2, hidden, -expected)
+        self._deviation = deviation
+        distance = (deviation @ gaussians.whitening.mT).square_().sum(2)
+        size = LOG_2PI * observed.to(X.dtype).sum(1)
+        log_prob = -0.5 * (distance + log_det[:, patterns.pattern_index] + size)
+        self.log_prob = log_prob.T
 
     @property
     def deviation(self):
@@ -222,24 +219,7 @@ class DiagonalGaussians:
         self.variances = variances
 
     def condition(self, X, observed, patterns):
-        is_interval = observed & has_codes(X)
-        is_number = observed & ~is_interval
-        seen = is_number.to(X.dtype)
-        residual = torch.where(is_number, X, 0.0) - self.means[:, None]
-        residual *= seen
-        squares = residual**2
-        distance = (squares @ (1 / self.variances)[..., None])[..., 0]
-        log_scale = seen @ (LOG_2PI + self.variances.log()).T
-        log_prob = -0.5 * (distance.T + log_scale)
-        if is_interval.any():
-            normals = self.means[:, None], self.variances[:, None]
-            X, seen = torch.where(is_interval, X, 0.0), observed.to(X.dtype)
-            moments = moments_of(X, *normals)
-            residual = torch.where(is_interval, moments[0], residual)
-            squares = torch.where(is_interval, moments[1], squares)
-            more = torch.where(is_interval, log_prob_of(X, *normals), 0.0)
-            log_prob = log_prob + more.sum(2).T
-        return DiagonalConditioned(self, log_prob, residual, squares, seen)
+        return DiagonalConditioned(self, X, observed)
 
     def draw(self, k, noise):
         return self.means[k] + self.variances.sqrt()[k] * noise
@@ -248,11 +228,29 @@ class DiagonalGaussians:
 class DiagonalConditioned:
     """Distributions of independent columns; see `DenseConditioned`."""
 
-    def __init__(self, gaussians, log_prob, residual, squares, observed):
-        self.log_prob = log_prob
-        self._gaussians = gaussians
-        self._residual, self._squares = residual, squares  # shape: (K, n, g)
-        self._seen = observed  # 1.0 where observed, (n, g)
+    # _residual, _squares : (K, n, g). _seen : 1.0 where observed, (n, g).
+
+    def __init__(self, gaussians, X, observed):
+        means, variances = gaussians.means, gaussians.variances
+        is_interval = observed & has_codes(X)
+        is_number = observed & ~is_interval
+        residual = torch.where(is_number, X, 0.0) - means[:, None]
+        residual *= is_number
+        squares = residual**2
+        distance = (squares @ (1 / variances)[..., None])[..., 0]
+        log_scale = is_number.to(X.dtype) @ (LOG_2PI + variances.log()).T
+        log_prob = -0.5 * (distance.T + log_scale)
+        if is_interval.any():
+            normals = means[:, None], variances[:, None]
+            X = torch.where(is_interval, X, 0.0)
+            moments = moments_of(X, *normals)
+            residual = torch.where(is_interval, moments[0], residual)
+            squares = torch.where(is_interval, moments[1], squares)
+            more = torch.where(is_interval, log_prob_of(X, *normals), 0.0)
+            log_prob = log_prob + more.sum(2).T
+        self.log_prob, self._gaussians = log_prob, gaussians
+        self._residual, self._squares = residual, squares
+        self._seen = observed.to(X.dtype)
 
     @property
     def deviation(self):

@@ -95,7 +95,7 @@ class MixtureParameters:
                 ),
                 self.values,
             )
-            for block in self.density(self.values).blocks(~X.isnan())
+            for block, _ in self.density(self.values).blocks(~X.isnan())
         )
 
     def _expected_information(self, X):
