@@ -611,20 +611,17 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
         parameters = MixtureParameters(
             self._components(vars(self), "cpu"), self._layout()
         )
-        covariance = None
-        if correction != "none":
 
-            def covariance():
-                self._check_training_weight(X.numpy(), weight.numpy())
-                at_floor = self._components_at_floor(vars(self))
-                return parameters.covariance(X, weight, at_floor)
+        def proba_of(values):
+            return parameters.density(values).log_responsibility(X).exp()
+
+        def covariance():
+            self._check_training_weight(X.numpy(), weight.numpy())
+            at_floor = self._components_at_floor(vars(self))
+            return parameters.covariance(X, weight, at_floor)
 
         return Assignments.from_proba(
-            lambda values: parameters.proba(values, X),
-            parameters.values,
-            weight,
-            correction,
-            covariance,
+            proba_of, parameters.values, weight, correction, covariance
         )
 
     def _n_parameters(self, fitted=None):
@@ -686,8 +683,7 @@ class MPTMixture(InformationCriteriaMixin, TableMPT, IterativeMPT):
             check_intervals(X[:, np.array(self._kinds) == INTERVAL])
         check_sizes(self._numbers(X))
         components = self._started(X, weight, 0, rng)
-        constants = {"lml_method_": "exact"}
-        return constants | self._trained_attributes(components, {})
+        return {"lml_method_": "exact"} | self._trained_attributes(components, {})
 
     def _started(self, X, weight, i, rng):
         """Return the components of the i-th start, with the arrays of the user."""

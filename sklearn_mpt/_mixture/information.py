@@ -49,38 +49,35 @@ class MixtureParameters:
     def density(self, values):
         return MixtureDensity(self.components(values), self.layout)
 
-    def proba(self, values, X):
-        """Return the probabilities of the components of each row, (n, K)."""
-        return self.density(values).log_responsibility(X).exp()
-
     def covariance(self, X, weight, at_floor):
         """Return the covariance of the estimates, (p, p); NaN if not determined."""
         layout, n_components = self.layout, len(self._like.weights)
         information = self._information(X, weight)
         expected = self._expected_information(X)
-        # Functions of the parameters that are always 0: the sum of log-weights, what
-        # centring takes from locations, and covariances at a limit.
-        fixed = [np.ones((1, n_components)), np.zeros((0, self._sizes[1]))]
         eye = identity(self._shapes[2][1], self.values)
         centred = (eye - layout.likelihood.centre(eye)).cpu().numpy()
-        fixed.append(np.kron(np.eye(n_components), centred))
-        fixed = block_diag(*fixed)
         at_limit = torch.zeros(n_components, dtype=torch.bool)
         at_limit[at_floor] = True
         marked = Components(
             *(at_limit.view(-1, *[1] * (p.ndim - 1)).expand_as(p) for p in self._like)
         )
-        known = np.zeros(len(self.values), dtype=bool)
-        free = [part.flatten() for part in layout.form.free(marked)]
-        known[sum(self._sizes[:3]) :] = torch.cat(free).numpy()
-        fixed = np.pad(fixed, [(0, 0), (0, len(known) - fixed.shape[1])])
+        known = torch.cat([part.flatten() for part in layout.form.free(marked)]).numpy()
+        # Functions of the parameters that are always 0: the sum of log-weights, what
+        # centring takes from locations, and covariances at a limit.
+        fixed = block_diag(
+            np.ones((1, n_components)),
+            np.zeros((0, self._sizes[1])),
+            np.kron(np.eye(n_components), centred),
+            np.diag(known),
+        )
         n_rotations = layout.form.n_rotations(len(layout.gaussian))
         covariance = covariance_of(
             information.cpu().numpy(),
-            constraints=np.concatenate([fixed, np.eye(len(known))[known]]),
+            constraints=fixed,
             expected=expected.cpu().numpy(),
             n_rotations=(n_components - len(at_floor)) * n_rotations,
         )
+        known = sum(self._sizes[:3]) + np.flatnonzero(known)
         covariance[known] = covariance[:, known] = np.nan
         return covariance
 

@@ -124,7 +124,7 @@ class Assignments(NamedTuple):
     def from_proba(cls, proba_of, values, weight, correction, covariance):
         """Assign rows by probabilities (n, K), a function of parameters `values`.
 
-        covariance : of the parameters; None if the errors of assignments are ignored.
+        covariance : returns that of the parameters. "none" ignores it.
         """
         proba = proba_of(values)
         classes = proba.argmax(1)
@@ -142,7 +142,7 @@ class Assignments(NamedTuple):
             return joint / joint.sum(1, keepdim=True)
 
         probability = probability_given(values)
-        if covariance is None:
+        if correction == "none":
             of_probability = proba.new_zeros((probability.numel(),) * 2)
         else:
             known = torch.from_numpy(np.nan_to_num(covariance()))
@@ -159,9 +159,15 @@ class Assignments(NamedTuple):
             return torch.linalg.inv(probability)[self.classes]
         return identity(len(probability), probability)[self.classes]
 
-    def log_errors(self, probability):
-        """Return log P(assignment of the row | class), (n, K)."""
-        return probability.T[self.classes].clamp(min=TINY).log()
+    def log_prob(self, given_class, probability):
+        """Return log-probabilities of rows, (n,), from those given the class, (n, K).
+
+        With weights, it is their weighted sum.
+        """
+        if self.correction == "ml":
+            log_errors = probability.T[self.classes].clamp(min=TINY).log()
+            return (given_class + log_errors).logsumexp(1)
+        return (self.class_weights(probability) * given_class).sum(1)
 
 
 def read_outcome(outcome):
@@ -234,10 +240,7 @@ def covariate_effects(assignments, Z, names, reference):
 
     def log_prob(theta, probability):
         logits = Z1 @ (of_others @ theta.view(-1, width)).T
-        log_proba = logits.log_softmax(1)
-        if assignments.correction == "ml":
-            return (log_proba + assignments.log_errors(probability)).logsumexp(1)
-        return (assignments.class_weights(probability) * log_proba).sum(1)
+        return assignments.log_prob(logits.log_softmax(1), probability)
 
     def coefs_of(theta):  # of covariates in their units
         return of_others @ theta.view(-1, width) @ units.T
@@ -280,7 +283,7 @@ def class_outcomes(assignments, outcome, categories):
 
         def log_prob(theta, probability):
             squares = ((y[:, None] - means_of(theta)) ** 2).sum(2)
-            return -0.5 * (assignments.class_weights(probability) * squares).sum(1)
+            return assignments.log_prob(-0.5 * squares, probability)
 
     else:  # classes of log-odds theta[:K], and a distribution of y in each
         if categories is None:
@@ -302,8 +305,7 @@ def class_outcomes(assignments, outcome, categories):
                 entries = normal_log_prob((y - means) ** 2, log_variances.exp())
             else:
                 entries = of_class.log_softmax(1).T[outcome]
-            entries = entries + assignments.log_errors(probability)
-            return (theta[:K].log_softmax(0) + entries).logsumexp(1)
+            return assignments.log_prob(theta[:K].log_softmax(0) + entries, probability)
 
     def estimates_of(theta):
         return means_of(theta) * scale + mean
@@ -329,7 +331,7 @@ def estimate(log_prob, start, assignments, ties=None):
     ties : gradients of functions of the parameters that are always 0, (q, p).
     """
     weight, probability = assignments.weight, assignments.probability
-    n_rows, jacobian = weight.sum(), torch.autograd.functional.jacobian
+    n_rows, jacobian = float(weight.sum()), torch.autograd.functional.jacobian
 
     def total(theta, probability=probability):
         return weight @ log_prob(theta, probability)
@@ -337,17 +339,14 @@ def estimate(log_prob, start, assignments, ties=None):
     def gradient(theta, probability=probability):
         return jacobian(lambda at: total(at, probability), theta, create_graph=True)
 
-    def information(theta):
-        return information_by_hessian(total, theta)
-
-    def of_array(function):
-        return lambda theta: (function(torch.from_numpy(theta)) / n_rows).numpy()
+    def loss(derivative):
+        return lambda at: -derivative(torch.from_numpy(at)).detach().numpy() / n_rows
 
     found = minimize(
-        of_array(lambda theta: -total(theta)),
+        loss(total),
         start.numpy(),
-        jac=of_array(lambda theta: -gradient(theta).detach()),
-        hess=of_array(information),
+        jac=loss(gradient),
+        hess=loss(lambda theta: -information_by_hessian(total, theta)),
         method="trust-exact",
         options={"gtol": 1e-8, "maxiter": 500},
     )
@@ -358,8 +357,10 @@ def estimate(log_prob, start, assignments, ties=None):
             ConvergenceWarning,
         )
     theta = torch.from_numpy(found.x)
-    inverse = covariance_of(information(theta).numpy(), constraints=ties)
-    inverse = covariance = torch.from_numpy(inverse)
+    information = information_by_hessian(total, theta).numpy()
+    inverse = covariance = torch.from_numpy(
+        covariance_of(information, constraints=ties)
+    )
     if assignments.correction != "ml":  # weights are no likelihood: robust errors
         scores = row_scores(lambda at: log_prob(at, probability), theta)
         covariance = inverse @ (weight * scores @ scores.T) @ inverse
