@@ -9,7 +9,6 @@ where :math:`p_k` is the Gaussian density of the Gaussian columns times one fact
 each other column, since other columns are independent in a component.
 """
 
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -73,13 +72,17 @@ class MixtureLayout(NamedTuple):
         order = self.likelihood.to_means(numbers).argsort(stable=True)
         return self.likelihood.mean(locations)[:, order]
 
+    def joined(self, gaussian, others):
+        """Join Gaussian and other columns in the order of the table; (..., d)."""
+        order = torch.cat([self.gaussian, self.others]).argsort()
+        return torch.cat([gaussian, others], -1)[..., order]
+
     def means(self, components):
         """Return expected values of all columns, (K, d); NaN if some have several."""
         others = self.expectations(components.locations)
         if self.likelihood.n_locations > 1:
             others = others.new_full((len(others), len(self.others)), torch.nan)
-        columns = torch.cat([self.gaussian, self.others]).argsort()
-        return torch.cat([components.means, others], 1)[:, columns]
+        return self.joined(components.means, others)
 
 
 class GivenObserved(NamedTuple):
@@ -98,13 +101,9 @@ class MixtureDensity(Density):
     """Density of a fitted mixture."""
 
     def __init__(self, components, layout):
-        self.components = components
-        self.layout = layout
-
-    @cached_property
-    def _gaussians(self):
-        parameters = self.components.means, self.components.covariances
-        return self.layout.form.gaussians(*parameters)
+        self.components, self.layout = components, layout
+        parameters = components.means, components.covariances
+        self._gaussians = layout.form.gaussians(*parameters)
 
     @property
     def row_bytes(self):
@@ -141,16 +140,6 @@ class MixtureDensity(Density):
         log_prob = gaussian.log_prob + torch.where(observed_others, entries, 0.0).sum(2)
         return GivenObserved(components.weights.log() + log_prob, gaussian, entries)
 
-    def entry_log_prob(self, X, given):
-        """Return log p(entry | component, observed entries) of entries; (n, K, d)."""
-        layout = self.layout
-        numbers = torch.nan_to_num(X[:, layout.gaussian])
-        gaussian = given.gaussian.entry_log_prob(numbers)
-        log_prob = gaussian.new_zeros(*gaussian.shape[:2], layout.n_features)
-        log_prob[..., layout.gaussian] = gaussian
-        log_prob[..., layout.others] = given.entries
-        return log_prob
-
     def lml(self, X):
         value = self.given(X, ~X.isnan()).joint.logsumexp(1)
         value = torch.where(X.isnan().all(1), 0.0, value)
@@ -162,38 +151,32 @@ class MixtureDensity(Density):
 
     def conditional_log_prob(self, X, mask):
         present = ~X.isnan()
-        hidden = present & mask
         given = self.given(X, present & ~mask)
-        entries = self.entry_log_prob(X, given)
+        numbers = torch.nan_to_num(X[:, self.layout.gaussian])
+        gaussian = given.gaussian.entry_log_prob(numbers)
+        entries = self.layout.joined(gaussian, given.entries)
         log_prob = (given.log_responsibility[..., None] + entries).logsumexp(1)
-        return torch.where(hidden, log_prob, 0.0)
+        return torch.where(present & mask, log_prob, 0.0)
 
     def is_open(self, X):
         return is_open(X)
 
     def expect(self, X):
-        given, layout = self.given(X, ~X.isnan()), self.layout
+        given, likelihood = self.given(X, ~X.isnan()), self.layout.likelihood
         responsibility = given.log_responsibility.exp()
         expected = self.components.means + given.gaussian.deviation
-        filled = X.clone()
-        filled[:, layout.gaussian] = (responsibility[..., None] * expected).sum(1)
-        mean = responsibility @ layout.likelihood.mean(self.components.locations)
-        filled[:, layout.others] = layout.likelihood.fill(mean)
-        return filled
+        numbers = (responsibility[..., None] * expected).sum(1)
+        mean = responsibility @ likelihood.mean(self.components.locations)
+        return self.layout.joined(numbers, likelihood.fill(mean))
 
     def draw(self, X, rng):
         """Draw a component for each row, then all its missing entries jointly."""
-        components, layout, present = self.components, self.layout, ~X.isnan()
-        given = self.given(X, present)
+        layout, given = self.layout, self.given(X, ~X.isnan())
         level = X.new_tensor(rng.random((len(X), 1)))
         k = drawn_codes(given.log_responsibility.exp(), level)
         noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
-        drawn, numbers = torch.empty_like(X), X[:, layout.gaussian]
-        drawn[:, layout.gaussian] = given.gaussian.moved(
-            self._gaussians.draw(k, noise), numbers, k
-        )
+        drawn = self._gaussians.draw(k, noise)
+        numbers = given.gaussian.moved(drawn, X[:, layout.gaussian], k)
         uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
-        drawn[:, layout.others] = layout.likelihood.draw(
-            components.locations[k], uniform
-        )
-        return drawn
+        others = layout.likelihood.draw(self.components.locations[k], uniform)
+        return layout.joined(numbers, others)

@@ -22,9 +22,8 @@ def first_components(X, weight, n_components, kind, rng, layout, reg_covar):
     features = numbers
     if len(layout.others):
         entries = torch.from_numpy(others)
-        read = layout.likelihood.inputs(torch.nan_to_num(entries))
-        is_missing = layout.likelihood.to_locations(entries.isnan().double()) > 0
-        read = torch.where(is_missing, torch.nan, read).numpy()
+        gaps = layout.likelihood.to_locations(0 * entries)  # 0 or NaN
+        read = layout.likelihood.inputs(entries) + gaps
         features = np.column_stack([numbers / column_scales(mean, variance), read])
     filling = column_moments(features, weight)[0]
     features = np.where(np.isnan(features), filling, features)
