@@ -27,7 +27,7 @@ from sklearn_mpt._latent.integrals import (
 from sklearn_mpt._latent.linear_map import shared_steps
 from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._latent.quadrature import MAX_GRID_DIMS, Nodes, normal_nodes
-from sklearn_mpt._matrices import drawn_codes, identity, median_codes
+from sklearn_mpt._matrices import drawn_codes, median_codes
 from sklearn_mpt._numbers import FLOAT_BYTES, ROUNDING
 
 
@@ -141,16 +141,6 @@ class ItemDensity(IntegratedDensity):
 
     def expect(self, X):
         """Return median answers, and the most probable ones of nominal items."""
-        probs = self._answer_probs(X)
-        is_nominal = torch.from_numpy(np.array(self.items.names) == "nominal")
-        most_probable = probs.argmax(2)
-        answers = torch.where(
-            is_nominal.to(X.device), most_probable, median_codes(probs)
-        )
-        return answers.to(X)
-
-    def _answer_probs(self, X):
-        """Return probabilities of all answers given those of X, (n, d, c)."""
 
         def flat_probs(z):  # nodes (..., k)
             prob = self.items.prob(self.joint, z.reshape(-1, z.shape[-1]))
@@ -158,8 +148,11 @@ class ItemDensity(IntegratedDensity):
 
         function = partial(integrate_average, flat_probs)
         probs, *_ = refine_rows(function, self._rows(X), self.scoring, self.joint)
-        probs = probs.unflatten(1, self.prob.shape[:2]).clamp(min=0)
-        return probs / probs.sum(2, keepdim=True)
+        probs = probs.unflatten(1, self.prob.shape[:2]).clamp(min=0)  # (n, d, c)
+        probs /= probs.sum(2, keepdim=True)
+        is_nominal = torch.from_numpy(np.array(self.items.names) == "nominal")
+        medians, is_nominal = median_codes(probs), is_nominal.to(X.device)
+        return torch.where(is_nominal, probs.argmax(2), medians).to(X)
 
     def decode(self, Z):
         """Return expected answers, as numbers, given abilities."""
@@ -228,34 +221,20 @@ def posterior_modes(density, X):
     def log_prior(z):
         return (population.log_density(z) + log_share).logsumexp(0)
 
-    z, curvature = _modes(density, X, log_prior)
-    is_definite = torch.linalg.eigvalsh(curvature).amin(1) > 0
-    eye = identity(curvature.shape[1], curvature)
-    invertible = torch.where(is_definite[:, None, None], curvature, eye)
-    covariance = torch.linalg.inv(invertible)
-    covariance[~is_definite] = torch.nan  # no maximum
-    return _in_user_units(density, z, covariance)
+    return _modes(density, X, log_prior)
 
 
 def likelihood_modes(density, X, *, max_error=1000):
     """Return modes of the likelihoods of rows, and standard errors; (n, 2, k)."""
-    # Modes are infinite if the likelihood has no maximum, and NaN without answers.
-    # max_error : the likelihood has no maximum in a direction with a larger one.
+    # NaN without answers. max_error : the likelihood has no maximum in a direction with
+    # a larger one.
     result = X.new_full((len(X), 2, density.joint.n_dims), torch.nan)
     answered = ~X.isnan().all(1)
     X, n_dims = X[answered], density.joint.n_dims
     start = density.z_of_abilities(density.latent_mean(X)) if n_dims > 1 else None
-    z, curvature = _modes(density, X, lambda z: torch.zeros_like(z[:, 0]), start)
-    values, vectors = torch.linalg.eigh(curvature)
-    is_flat = values < max_error**-2
-    precision = torch.where(is_flat, math.inf, values)
-    covariance = (vectors / precision[:, None]) @ vectors.mT
-    found = _in_user_units(density, z, covariance)
-    is_along = (vectors.mT @ density.root).abs() > 1e-3  # of rounding are smaller
-    is_infinite = (is_flat[..., None] & is_along).any(1)[:, None]
-    infinite = math.inf * found.sign()
-    infinite[:, 1] = math.inf
-    result[answered] = torch.where(is_infinite, infinite, found)
+    result[answered] = _modes(
+        density, X, lambda z: torch.zeros_like(z[:, 0]), start, max_error**-2
+    )
     return result
 
 
@@ -263,9 +242,11 @@ MODES = {"map": posterior_modes, "ml": likelihood_modes}
 METHODS = ("eap", *MODES, "plausible")
 
 
-def _modes(density, X, log_prior, start=None):
-    """Return modes of likelihood times prior, and minus the Hessians there."""
-    # start : (n, k); None is the best of the nodes over the population.
+def _modes(density, X, log_prior, start=None, min_curvature=0.0):
+    """Return modes of likelihood times prior, and standard errors; (n, 2, k)."""
+    # start : (n, k); None is the best of the nodes over the population. min_curvature :
+    # where minus the Hessian has no larger one there is no maximum, and modes are
+    # infinite.
     joint, rows = density.joint, rows_of(X)
     if start is None:
         observed = rows.observed.to(X.dtype)
@@ -286,11 +267,14 @@ def _modes(density, X, log_prior, start=None):
         return LogJoint(value.detach(), gradient.detach(), -hessian)
 
     z, _, curvature = climb(log_joint, start, tol=ROUNDING)
-    return z, curvature
-
-
-def _in_user_units(density, z, covariance):
-    """Return abilities in the coordinates of users, and standard errors; (n, 2, k)."""
-    covariance = density.root.T @ covariance @ density.root
-    error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-    return torch.stack([z @ density.root, error], 1)
+    values, vectors = torch.linalg.eigh(curvature)
+    axes = vectors.mT @ density.root  # in the coordinates of users
+    is_flat = values <= min_curvature
+    variances = 1 / torch.where(is_flat, math.inf, values)
+    error = (variances[..., None] * axes**2).sum(1).sqrt()
+    found = torch.stack([z @ density.root, error], 1)
+    is_along = axes.abs() > 1e-3  # of rounding are smaller
+    is_infinite = (is_flat[..., None] & is_along).any(1)[:, None]
+    infinite = math.inf * found.sign()
+    infinite[:, 1] = math.inf
+    return torch.where(is_infinite, infinite, found)
