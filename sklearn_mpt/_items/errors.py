@@ -62,15 +62,12 @@ def item_parameters(fitted, errors=None):
     values = {name: fitted[f"{name}_"] for name in names}
     if errors is None:
         K, steps = len(fitted["factor_correlation_"]), values["intercept"][0].size
-        errors = {name: np.full(np.shape(values[name]), np.nan) for name in names}
-        width = K + steps + 1
+        width, errors = K + steps + 1, dict.fromkeys(names, np.nan)
         errors["covariance"] = np.full((len(values["guessing"]), width, width), np.nan)
-    for name in ("intercept", "difficulty"):
-        has_none = ~np.isfinite(values[name])
-        errors[name] = np.where(has_none, np.nan, errors[name].reshape(has_none.shape))
-    with_errors = {
-        f"{name}_std_error": errors[name].reshape(values[name].shape) for name in names
-    }
+    with_errors = {}
+    for name, value in values.items():
+        error = np.broadcast_to(np.ravel(errors[name]), value.size).reshape(value.shape)
+        with_errors[f"{name}_std_error"] = np.where(np.isfinite(value), error, np.nan)
     return ItemParameters(**values, **with_errors, covariance=errors["covariance"])
 
 

@@ -143,11 +143,6 @@ class Guessing(ShapeLikelihood):
         odds, known = (wrong - right).exp(), torch.sigmoid(location)
         return torch.where(X > 0, odds, -1.0) * known, known**2 * odds
 
-    def shape_scores(self, X, location):
-        wrong, right = self._log_probs(location)
-        guessed = torch.sigmoid(self.shape_params).to(location.dtype)
-        return torch.where(X > 0, (wrong - right).exp(), -1.0) * guessed
-
     def shape_sums(self, X, location, weight, z):
         """Use the Fisher information, that of locations and logits being a product."""
         wrong, right = self._log_probs(location)
