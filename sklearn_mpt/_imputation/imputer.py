@@ -52,15 +52,11 @@ from sklearn_mpt._imputation.gaps import (
 from sklearn_mpt._imputation.limits import filled_within, read_bounds
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.contract import given_or_parameter
-from sklearn_mpt._measure.rows import copy_of, digest_of, missing_entries, take
+from sklearn_mpt._measure.rows import copy_of, missing_entries, take
 from sklearn_mpt._tables.frames import column_names, columns_at, with_distinct_names
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, looks_of_strings
 from sklearn_mpt._tables.reader import TableReader
-from sklearn_mpt._tables.weights import (
-    check_sample_weight,
-    rows_that_count,
-    warn_of_row_labels,
-)
+from sklearn_mpt._tables.weights import check_sample_weight, rows_that_count
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
@@ -350,22 +346,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
 
     def _read_rows(self, X, sample_weight):
         """Return rows that have a weight, and weights for `fit`."""
-        model = self.estimator
-        is_weighted = model is not None and sample_weight is not None
-        if is_weighted and not has_fit_parameter(model, "sample_weight"):
-            raise TypeError(
-                f"{type(model).__name__}.fit takes no sample_weight, and so "
-                "MPTImputer takes none with it."
-            )
-        warn_of_row_labels(X, sample_weight, "sample_weight")
         X = self._read(X, reset=True)
-        counted, weight = rows_that_count(np.arange(len(X)), sample_weight)
-        self._training_weight, self._n_training_rows = None, len(counted)
+        counted, weight = rows_that_count(X, sample_weight)
+        self._training_weight = None  # to draw rows of the table
         if weight is None:
-            return take(X, counted), {}
-        # to draw rows of the table
-        self._training_weight = digest_of(X), np.asarray(sample_weight, dtype=float)
-        return take(X, counted), {"sample_weight": weight}
+            return counted, {}
+        given = np.asarray(sample_weight, dtype=float)  # a number or an array
+        self._training_weight = np.broadcast_to(given, len(X))
+        return counted, {"sample_weight": weight}
 
     def _check_is_fitted(self):
         check_is_fitted(self)
@@ -550,10 +538,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_samples, n_features)
-            The rows of `fit`, or others like them; NaN or None marks missing entries.
+            The rows of `fit`, or others like them, to which alone the models of the
+            tables are fitted: give few new rows together with those of `fit`. NaN or
+            None marks missing entries.
         sample_weight : array-like of shape (n_samples,), default=None
             What each row counts when rows are drawn; as many are drawn as the weights
-            add up to. None: as in `fit`, if X is the table of `fit`, and else 1.
+            add up to. None is 1 or, if `fit` had weights, these: X must then have the
+            rows of `fit`, in their order.
 
         Returns
         -------
@@ -564,14 +555,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         Raises
         ------
         ValueError
-            If X has fewer than two rows, or no entry of a column that is modelled.
-
-        Warns
-        -----
-        UserWarning
-            If `fit` had weights, `sample_weight` is None, and X is another table. Also
-            if X has fewer rows than `fit`: the models of the tables are fitted to these
-            alone. Give new rows together with those of `fit`.
+            If X has fewer than two rows, or no entry of a column that is modelled. If
+            `fit` had weights, `sample_weight` is None, and X has more or fewer rows.
 
         See Also
         --------
@@ -586,22 +571,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 f"transform_multiple fits models to the rows of X, which has {found}: "
                 "give new rows together with those of fit."
             )
-        if len(known) < self._n_training_rows:
-            warn_caller(
-                f"transform_multiple fits models to the {len(known)} rows of X alone, "
-                f"and fit had {self._n_training_rows}: give new rows together with "
-                "those of fit."
-            )
-        weight = check_sample_weight(sample_weight, known)
         if sample_weight is None and self._training_weight is not None:
-            digest, fit_weight = self._training_weight
-            if digest_of(known) == digest:
-                weight = fit_weight
-            else:
-                warn_caller(
-                    "fit had sample_weight, but X is not its table, so all rows of X "
-                    "count 1: give their sample_weight to transform_multiple."
+            sample_weight = self._training_weight
+            if len(known) != len(sample_weight):
+                raise ValueError(
+                    "fit had sample_weight, but X is not its table: give the weights "
+                    "of its rows to transform_multiple."
                 )
+        weight = check_sample_weight(sample_weight, known)
         if weight.sum() < 2:
             raise ValueError(
                 "sample_weight counts rows, and must add up to at least 2 for draws of "

@@ -4,13 +4,11 @@ A model written by a user may keep or change the rows that it is given. It there
 gets copies, never the caller's own rows: see `copy_of` and `readonly_view`.
 """
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from joblib import effective_n_jobs
 from narwhals.stable.v2.dependencies import is_into_dataframe
-from scipy.sparse import issparse
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._checks import check_n_jobs
@@ -150,23 +148,6 @@ def as_objects(X):
         entries[:, j] = column.values
         entries[column.missing, j] = np.nan
     return entries
-
-
-def digest_of(values):
-    """Return a digest of numbers, rounded to single precision, or of other values.
-
-    It is the same for an array, a sparse one and a DataFrame.
-    """
-    values = values.toarray() if issparse(values) else values
-    values = as_objects(values) if is_into_dataframe(values) else np.asarray(values)
-    try:
-        numbers = np.where(missing_entries(values), np.nan, values)
-        with np.errstate(over="ignore"):
-            content = (numbers.astype(np.float32) + np.float32(0)).tobytes()
-    except (ValueError, TypeError):  # not numbers
-        content = repr(values.tolist()).encode()
-    shape = values.shape if values.ndim > 1 else (len(values), 1)
-    return hashlib.sha256(repr(shape).encode() + content).hexdigest()[:16]
 
 
 def with_entries(X, sources):
