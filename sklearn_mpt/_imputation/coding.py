@@ -118,9 +118,8 @@ class Coding:
         self.counts = np.asarray(counts)
         self.is_number = self.counts == 0
         self.is_ordered = np.array([kind in ORDERED_KINDS for kind in kinds])
-        # of numbers: steps between them, 0 without; of few values: all, and what
-        # divides them
-        self.steps, self.levels, self.middles = np.zeros(len(kinds)), {}, {}
+        # of numbers: steps between them, 0 without; of few values: all
+        self.steps, self.levels = np.zeros(len(kinds)), {}
         # of categories: frequencies, and codes of each, (C, c)
         self.frequencies, self.codes = {}, {}
         # of ordered ones: coded ends of levels, and the deviation of normal scores
@@ -151,7 +150,6 @@ class Coding:
             least = np.diff(values).min()
             if least >= ROUNDING * np.ptp(values):
                 self.levels[j], self.steps[j] = values, least
-                self.middles[j] = (values[1:] + values[:-1]) / 2
 
     def _learn_categories(self, j, numbers, weight):
         (share,) = smoothed_fractions(numbers, self.counts[j], weight)
@@ -171,7 +169,8 @@ class Coding:
     def rounded(self, j, numbers):
         """Return the values on the grid of column j that are nearest to numbers."""
         if j in self.levels:
-            return self.levels[j][np.searchsorted(self.middles[j], numbers)]
+            levels = self.levels[j]
+            return levels[np.searchsorted((levels[1:] + levels[:-1]) / 2, numbers)]
         if self.steps[j] == 0:
             return numbers
         steps = np.rint((numbers - self.least[j]) / self.steps[j])

@@ -205,9 +205,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     an amount of 0: then draws come from hidden entries for which the models expected
     nearly the same. A draw is the number if such an entry is, and otherwise has its
     error [6]_. These entries are weighted so that their share of the number is that
-    of all rows. Log-probabilities of levels are those of the interval
-    around a level, over the step between levels; those of other rounded numbers are at
-    most one over the rounding, so that nothing is gained below it.
+    of all rows. Densities of rounded numbers are at most one over the
+    rounding, so that nothing is gained below it.
 
     References
     ----------

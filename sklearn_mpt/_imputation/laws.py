@@ -118,12 +118,7 @@ class Laws:
         return NumberLaws(self.coding.scales.of(columns[:, None]), weight, mean, std)
 
     def probs(self, rows, j):
-        """Return probabilities of the categories, or levels, of a column; (m, C)."""
-        if self.coding.is_number[j]:
-            _, *law = self.numbers(rows, np.full(len(rows), j))
-            return cell_probs(
-                *law, self.coding.scales.of(j).code(self.coding.middles[j])
-            )
+        """Return probabilities of the categories of a column; (m, C)."""
         return sum(
             weight * of.probs[j][rows]
             for of, weight in zip(self.predictions, self.weights[:, j], strict=True)
@@ -150,12 +145,9 @@ class Laws:
         laws = self.numbers(rows[is_number], columns[is_number])
         log_prob[is_number] = laws.log_prob(values[is_number])
         log_prob = np.minimum(log_prob, coding.most[columns])
-        for j in {*coding.levels, *coding.frequencies} & {*columns.tolist()}:
+        for j in np.unique(columns[~is_number]).tolist():
             here = np.flatnonzero(columns == j)
-            is_level = j in coding.levels
-            codes = values[here]
-            if is_level:
-                codes = np.searchsorted(coding.middles[j], codes)
-            probs = self.probs(rows[here], j)[np.arange(len(here)), codes.astype(int)]
-            log_prob[here] = np.log(probs) + (coding.most[j] if is_level else 0.0)
+            code = values[here, None].astype(int)
+            probs = np.take_along_axis(self.probs(rows[here], j), code, axis=1)
+            log_prob[here] = np.log(probs[:, 0])
         return log_prob

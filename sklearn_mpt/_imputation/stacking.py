@@ -244,16 +244,10 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             drawn = self._frequent_values[j].draw(expected, rng)
             drawn = coding.rounded(j, drawn) if has_grid else drawn
         again = np.flatnonzero(~((low <= drawn) & (drawn <= high)))
-        if has_grid and j in coding.levels:
-            levels = coding.levels[j]
-            is_within = (limits[0][j] <= levels) & (levels <= limits[1][j])
-            probs = laws.probs(again, j) * is_within
-            drawn[again] = levels[drawn_codes(probs, rng.random((len(again), 1)))]
-        else:
-            # numbers of a grid at a limit are as probable as others
-            half = coding.steps[j] / 2 if has_grid else 0.0
-            ends = low[again] - half, high[again] + half
-            drawn[again] = laws.numbers(again, columns[again]).draw(*ends, rng)
+        # numbers of a grid at a limit are as probable as others
+        half = coding.steps[j] / 2 if has_grid else 0.0
+        ends = low[again] - half, high[again] + half
+        drawn[again] = laws.numbers(again, columns[again]).draw(*ends, rng)
         determined = self._relations.determined(rows)[:, j]
         drawn = np.where(np.isnan(determined), drawn, determined)
         return np.clip(coding.rounded(j, drawn) if has_grid else drawn, low, high)

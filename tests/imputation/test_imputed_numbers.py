@@ -30,15 +30,6 @@ def test_means_and_draws_of_months_are_months():
     assert_allclose(draws.mean(), seen.mean(), atol=3 * error)
 
 
-def test_densities_of_levels_add_up_to_one_over_the_step():
-    gaps = left_skewed_months()
-    gaps["month"] = 10 * gaps["month"]
-    model = MPTImputer(max_models=3, random_state=0).fit(gaps).estimator_
-    asked = gaps.iloc[[0] * 12].assign(month=np.arange(10.0, 130, 10))
-    log_prob = model.conditional_log_prob(asked, np.array([True, False]))[:, 0]
-    assert_allclose(np.exp(log_prob).sum() * 10, 1)
-
-
 def test_heavy_tails_are_not_filled_in_far_outside():
     """A table with an exact linear relation is extended a little beyond its range."""
     x = np.arange(40.0)
