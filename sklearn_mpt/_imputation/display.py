@@ -122,12 +122,16 @@ class ImputationDisplay(Display):
         state = imputer.random_state if random_state is None else random_state
         rng = np.random.default_rng(spawn_seeds(state, 1)[0])
         X, reader = imputer._known(X), imputer._reader
-        indices = _indices(columns, column_names(X), missing_entries(X), reader)
+        names = column_names(X)
+        indices = _indices(columns, names, missing_entries(X), reader)
         filled = imputer._imputed(imputer.estimator_, X, method, seed_from(rng))
-        codes = reader.encode(X).T, reader.encode(filled).T
-        entries = zip(*codes, column_names(X), strict=True)
-        described = [_described(reader, j, *of) for j, of in enumerate(entries)]
-        return cls([described[j] for j in indices]).plot(ax)
+        observed, filled = reader.encode(X), reader.encode(filled)
+        return cls(
+            [
+                _described(reader, j, observed[:, j], filled[:, j], names[j])
+                for j in indices
+            ]
+        ).plot(ax)
 
     def plot(self, ax: Any = None) -> ImputationDisplay:
         """Draw all panels.
@@ -144,10 +148,9 @@ class ImputationDisplay(Display):
         """
         n_axes = len(self.columns)
         if ax is None:
-            n_across = min(4, int(np.ceil(np.sqrt(n_axes))))
-            n_down = int(np.ceil(n_axes / n_across))
-            size = 1 + 3 * n_across, 0.4 + 2.5 * n_down
-            axes = self._axes(None, (n_down, n_across), figsize=size, squeeze=False)
+            shape = -(-n_axes // 4), min(n_axes, 4)
+            size = 1 + 3 * shape[1], 0.4 + 2.5 * shape[0]
+            axes = self._axes(None, shape, figsize=size, squeeze=False)
             for rest in axes.ravel()[n_axes:]:
                 rest.remove()
         else:
@@ -166,15 +169,15 @@ class ImputationDisplay(Display):
 
 def _indices(columns, names, missing, reader, *, max_columns=12):
     """Return the indices of the columns to draw."""
-    has_gaps = missing.any(axis=0) & np.isin(np.arange(len(names)), reader.modelled)
-    if not has_gaps.any():
+    n_gaps = np.zeros(len(names), dtype=int)
+    n_gaps[reader.modelled] = missing[:, reader.modelled].sum(axis=0)
+    if not n_gaps.any():
         raise ValueError("X has no gaps in columns that the imputer models.")
     if columns is None:
-        counts = np.where(has_gaps, missing.sum(axis=0), 0)
-        most = np.argsort(-counts, kind="stable")[: min(max_columns, has_gaps.sum())]
-        return np.sort(most).tolist()
+        most = np.argsort(-n_gaps, kind="stable")[:max_columns]
+        return np.sort(most[n_gaps[most] > 0]).tolist()
     indices = [column_index(key, names, "columns") for key in columns]
-    others = [names[j] for j in indices if not has_gaps[j]]
+    others = [names[j] for j in indices if not n_gaps[j]]
     if others or not indices:
         raise ValueError(
             f"columns must have gaps that the imputer fills in, got {listed(others)}."
@@ -187,45 +190,33 @@ def _described(reader, j, observed, filled, name):
     categories, days = reader.categories[j], reader.storage[j]["days"]
     if categories is None and reader.kinds[j] == "bernoulli":
         categories = np.array([False, True])
-    values = np.array([observed, filled])
+    gaps, values = np.isnan(observed), np.array([observed, filled])
     if days and days[0] == DATES:
         dates = np.datetime64(DayCoding(*days).origin, "us")
         values = dates + (values * DAY).astype("m8[us]")
     elif days:
         name = f"{name} (days)"
-    gaps = np.isnan(observed)
     known = None if categories is None else categories.tolist()
     return FilledColumn(name, values[0][~gaps], values[1][gaps], known)
 
 
 def _plot_column(ax, column):
-    """Draw the values of a column: bars of a few values, or densities."""
+    """Draw the values of a column: fractions of few values, or densities."""
     ax.set_title(f"{column.name!s:.30}")
-    groups = [
-        ("observed", column.observed, "C0", -0.2),
-        ("filled in", column.filled, "C1", 0.2),
-    ]
+    groups = ("observed", column.observed, "C0"), ("filled in", column.filled, "C1")
     groups = [group for group in groups if len(group[1])]
-    names, entries, colors, _ = zip(*groups, strict=True)
+    names, entries, colors = zip(*groups, strict=True)
     values = labels = np.unique(np.concatenate(entries))
     if column.categories is not None:
         values, labels = np.arange(len(column.categories)), column.categories
-    is_date, n = values.dtype.kind == "M", len(values)
-    if is_date or (column.categories is None and n > MAX_BARS):
-        ax.hist(entries, "sturges", density=True, color=colors, label=names)
-        ax.set_ylabel("Density")
-    else:
-        for name, of, color, place in groups:
-            fractions = (of[:, None] == values).mean(axis=0)
-            ax.bar(np.arange(n) + place, fractions, 0.4, label=name, color=color)
-        shown = np.arange(0, n, int(np.ceil(n / MAX_BARS)))
+    n, is_date, bins = len(values), values.dtype.kind == "M", "sturges"
+    if column.categories is not None or (n <= MAX_BARS and not is_date):
+        entries = [np.searchsorted(values, of) for of in entries]
+        bins, shown = np.arange(n + 1) - 0.5, np.arange(0, n, -(-n // MAX_BARS))
         words = [f"{labels[i]!s:.16}".removesuffix(".0") for i in shown]
         rotation = 90 if sum(map(len, words)) > 24 else 0
         ax.set_xticks(shown, words, rotation=rotation, fontsize="small")
-        ax.set_ylabel("Fraction")
+    ax.hist(entries, bins, density=True, color=colors, label=names)
+    ax.set_ylabel("Density" if isinstance(bins, str) else "Fraction")
     if is_date:
-        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-        locator = AutoDateLocator(maxticks=5)
-        ax.xaxis.set_major_locator(locator)
-        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        ax.tick_params("x", rotation=45)
