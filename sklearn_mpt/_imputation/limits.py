@@ -5,15 +5,14 @@ from numbers import Real
 from typing import NamedTuple, Self
 
 import numpy as np
+from scipy.stats import truncnorm
 
 from sklearn_mpt._checks import listed, plain, seed_from
-from sklearn_mpt._imputation.coding import Coding, Scales
-from sklearn_mpt._imputation.laws import NumberLaws
+from sklearn_mpt._imputation.coding import Coding
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._measure.rows import missing_entries, take
 from sklearn_mpt._numbers import CACHE_ENTRIES, CHUNK_ENTRIES, ROUNDING, chunk_slices
-from sklearn_mpt._tables.frames import by_column, labels_of
-from sklearn_mpt._tables.kinds import CATEGORIES
+from sklearn_mpt._tables.frames import by_column
 from sklearn_mpt._tables.reader import TableReader
 
 N_COPIES = 100  # of a row, drawn by a user's estimator
@@ -22,26 +21,23 @@ N_COPIES = 100  # of a row, drawn by a user's estimator
 def read_bounds(min_value, max_value, reader: TableReader, names):
     """Return lower and upper bounds of columns, (2, d), and what is wrong with them."""
     # NaN where there is none
-    is_number = np.array(
-        [
-            kind not in (None, "bernoulli", *CATEGORIES) and not storage["days"]
-            for kind, storage in zip(reader.kinds, reader.storage, strict=True)
-        ]
-    )
+    is_number = [
+        kind == "gaussian" and not storage["days"]
+        for kind, storage in zip(reader.kinds, reader.storage, strict=True)
+    ]
     bounds, problems = np.full((2, len(names)), np.nan), []
     given = ("min_value", min_value, -np.inf), ("max_value", max_value, np.inf)
     for bound, (parameter, values, no_bound) in zip(bounds, given, strict=True):
-        if values is None:
-            continue
         is_one = np.ndim(values) == 0 and not isinstance(values, Mapping)
-        try:
-            if is_one:
-                of_columns = dict.fromkeys(np.flatnonzero(is_number).tolist(), values)
-            else:
-                of_columns = _by_column(values, names, parameter)
-        except ValueError as error:
-            problems.append(str(error))
-            continue
+        if is_one:  # or None
+            columns = [] if values is None else np.flatnonzero(is_number).tolist()
+            of_columns = dict.fromkeys(columns, values)
+        else:
+            try:
+                of_columns = by_column(values, names, parameter)
+            except ValueError as error:
+                problems.append(str(error))
+                continue
         for j, value in of_columns.items():
             name = parameter if is_one else f"{parameter} of column {names[j]!r}"
             is_real = isinstance(value, Real) and not isinstance(value, bool)
@@ -61,20 +57,6 @@ def read_bounds(min_value, max_value, reader: TableReader, names):
             f"column(s) {listed([names[j] for j in above])}."
         )
     return bounds, list(dict.fromkeys(problems))
-
-
-def _by_column(values, names, parameter):
-    """Return a dict from indices of columns to what a parameter gives for them."""
-    has_labels = np.ndim(values) == 1 and labels_of(values) is not None
-    if has_labels or isinstance(values, Mapping):
-        return by_column(values, names, parameter)
-    if np.shape(values) == (len(names),):
-        return dict(enumerate(np.asarray(values).tolist()))
-    raise ValueError(
-        f"{parameter} must have a number for each of {len(names)} columns, got "
-        f"shape {tuple(map(int, np.shape(values)))}. Bounds of single entries are "
-        "for MPTLinearVAE, whose tables hold intervals."
-    )
 
 
 def limits_of(coding: Coding, is_date, bounds):
@@ -187,17 +169,12 @@ def filled_within(estimator, X, filled, reader: TableReader, bounds, is_draw, se
         i, j = np.nonzero(is_bound[chunk])
         mean = drawn.mean(axis=1)[i, j] if is_draw else numbers[chunk[i], j]
         std = drawn.std(axis=1)[i, j] + ROUNDING
-        unit = np.ones((len(i), 1))
-        scales = Scales(0 * unit, unit, unit, 0 * unit, unit)
-        law = NumberLaws(scales, unit, mean[:, None], std[:, None])
-        if not is_draw:
-            numbers[chunk[i], j] = law.truncated_mean(low[j], high[j])
-            continue
-        numbers[chunk[i], j] = law.draw(low[j], high[j], rng)
-        is_within = (low <= drawn) & (drawn <= high) | ~is_bound[chunk, None]
-        is_within = is_within.all(axis=2)
-        found = np.flatnonzero(is_within.any(axis=1))
-        numbers[chunk[found]] = drawn[found, is_within[found].argmax(axis=1)]
-    numbers, is_changed = np.clip(numbers, low, high), np.zeros(missing.shape, bool)
-    is_changed[rows] = (missing if is_draw else is_bound)[rows]
-    return reader.fill(filled, numbers, is_changed & ~np.isnan(numbers))
+        law = truncnorm((low[j] - mean) / std, (high[j] - mean) / std, mean, std)
+        numbers[chunk[i], j] = law.rvs(random_state=rng) if is_draw else law.mean()
+        if is_draw:
+            is_within = (low <= drawn) & (drawn <= high) | ~is_bound[chunk, None]
+            is_within = is_within.all(axis=2)
+            found = np.flatnonzero(is_within.any(axis=1))
+            numbers[chunk[found]] = drawn[found, is_within[found].argmax(axis=1)]
+    gaps = missing & ~np.isnan(numbers)
+    return reader.fill(filled, np.clip(numbers, low, high), gaps)

@@ -14,6 +14,7 @@ from sklearn_mpt._checks import (
     check_finite,
     check_floats,
     check_real,
+    check_shape,
 )
 from sklearn_mpt._measure.curve import student_quantile
 from sklearn_mpt._tables.frames import aligned, labels_of
@@ -162,27 +163,22 @@ def pool_estimates(
 def _checked(estimates, variances):
     """Return estimates and variances as arrays, and zeros with labels of pandas."""
     given = {"estimates": _by_table(estimates), "variances": _by_table(variances)}
-    lists = [values for values in given.values() if isinstance(values, list)]
-    labelled = (one for values in lists for one in values if labels_of(one) is not None)
-    first, arrays = next(labelled, None), []
+    tables = given["estimates"]
+    first = tables[0] if isinstance(tables, list) and tables else None
     names = [labels_of(first, axis) for axis in (0, 1)]
     for parameter, values in given.items():
         if isinstance(values, list):
             how = names, parameter, "first estimate"
             values = [aligned(one, *how) for one in values]
-        arrays.append(check_floats(values, parameter))
-        check_finite(arrays[-1], parameter)
-    estimates, variances = arrays
+        given[parameter] = check_floats(values, parameter)
+        check_finite(given[parameter], parameter)
+    estimates, variances = given.values()
     if estimates.ndim == 0 or len(estimates) < 2:
         raise ValueError(
             "estimates must be those of at least 2 imputed tables, got shape "
             f"{estimates.shape}."
         )
-    if variances.shape != estimates.shape:
-        raise ValueError(
-            f"variances must have the shape of estimates, {estimates.shape}, got "
-            f"{variances.shape}."
-        )
+    check_shape(variances, "variances", estimates.shape, "of estimates")
     if (variances < 0).any():
         raise ValueError(f"variances must be at least 0, got {variances.min()}.")
     return estimates, variances, 0.0 * first if hasattr(first, "iloc") else 0.0

@@ -18,7 +18,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn import get_config
 
-from sklearn_mpt._checks import joined, listed, plain
+from sklearn_mpt._checks import check_shape, joined, listed, plain
 
 # Types that are refused although float() or a cast of NumPy may convert them.
 NO_NUMBERS = {
@@ -376,7 +376,11 @@ def with_columns(X, series):
 
 
 def by_column(values, names, parameter, noun="column"):
-    """Return the values of a dict, by the index of the column that each key names."""
+    """Return the values of a dict, or of a sequence of all, by indices of columns."""
+    has_labels = np.ndim(values) == 1 and labels_of(values) is not None
+    if not has_labels and not isinstance(values, Mapping):
+        check_shape(values, parameter, (len(names),), f"(n_{noun}s,)")
+        return dict(enumerate(values))
     found = {}
     for key, value in values.items():
         j = column_index(key, names, parameter, noun)

@@ -99,24 +99,16 @@ def requested_kinds(likelihood, names, allowed, others="gaussian"):
     if isinstance(likelihood, str):
         check_choice(likelihood, "likelihood", choices)
         return [str(likelihood)] * len(names)
-    if isinstance(likelihood, Mapping):
-        named = dict(likelihood)
-        if ... in named:
-            others = named.pop(...)
-            check_choice(others, "likelihood of the other columns (...)", choices)
-        requested = by_column(named, names, "likelihood")
-    elif isinstance(likelihood, Sequence):
-        if len(likelihood) != len(names):
-            raise ValueError(
-                f"likelihood has {len(likelihood)} names, for {len(names)} columns of "
-                "X."
-            )
-        requested = dict(enumerate(likelihood))
-    else:
+    if not isinstance(likelihood, Mapping | Sequence):
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
             f"got {plain(likelihood)!r}."
         )
+    if isinstance(likelihood, Mapping) and ... in likelihood:
+        likelihood = dict(likelihood)
+        others = likelihood.pop(...)
+        check_choice(others, "likelihood of the other columns (...)", choices)
+    requested = by_column(likelihood, names, "likelihood")
     for j, kind in requested.items():
         check_choice(kind, f"likelihood of column {names[j]!r}", choices)
     return [str(requested.get(j, others)) for j in range(len(names))]

@@ -117,7 +117,7 @@ def test_units_of_a_column_shift_its_density_alone(frame):
 @pytest.mark.parametrize(
     ("likelihood", "error", "match"),
     [
-        (KINDS[:3], ValueError, "likelihood has 3 names, for 4 columns"),
+        (KINDS[:3], ValueError, r"likelihood must have shape \(n_columns,\) = \(4,\)"),
         ("nominal", ValueError, "likelihood must be one of"),
         ({"age": "poisson"}, ValueError, "a column 'age', which X does not have"),
         ({"level": "nominal"}, ValueError, "likelihood of column 'level' must be"),

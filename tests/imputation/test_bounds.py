@@ -177,6 +177,6 @@ def test_all_problems_of_bounds_are_in_one_message():
     said = str(caught.value)
     assert "min_value of column 'v' must be a finite number, got [1.0, 2.0]" in said
     assert "min_value of column 'w' must be a finite number, got 'a'" in said
-    assert "max_value must have a number for each of 3 columns, got shape" in said
+    assert "max_value must have shape (n_columns,) = (3,), got shape (40, 3)" in said
     with pytest.raises(ValueError, match=r"is above max_value .* in column"):
         MPTImputer(min_value={"v": 1.0}, max_value={"v": 0.0}).fit(gaps)

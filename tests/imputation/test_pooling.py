@@ -54,7 +54,7 @@ def test_arrays_are_pooled_entry_by_entry():
     ("given", "match"),
     [
         (([1.0], [1.0]), "at least 2 imputed tables"),
-        (([1.0, 2.0], [1.0]), "the shape of estimates"),
+        (([1.0, 2.0], [1.0]), "must have shape of estimates"),
         (([1.0, np.nan], [1.0, 1.0]), "must be finite"),
         (([1.0, 2.0], [1.0, -1.0]), "variances must be at least 0, got -1.0"),
         (([1.0, 2.0], [1.0, 1.0], 0), "df must be a float in the range"),
