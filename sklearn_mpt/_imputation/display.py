@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import (
-    RandomState,
-    check_choice,
-    listed,
-    seed_from,
-    spawn_seeds,
-)
+from sklearn_mpt._checks import RandomState, check_choice, listed
 from sklearn_mpt._measure.display import Display
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.filling import DATES, DAY, DayCoding
@@ -120,11 +114,10 @@ class ImputationDisplay(Display):
         """
         check_choice(method, "method", ["sample", "mean"])
         state = imputer.random_state if random_state is None else random_state
-        rng = np.random.default_rng(spawn_seeds(state, 1)[0])
         X, reader = imputer._known(X), imputer._reader
         names = column_names(X)
         indices = _indices(columns, names, missing_entries(X), reader)
-        filled = imputer._imputed(imputer.estimator_, X, method, seed_from(rng))
+        filled = imputer._imputed(imputer.estimator_, X, method, state)
         observed, filled = reader.encode(X), reader.encode(filled)
         return cls(
             [

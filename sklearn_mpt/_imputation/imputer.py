@@ -372,17 +372,16 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         """Learn how columns are read, and warn of those that are not modelled."""
         likelihood, problems, names = self.likelihood, [], column_names(X)
         if self.estimator is not None:
-            likelihood, model = "from_dtype", type(self.estimator).__name__
-            problems = [
-                f"{parameter}={reprlib.repr(value)} is for the models that MPTImputer "
-                f"chooses, but estimator is a {model}: {advice}."
-                for parameter, default, advice in (
-                    ("likelihood", likelihood, "set its likelihood"),
-                    ("keep_empty_features", False, "leave it out"),
-                )
-                for value in [getattr(self, parameter)]
-                if not isinstance(value, type(default)) or value != default
-            ]
+            likelihood = "from_dtype"
+            what = (
+                f"is for the models that MPTImputer chooses, but estimator is a "
+                f"{type(self.estimator).__name__}"
+            )
+            if not isinstance(self.likelihood, str) or self.likelihood != likelihood:
+                given = reprlib.repr(self.likelihood)
+                problems.append(f"likelihood={given} {what}: set its likelihood.")
+            if self.keep_empty_features:
+                problems.append(f"keep_empty_features {what}: leave it out.")
         try:
             self._reader, reasons = TableReader.learn(X, likelihood, KINDS)
         except (TypeError, ValueError) as error:
@@ -464,14 +463,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             return X
         unknown = unknown_entries(X, categories)
         if unknown.any():
-            values = {
-                column.name: listed(sorted({*map(str, column.values[unknown[:, j]])}))
+            found = [
+                f"{column.name!r}: {listed(sorted({*map(str, column.values[here])}))}"
                 for j, column in columns_at(X, np.flatnonzero(unknown.any(axis=0)))
-            }
-            shown = ", ".join(f"{name!r}: {known}" for name, known in values.items())
+                for here in [unknown[:, j]]
+            ]
             warn_caller(
                 "X has categories that fit did not see, which MPTImputer takes as "
-                f"missing, in column(s) {shown}."
+                f"missing, in column(s) {', '.join(found)}."
             )
         return with_missing(X, unknown)
 
@@ -627,19 +626,15 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if hasattr(self, "unmodelled_"):  # not the user's estimator
             columns = self._reader.modelled
         keys = np.random.default_rng(0).random(present.shape)[:, columns]
-        part_of, n_parts = np.full(present.shape, -1), 4
-        part_of[:, columns] = keys.argsort(axis=1).argsort(axis=1) % n_parts
-        total = count = 0
-        for part in range(n_parts):
-            mask = part_of == part
-            targets = mask & present
-            if targets.any():
-                found = self.estimator_.conditional_log_prob(copy_of(X), mask)
-                total += weight[targets.nonzero()[0]] @ found[targets]
-                count += weight @ targets.sum(axis=1)
-        if not count:
+        part_of, log_prob = np.full(present.shape, -1), np.zeros(present.shape)
+        part_of[:, columns] = keys.argsort(axis=1).argsort(axis=1) % 4
+        present &= part_of >= 0
+        if not present.any():
             raise ValueError("X has no present entries to score.")
-        return float(total / count)
+        for part in np.unique(part_of[present]):
+            mask = part_of == part
+            log_prob += self.estimator_.conditional_log_prob(copy_of(X), mask)
+        return float(weight @ log_prob.sum(axis=1) / (weight @ present.sum(axis=1)))
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

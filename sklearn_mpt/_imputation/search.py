@@ -147,28 +147,24 @@ class Search:
 
     def results(self):
         """Return a dict of the results of all trials."""
-        log_prob, error = (
-            np.stack([getattr(trial, name) for trial in self.trials])
-            for name in ("log_prob", "error")
-        )
-        is_number, is_ordered = (
-            of[self.columns] for of in (self.coding.is_number, self.coding.is_ordered)
-        )
+        of_trials = {
+            name: np.array([getattr(trial, name) for trial in self.trials])
+            for name in ("log_prob", "error", "name", "gain", "seconds", "outcome")
+        }
+        log_prob, error = of_trials.pop("log_prob"), of_trials.pop("error")
+        is_number = self.coding.is_number[self.columns]
+        is_ordered = self.coding.is_ordered[self.columns]
 
         def mean(values, which):
             values = np.ma.masked_invalid(values[:, which])
             return np.ma.average(values, 1, self.entry_weight[which]).filled(np.nan)
 
-        every = np.full(len(is_number), True)
-        means = {
-            "log_prob": mean(log_prob, every),
+        return {
+            "log_prob": mean(log_prob, slice(None)),
             "rmse": np.sqrt(mean(error**2, is_number)),
             "wrong": mean(np.sign(error) ** 2, ~is_number),
             "steps": mean(np.abs(error), is_ordered),
-        }
-        return means | {
-            name: np.array([getattr(trial, name) for trial in self.trials])
-            for name in ("name", "gain", "seconds", "outcome")
+            **of_trials,
         }
 
     def _kinds(self):
