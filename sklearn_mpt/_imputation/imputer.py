@@ -179,20 +179,19 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     `keep_empty_features`. Gaps of dates and time differences are filled in their dtype,
     rounded to days, hours, minutes or seconds if all dates are.
 
-    A fifth of the present entries, of 500 to 2000 rows, is hidden from all models; in
-    small tables up to four times, until 200 entries have been hidden. A larger model of
-    a kind, or less shrinkage, is tried if with the one before it the mixture of all
-    models gained more than 0.008 nats per hidden entry, or 0.8% of the root mean
-    squared error. A model that cannot be fitted to the table is left out. The
-    models are mixed, with weights for each
-    column: those of conditionals maximise the log-probability of the hidden entries
-    [2]_ [4]_, those of means the squared error [5]_. Hidden entries of a column count
-    beside ten (200 for means) that are like those of all numbers, or all categories. A
-    model whose squared error in a column is larger than that of independent columns
-    does not take part in its means. Independent columns always have a small weight,
-    which bounds the loss where all other models are overconfident; draws are never made
-    from them, unless no other model was chosen. Gaussians and mixtures are then trained
-    on, on all rows, or on 20,000 of them; trees stay as they are.
+    A fifth of the present entries, of 500 to 2000 rows, is hidden from all models. A
+    larger model of a kind, or less shrinkage, is tried if with the one before it the
+    mixture of all models gained more than 0.008 nats per hidden entry, or 0.8% of the
+    root mean squared error. A model that cannot be fitted to the table is left out. The
+    models are mixed, with weights for each column: those of conditionals maximise the
+    log-probability of the hidden entries [2]_ [4]_, those of means the squared error
+    [5]_. Hidden entries of a column count beside ten (200 for means) that are like
+    those of all numbers, or all categories. A model whose squared error in a column is
+    larger than that of independent columns does not take part in its means. Independent
+    columns always have a small weight, which bounds the loss where all other models are
+    overconfident; draws are never made from them, unless no other model was chosen.
+    Gaussians and mixtures are then trained on, on all rows, or on 20,000 of them; trees
+    stay as they are.
 
     Numbers that follow from others of their row by linear relations that hold in all
     rows, such as a total of its parts, are filled in by these.
@@ -203,9 +202,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     other numbers are on the grid of what was seen: whole numbers are whole. They are
     drawn from a density, unless a tenth of the rows or more share one number, such as
     an amount of 0: then draws come from hidden entries for which the models expected
-    nearly the same. A draw is the number if such an entry is, and otherwise has its
-    error [6]_. These entries are weighted so that their share of the number is that
-    of all rows. Densities of rounded numbers are at most one over the
+    nearly the same, if ten are hidden. A draw is the number if such an entry is, and
+    otherwise has its error [6]_. These entries are weighted so that their share of the
+    number is that of all rows. Densities of rounded numbers are at most one over the
     rounding, so that nothing is gained below it.
 
     References

@@ -110,18 +110,18 @@ class FrequentValue(NamedTuple):
     weight: np.ndarray
 
     @classmethod
-    def found(
-        cls, min_share, rows, weight, expected, numbers, entry_weight
-    ) -> Self | None:
-        """Return the most frequent number of a column, if it has such a share."""
-        # One that a single row has is not frequent, however few the rows are.
+    def found(cls, rows, weight, expected, numbers, entry_weight) -> Self | None:
+        """Return the most frequent number of a column, if a tenth of rows have it."""
+        # Intervals that hold nine tenths of the draws hardly depend on a rarer one, and
+        # draws from less than ten entries are no better than those from a density. One
+        # that a single row has is not frequent, however few the rows are.
         present = ~np.isnan(rows)
         values, index = np.unique(rows[present], return_inverse=True)
-        if len(values) == len(index) or not len(numbers):
+        if len(values) == len(index) or len(numbers) < 10:
             return None
         count = np.bincount(index, weight[present])
         share = count.max() / count.sum()
-        if share < min_share or (index == count.argmax()).sum() < 2:
+        if share < 0.1 or (index == count.argmax()).sum() < 2:
             return None
         # entries have the value as often as rows
         value = values[count.argmax()]

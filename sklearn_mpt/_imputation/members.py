@@ -208,13 +208,11 @@ class Trees:
         return self.fit(numbers, weight) if is_drawn else self
 
     def joined(self, others):
-        """Return all trees of members of other masks, or of other columns."""
-        inputs, spreads, trees = {}, {}, {}
-        for of in [self, *others]:
-            inputs |= of.inputs
-            spreads |= of.spreads
-            for j, of_column in of.trees.items():
-                trees[j] = trees.get(j, []) + of_column
+        """Return the trees of all columns of several members."""
+        inputs, trees, spreads = self.inputs, self.trees, self.spreads
+        for other in others:
+            inputs, trees = inputs | other.inputs, trees | other.trees
+            spreads = spreads | other.spreads
         return Trees(self.coding, inputs, self.seed, trees, spreads)
 
     def predict(self, numbers, columns):

@@ -22,13 +22,10 @@ from sklearn_mpt._imputation.members import (
     Gaussians,
     Trees,
 )
-from sklearn_mpt._numbers import TINY
+from sklearn_mpt._numbers import ROUNDING, TINY
 from sklearn_mpt._optim.weights import stacking_weights, weights_by_em
 
-HIDDEN_FRACTION = 0.2  # of the present entries, hidden at a time
-# Entries are hidden again until so many were hidden, or so often, because few decide
-# neither which member is better nor what weights they have.
-MIN_HIDDEN, MAX_MASKS = 200, 4
+HIDDEN_FRACTION = 0.2  # of the present entries
 # Entries of coded rows on which members are tried, and fewest and most of these rows.
 MAX_ENTRIES, MIN_ROWS, MAX_ROWS = 60_000, 500, 2000
 # Most coded columns of Gaussians of all covariances, beyond which these take longer
@@ -52,7 +49,7 @@ class Trial(NamedTuple):
     """A member, and its results on the hidden entries."""
 
     name: str
-    members: list  # one for each mask; none if it does not gain, or cannot be fitted
+    member: object  # None if it does not gain, or cannot be fitted
     # of each hidden entry, NaN where it tells nothing: errors are in deviations of a
     # column of numbers, and in steps between codes of categories
     log_prob: np.ndarray
@@ -61,26 +58,12 @@ class Trial(NamedTuple):
     seconds: float = np.nan
     outcome: str = NO_GAIN
 
-    @property
-    def member(self):
-        """The member to train on: trees of all masks, others of the first."""
-        first, *others = self.members
-        return first.joined(others) if isinstance(first, Trees) else first
-
 
 def hide(rows, rng):
-    """Draw entries to hide, at most half of each column and of each row."""
-    # At least one if a column has two. Entries of a row with a single one can be hidden
-    # if there are no others.
+    """Draw entries to hide, at most half of each column; one, if a column has two."""
     known = ~np.isnan(rows)
     keys = np.where(known, rng.random(rows.shape), 2.0)
-    for axes in (0, 1), (0,):
-        allowed = known.copy()
-        for axis in axes:
-            rank = keys.argsort(axis=axis).argsort(axis=axis)
-            allowed &= rank < known.sum(axis=axis, keepdims=True) // 2
-        if allowed.any():
-            break
+    allowed = keys.argsort(axis=0).argsort(axis=0) < known.sum(axis=0) // 2
     return allowed & (keys <= max(HIDDEN_FRACTION, keys[allowed].min(initial=2.0)))
 
 
@@ -89,24 +72,22 @@ class Search:
 
     def __init__(self, coding: Coding, numbers, weight, max_seconds, max_models, rng):
         self.coding, self.max_models = coding, max_models or np.inf
-        has_limit = max_seconds not in ("auto", None)
-        self.deadline = time.process_time() + (max_seconds if has_limit else np.inf)
+        seconds = np.inf if max_seconds in ("auto", None) else max_seconds
+        self.deadline = time.process_time() + seconds
         n_rows = int(np.clip(MAX_ENTRIES / coding.width, MIN_ROWS, MAX_ROWS))
         if len(numbers) > n_rows:
             sample = rng.permutation(len(numbers))[:n_rows]
             numbers, weight = numbers[sample], weight[sample]
-        self.numbers, self.weight = numbers, weight
-        masks = [hide(numbers, rng)]
-        if not masks[0].any():
+        self.numbers = numbers
+        mask = hide(numbers, rng)
+        if not mask.any():
             raise ValueError(
                 "No column of X has two present entries in the rows that count, so "
                 "MPTImputer has nothing to choose models by: give more rows, or an "
                 "estimator."
             )
-        while len(masks) < MAX_MASKS and np.sum(masks) < MIN_HIDDEN:
-            masks.append(hide(numbers, rng))
-        self.tables = [(np.where(mask, np.nan, numbers), weight) for mask in masks]
-        self.of_mask, self.rows, self.columns = np.nonzero(masks)
+        self.table = np.where(mask, np.nan, numbers), weight
+        self.rows, self.columns = np.nonzero(mask)
         self.truth = numbers[self.rows, self.columns]
         self.entry_weight = weight[self.rows]
         self.seed = seed_from(rng)
@@ -118,27 +99,25 @@ class Search:
         for kind in self._kinds():
             last = None
             for name, fit in kind:
-                ended_by = None
-                if self.trials and time.process_time() > self.deadline:
-                    ended_by = "max_seconds"
-                if len(self.trials) >= self.max_models:
-                    ended_by = "max_models"
-                if ended_by and "factors" in name:
-                    warn_caller(
-                        f"MPTImputer ended the choice of models by {ended_by}, though "
-                        f"the last one, {last.name}, gained {last.gain:.2g} nats per "
-                        f"hidden entry. A larger {ended_by} may fill gaps in better."
-                    )
-                if ended_by:
+                is_late = self.trials and time.process_time() > self.deadline
+                if is_late or len(self.trials) >= self.max_models:
+                    limit = "max_seconds" if is_late else "max_models"
+                    if "factors" in name:
+                        warn_caller(
+                            f"MPTImputer ended the choice of models by {limit}, though "
+                            f"the last one, {last.name}, gained {last.gain:.2g} nats "
+                            f"per hidden entry. A larger {limit} may fill gaps in "
+                            "better."
+                        )
                     return
-                last = self._tried(name, fit, [] if last is None else last.members)
+                last = self._tried(name, fit, last and last.member)
                 self.trials.append(last)
                 if last.outcome != GAINED:
                     break
 
     def chosen(self):
         """Return the indices of the trials to keep, and both kinds of weights."""
-        fitted = [i for i, trial in enumerate(self.trials) if trial.members]
+        fitted = [i for i, trial in enumerate(self.trials) if trial.member]
         weights = np.maximum(*self._weights([self.trials[i] for i in fitted]))
         is_kept = weights.mean(axis=1) > MIN_WEIGHT
         is_kept |= weights.max(axis=1) > 10 * MIN_WEIGHT
@@ -172,15 +151,12 @@ class Search:
         coding, n = self.coding, len(self.numbers)
 
         def fitted(fit, *args):
-            return lambda before: [fit(coding, *table, *args) for table in self.tables]
+            return lambda before: fit(coding, *self.table, *args)
 
         def shrunk(shrinkage):
-            return lambda before: [
-                member.shrunk(*table, shrinkage)
-                for member, table in zip(before or start, self.tables, strict=True)
-            ]
+            return lambda before: (before or start).shrunk(*self.table, shrinkage)
 
-        start = [Gaussians(coding)] * len(self.tables)
+        start = Gaussians(coding)
         yield [("columns alone", fitted(ColumnsAlone))]
         if len(coding.counts) == 1:
             return
@@ -199,17 +175,17 @@ class Search:
     def _tried(self, name, fit, before):
         """Fit and score one member; `before` are the smaller ones of its kind."""
         start, nothing = time.process_time(), np.full(len(self.columns), np.nan)
-        trial = Trial(name, [], nothing, nothing)
+        trial = Trial(name, None, nothing, nothing)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                members = fit(before)
-                trial = self._scored(name, members) if members else trial
+                member = fit(before)
+                trial = self._scored(name, member) if member else trial
         except NUMERICAL_ERRORS:
             if not self.trials:  # of columns alone, with which others are compared
                 raise
             trial = trial._replace(outcome=FAILED)
-        if trial.members:
+        if trial.member:
             values = self._values([*self._fitted, trial])
             gains, self.values = values - self.values, values
             is_better = not self.trials or (gains > MIN_GAIN).any()
@@ -219,7 +195,7 @@ class Search:
 
     @property
     def _fitted(self):
-        return [trial for trial in self.trials if trial.members]
+        return [trial for trial in self.trials if trial.member]
 
     def _trees(self, before):
         """Fit trees of some columns of each kind, and of the others where they gain."""
@@ -229,60 +205,51 @@ class Search:
             entries = np.isin(self.columns, tried)
             if not entries.any():
                 continue
-            members = self._fitted_trees(tried)
-            others = [*self._fitted, self._scored("trees", members)]
+            member = self._fitted_trees(tried)
+            others = [*self._fitted, self._scored("trees", member)]
             gains = self._values(others, entries) - self._values(others[:-1], entries)
             if len(tried) == len(group) or (gains > MIN_GAIN).any():
-                gaining += [members, self._fitted_trees(np.setdiff1d(group, tried))]
-        return [first.joined(others) for first, *others in zip(*gaining, strict=True)]
+                gaining += [member, self._fitted_trees(np.setdiff1d(group, tried))]
+        return gaining[0].joined(gaining[1:]) if gaining else None
 
     def _fitted_trees(self, columns):
-        """Return trees for each mask; their errors are those of all hidden entries."""
+        """Return trees, whose errors are those of hidden entries."""
         d, coding = self.numbers.shape[1], self.coding
         inputs = {j: np.delete(np.arange(d), j) for j in columns.tolist()}
         if d - 1 > MAX_COLUMNS:  # the columns that tell most, by correlations
-            Z = np.nan_to_num(coding.code(self.tables[0][0]))
+            Z = np.nan_to_num(coding.code(self.table[0]))
             for j in inputs:
                 related = np.abs(Z[:, coding.blocks[j]].T @ Z).max(axis=0)
                 related = np.maximum.reduceat(related, coding.first)
                 related[j] = -1
                 inputs[j] = np.sort(related.argsort()[::-1][:MAX_COLUMNS])
-        trees = Trees(coding, inputs, self.seed, {}, {})
-        members = [trees.fit(*table) for table in self.tables]
-        means = [
-            member.predict(rows, columns).mean[:, 0]
-            for member, (rows, _) in zip(members, self.tables, strict=True)
-        ]
-        coded = coding.scales.of(self.columns).code(self.truth)
-        error = np.stack(means)[self.of_mask, self.rows, self.columns] - coded
+        member = Trees(coding, inputs, self.seed, {}, {}).fit(*self.table)
+        mean = member.predict(self.table[0], columns).mean[self.rows, 0, self.columns]
+        error = mean - coding.scales.of(self.columns).code(self.truth)
         for j in columns[coding.is_number[columns]].tolist():
             of_column = error[self.columns == j]
             if len(of_column):
-                for member in members:
-                    member.spreads[j] = max(np.sqrt(np.mean(of_column**2)), 1e-3)
-        return members
+                member.spreads[j] = max(np.sqrt(np.mean(of_column**2)), 1e-3)
+        return member
 
-    def _scored(self, name, members):
-        """Return a trial of members, one for each mask."""
-        coding, columns = self.coding, self.columns
+    def _scored(self, name, member):
+        """Return a trial of a member, by the hidden entries that it tells of."""
+        coding, columns, (table, _) = self.coding, self.columns, self.table
         log_prob, error = np.full((2, len(columns)), np.nan)
+        prediction = member.predict(table, np.unique(columns))
+        is_told = coding.is_number & ~np.isnan(prediction.mean[0, 0])
+        is_told[list(prediction.probs)] = True
+        told = np.flatnonzero(is_told[columns])
+        place, truth = (self.rows[told], columns[told]), self.truth[told]
+        laws = Laws(coding, [prediction], np.ones((1, table.shape[1])))
+        log_prob[told] = laws.log_prob(*place, truth)
         ends = coding.least - coding.spreads, coding.largest + coding.spreads
-        for m, (member, (table, _)) in enumerate(
-            zip(members, self.tables, strict=True)
-        ):
-            prediction = member.predict(table, np.unique(columns[self.of_mask == m]))
-            is_told = coding.is_number & ~np.isnan(prediction.mean[0, 0])
-            is_told[list(prediction.probs)] = True
-            told = np.flatnonzero((self.of_mask == m) & is_told[columns])
-            place, truth = (self.rows[told], columns[told]), self.truth[told]
-            laws = Laws(coding, [prediction], np.ones((1, table.shape[1])))
-            log_prob[told] = laws.log_prob(*place, truth)
-            error[told] = laws.expected(*place, *ends) - truth
+        error[told] = laws.expected(*place, *ends) - truth
         # both in deviations of the column
         log_prob += np.log(coding.spreads[columns])
         error /= coding.spreads[columns]
         log_prob, error = (of.clip(-WORST, WORST) for of in (log_prob, error))
-        return Trial(name, members, log_prob, error)
+        return Trial(name, member, log_prob, error)
 
     def _weights(self, trials, entries=slice(None)):
         """Return weights of members for each column: of log-probabilities, of means."""
@@ -321,11 +288,8 @@ class Search:
         log_probs = np.stack([trial.log_prob[entries] for trial in trials])
         mixture = logsumexp(np.nan_to_num(log_probs, nan=-WORST), b=weight, axis=0)
         square = self.mean_errors(trials, mean)[entries] ** 2
-        mixture, square = (
-            np.average(of, weights=self.entry_weight[entries])
-            for of in (mixture, square)
-        )
-        return np.array([mixture, -0.5 * np.log(square + TINY)])
+        share = self.entry_weight[entries] / self.entry_weight[entries].sum()
+        return np.array([share @ mixture, -0.5 * np.log(share @ square + TINY)])
 
 
 def log_prob_weights(log_prob, columns, weight, d):
@@ -352,8 +316,9 @@ def mean_weights(error, columns, weight, d):
     count = np.bincount(columns, weight, d)
     sums = [[np.bincount(columns, weight * a * b, d) for a in error] for b in error]
     sums = np.moveaxis(sums, 2, 0)  # shape: (d, n_models, n_models)
-    least = sums.diagonal(axis1=1, axis2=2).min(axis=1) / np.maximum(count, TINY)
-    sums = sums / np.maximum(least, TINY)[:, None, None]
+    squares = sums.diagonal(axis1=1, axis2=2)
+    least = np.maximum(squares.min(axis=1), ROUNDING * squares.max(axis=1))
+    sums = sums * (count / np.maximum(least, TINY))[:, None, None]
     matrices = sums + PSEUDO_ERRORS * sums[count > 0].sum(axis=0) / count.sum()
     weights = np.zeros((len(error), d))
     for j, matrix in enumerate(matrices):

@@ -68,13 +68,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             self._learn_columns(numbers, weight)
             self._choose(numbers, weight, rng)
-        # Intervals that hold nine tenths of the draws hardly depend on a number of less
-        # than a tenth of the rows. Tables of rows drawn with replacement have frequent
-        # values in the same columns.
-        share, hidden = 0.0 if is_refit else 0.1, self._hidden_entries
         found = {
-            j: FrequentValue.found(share, numbers[:, j], weight, *hidden[j])
-            for j in (self._frequent_values if is_refit else hidden)
+            j: FrequentValue.found(numbers[:, j], weight, *entries)
+            for j, entries in self._hidden_entries.items()
         }
         self._frequent_values = {j: of for j, of in found.items() if of is not None}
         if len(numbers) > MAX_FIT_ROWS:
@@ -126,7 +122,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         coding = self._coding
         search = Search(coding, numbers, weight, self.max_seconds, self.max_models, rng)
         self._relations = LinearRelations(numbers, coding.is_number)
-        self._relations.check(search.numbers, search.tables[0][0])
+        self._relations.check(search.numbers, search.table[0])
         search.run()
         kept, self.weights_, self.mean_weights_ = search.chosen()
         trials = [search.trials[i] for i in kept]
@@ -200,8 +196,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         else:
             state = self.random_state if random_state is None else random_state
             rng = np.random.default_rng(spawn_seeds(state, 1)[0])
-            args = limits, has_grid, is_bound, rng
-            complete[place] = self._drawn(codes[place], *args)
+            complete[place] = self._drawn(codes[place], limits, has_grid, is_bound, rng)
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))
 
     def _expected(self, numbers, limits, is_bound):
