@@ -68,9 +68,10 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             self._learn_columns(numbers, weight)
             self._choose(numbers, weight, rng)
+        # tables of rows drawn with replacement have none in columns where fit has none
         found = {
-            j: FrequentValue.found(numbers[:, j], weight, *entries)
-            for j, entries in self._hidden_entries.items()
+            j: FrequentValue.found(numbers[:, j], weight, *self._hidden_entries[j])
+            for j in (self._frequent_values if is_refit else self._hidden_entries)
         }
         self._frequent_values = {j: of for j, of in found.items() if of is not None}
         if len(numbers) > MAX_FIT_ROWS:
