@@ -208,7 +208,7 @@ class LinearGaussian(LatentDensity):
         return torch.linalg.solve_triangular(factor, eye, upper=False)
 
     def posterior_mean(self, X, observed, root):
-        """Return the mean of z given visible features, (n, k), and its root."""
+        """Return the mean of z given visible features and their root; (n, k)."""
         residual = torch.where(observed > 0, self._standard(X), 0.0)
         z = _times_covariance(root, residual @ self.scaled.T)
         if self.signal > MAX_RATIO:

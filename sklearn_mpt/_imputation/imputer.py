@@ -52,7 +52,7 @@ from sklearn_mpt._imputation.gaps import (
 from sklearn_mpt._imputation.limits import filled_within, read_bounds
 from sklearn_mpt._imputation.stacking import StackedModels
 from sklearn_mpt._measure.contract import given_or_parameter
-from sklearn_mpt._measure.rows import copy_of, missing_entries, take
+from sklearn_mpt._measure.rows import copy_of, digest_of, missing_entries, take
 from sklearn_mpt._tables.frames import column_names, columns_at, with_distinct_names
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, looks_of_strings
 from sklearn_mpt._tables.reader import TableReader
@@ -327,7 +327,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         check_seed(self.random_state)
         with all_or_nothing(self):
             forget(self)
-            X, weights = self._read_rows(X, sample_weight)
+            given = self._read(X, reset=True)
+            X, weight = rows_that_count(given, sample_weight)
+            weights, self._training_weight = {}, None
+            if weight is not None:
+                weights = {"sample_weight": weight}
+                of_rows = np.broadcast_to(np.asarray(sample_weight, float), len(given))
+                self._training_weight = digest_of(given), of_rows
             self._learn_table(X)
             if self.estimator is not None:
                 self.estimator_ = clone(self.estimator).fit(X, **weights)
@@ -341,17 +347,6 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 self.selection_ = self.estimator_.selection_
             self._bound = bound_parameters(self, self._free_parameters)
         return self
-
-    def _read_rows(self, X, sample_weight):
-        """Return rows that have a weight, and weights for `fit`."""
-        X = self._read(X, reset=True)
-        counted, weight = rows_that_count(X, sample_weight)
-        self._training_weight = None  # to draw rows of the table
-        if weight is None:
-            return counted, {}
-        given = np.asarray(sample_weight, dtype=float)  # a number or an array
-        self._training_weight = np.broadcast_to(given, len(X))
-        return counted, {"sample_weight": weight}
 
     def _check_is_fitted(self):
         check_is_fitted(self)
@@ -540,8 +535,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             None marks missing entries.
         sample_weight : array-like of shape (n_samples,), default=None
             What each row counts when rows are drawn; as many are drawn as the weights
-            add up to. None is 1 or, if `fit` had weights, these: X must then have the
-            rows of `fit`, in their order.
+            add up to. None is 1 or, if `fit` had weights, these: X must then be the
+            table of `fit`.
 
         Returns
         -------
@@ -553,7 +548,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         ------
         ValueError
             If X has fewer than two rows, or no entry of a column that is modelled. If
-            `fit` had weights, `sample_weight` is None, and X has more or fewer rows.
+            `fit` had weights, `sample_weight` is None, and X is another table.
 
         See Also
         --------
@@ -569,11 +564,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 "give new rows together with those of fit."
             )
         if sample_weight is None and self._training_weight is not None:
-            sample_weight = self._training_weight
-            if len(known) != len(sample_weight):
+            digest, sample_weight = self._training_weight
+            if digest_of(known) != digest:
                 raise ValueError(
-                    "fit had sample_weight, but X is not its table: give the weights "
-                    "of its rows to transform_multiple."
+                    "fit had sample_weight, and X is another table: give its weights."
                 )
         weight = check_sample_weight(sample_weight, known)
         if weight.sum() < 2:
@@ -585,8 +579,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         for seed in spawn_seeds(self.random_state, self.n_imputations):
             rng = np.random.default_rng(seed)
             estimator = _bootstrap_fit(self.estimator_, known, rng, weight)
-            how = "sample", seed_from(rng)
-            tables.append(self._filled(estimator, X, known, *how))
+            tables.append(self._filled(estimator, X, known, "sample", seed_from(rng)))
         return tables
 
     def score(
@@ -632,7 +625,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             raise ValueError("X has no present entries to score.")
         for part in np.unique(part_of[present]):
             mask = part_of == part
-            log_prob += self.estimator_.conditional_log_prob(copy_of(X), mask)
+            found = self.estimator_.conditional_log_prob(copy_of(X), mask)
+            log_prob = np.where(mask & present, found, log_prob)
         return float(weight @ log_prob.sum(axis=1) / (weight @ present.sum(axis=1)))
 
     def __sklearn_tags__(self):

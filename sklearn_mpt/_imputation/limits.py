@@ -5,10 +5,10 @@ from numbers import Real
 from typing import NamedTuple, Self
 
 import numpy as np
-from scipy.stats import truncnorm
 
 from sklearn_mpt._checks import listed, plain, seed_from
-from sklearn_mpt._imputation.coding import Coding
+from sklearn_mpt._imputation.coding import Coding, Scales
+from sklearn_mpt._imputation.laws import NumberLaws
 from sklearn_mpt._matrices import drawn_codes
 from sklearn_mpt._measure.rows import missing_entries, take
 from sklearn_mpt._numbers import CACHE_ENTRIES, CHUNK_ENTRIES, ROUNDING, chunk_slices
@@ -169,12 +169,16 @@ def filled_within(estimator, X, filled, reader: TableReader, bounds, is_draw, se
         i, j = np.nonzero(is_bound[chunk])
         mean = drawn.mean(axis=1)[i, j] if is_draw else numbers[chunk[i], j]
         std = drawn.std(axis=1)[i, j] + ROUNDING
-        law = truncnorm((low[j] - mean) / std, (high[j] - mean) / std, mean, std)
-        numbers[chunk[i], j] = law.rvs(random_state=rng) if is_draw else law.mean()
-        if is_draw:
-            is_within = (low <= drawn) & (drawn <= high) | ~is_bound[chunk, None]
-            is_within = is_within.all(axis=2)
-            found = np.flatnonzero(is_within.any(axis=1))
-            numbers[chunk[found]] = drawn[found, is_within[found].argmax(axis=1)]
+        unit = np.ones((len(i), 1))
+        scales = Scales(0 * unit, unit, unit, 0 * unit, unit)
+        law = NumberLaws(scales, unit, mean[:, None], std[:, None])
+        if not is_draw:
+            numbers[chunk[i], j] = law.truncated_mean(low[j], high[j])
+            continue
+        numbers[chunk[i], j] = law.draw(low[j], high[j], rng)
+        is_within = (low <= drawn) & (drawn <= high) | ~is_bound[chunk, None]
+        is_within = is_within.all(axis=2)
+        found = np.flatnonzero(is_within.any(axis=1))
+        numbers[chunk[found]] = drawn[found, is_within[found].argmax(axis=1)]
     gaps = missing & ~np.isnan(numbers)
     return reader.fill(filled, np.clip(numbers, low, high), gaps)

@@ -163,8 +163,9 @@ def pool_estimates(
 def _checked(estimates, variances):
     """Return estimates and variances as arrays, and zeros with labels of pandas."""
     given = {"estimates": _by_table(estimates), "variances": _by_table(variances)}
-    tables = given["estimates"]
-    first = tables[0] if isinstance(tables, list) and tables else None
+    lists = [values for values in given.values() if isinstance(values, list)]
+    labelled = (one for values in lists for one in values if labels_of(one) is not None)
+    first = next(labelled, None)
     names = [labels_of(first, axis) for axis in (0, 1)]
     for parameter, values in given.items():
         if isinstance(values, list):

@@ -213,8 +213,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             place = np.nonzero(np.isnan(visible) & is_bound)
             ends = (end[place[1]] for end in limits)
             of_chunk[place] = draws.numbers(*place).truncated_mean(*ends)
-        is_determined = np.isnan(numbers) & ~np.isnan(determined)
-        return np.where(is_determined, determined, filled)
+        return np.where(np.isnan(determined), filled, determined)
 
     def _drawn(self, numbers, limits, has_grid, is_bound, rng):
         """Draw the missing entries of rows within limits, those with bounds first."""

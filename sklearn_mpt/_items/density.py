@@ -242,7 +242,7 @@ MODES = {"map": posterior_modes, "ml": likelihood_modes}
 METHODS = ("eap", *MODES, "plausible")
 
 
-def _modes(density, X, log_prior, start=None, min_curvature=0.0):
+def _modes(density, X, log_prior, start=None, min_curvature=-math.inf):
     """Return modes of likelihood times prior, and standard errors; (n, 2, k)."""
     # start : (n, k); None is the best of the nodes over the population. min_curvature :
     # where minus the Hessian has no larger one there is no maximum, and modes are
@@ -270,6 +270,7 @@ def _modes(density, X, log_prior, start=None, min_curvature=0.0):
     values, vectors = torch.linalg.eigh(curvature)
     axes = vectors.mT @ density.root  # in the coordinates of users
     is_flat = values <= min_curvature
+    values = torch.where(values > 0, values, math.nan)  # of a mode that is no maximum
     variances = 1 / torch.where(is_flat, math.inf, values)
     error = (variances[..., None] * axes**2).sum(1).sqrt()
     found = torch.stack([z @ density.root, error], 1)

@@ -33,7 +33,6 @@ from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import as_objects, map_tasks, map_workers
 from sklearn_mpt._numbers import CACHE_ENTRIES, CHUNK_ENTRIES, chunk_slices
 from sklearn_mpt._tables.frames import array_of_objects, column_index
-from sklearn_mpt._tables.weights import check_orders
 
 
 @overload
@@ -284,14 +283,26 @@ def _read_orders(order, model, X, n_features):
                 f"{order!r}."
             )
         return np.arange(n_features)[None]
-    orders = np.atleast_2d(order)
-    if orders.dtype.kind not in "iu":
+    given = orders = np.atleast_2d(order)
+    if given.dtype.kind not in "iu":
         given = np.atleast_2d(np.asarray(order, dtype=object))
         names = feature_names(model, X) or list(range(n_features))
         orders = np.array(
             [[column_index(key, names, "order") for key in one] for one in given]
         )
-    return check_orders(orders, 1, n_features, "order")[:, 0]
+    is_permutation = orders.ndim == 2 and orders.shape[1] == n_features
+    if not is_permutation or not len(orders):
+        raise ValueError(
+            f"order must hold each of the {n_features} features once, of shape "
+            f"({n_features},) or (n_orders, {n_features}), got shape {np.shape(order)}."
+        )
+    wrong = (np.sort(orders, axis=1) != np.arange(n_features)).any(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"order must hold each of the {n_features} features once, got "
+            f"{given[wrong][0].tolist()}."
+        )
+    return orders
 
 
 def sums_along_orders(

@@ -4,11 +4,13 @@ A model written by a user may keep or change the rows that it is given. It there
 gets copies, never the caller's own rows: see `copy_of` and `readonly_view`.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from joblib import effective_n_jobs
 from narwhals.stable.v2.dependencies import is_into_dataframe
+from scipy.sparse import issparse
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._checks import check_n_jobs
@@ -18,6 +20,7 @@ from sklearn_mpt._tables.frames import (
     frame_of,
     is_of_numbers,
     missing_in_array,
+    missing_in_series,
     with_columns,
     words_for,
 )
@@ -121,7 +124,7 @@ def take(X, indices):
 def missing_entries(X):
     """Return where entries are NaN, None or NA; bool (n_samples, n_features)."""
     if is_into_dataframe(X):
-        columns = [column.missing for column in columns_of(X)]
+        columns = [missing_in_series(series) for series in frame_of(X).iter_columns()]
         return np.stack(columns, axis=1) if columns else np.zeros(np.shape(X), bool)
     return missing_in_array(np.asarray(X))
 
@@ -129,12 +132,16 @@ def missing_entries(X):
 def holds_numbers(X):
     """Return whether all columns of a DataFrame hold numbers or booleans."""
     columns = columns_of(X, lambda dtype: not is_of_numbers(dtype))
-    return not any(words_for(column.present) for column in columns)
+    return all(words_for(column.present) <= {"decimals"} for column in columns)
 
 
 def as_numbers(X):
     """Return the entries of a DataFrame of numbers, NaN where they are missing."""
-    return np.column_stack([column.numbers() for column in columns_of(X)])
+    columns = [
+        np.where(column.missing, np.nan, column.values).astype(np.float64)
+        for column in columns_of(X)
+    ]
+    return np.column_stack(columns)
 
 
 def as_objects(X):
@@ -148,6 +155,23 @@ def as_objects(X):
         entries[:, j] = column.values
         entries[column.missing, j] = np.nan
     return entries
+
+
+def digest_of(values):
+    """Return a digest of numbers, rounded to single precision, or of other values.
+
+    It is the same for an array, a sparse one and a DataFrame.
+    """
+    values = values.toarray() if issparse(values) else values
+    values = as_objects(values) if is_into_dataframe(values) else np.asarray(values)
+    try:
+        numbers = np.where(missing_entries(values), np.nan, values)
+        with np.errstate(over="ignore"):
+            content = (numbers.astype(np.float32) + np.float32(0)).tobytes()
+    except (ValueError, TypeError):  # not numbers
+        content = repr(values.tolist()).encode()
+    shape = values.shape if values.ndim > 1 else (len(values), 1)
+    return hashlib.sha256(repr(shape).encode() + content).hexdigest()[:16]
 
 
 def with_entries(X, sources):

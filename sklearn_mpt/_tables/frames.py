@@ -252,7 +252,16 @@ def _of_series(name, series):
         if numbers.dtype.kind in ("f" if dtype.is_float() else "iu"):
             return Column(name, numbers, numbers != numbers, series, stored)
     entries = array_of_objects(series.to_list())
-    return Column(name, entries, missing_in_array(entries), series, stored)
+    return Column(name, entries, missing_in_series(series), series, stored)
+
+
+def missing_in_series(series):
+    """Return where the entries of a narwhals series are NaN, None or NA."""
+    series, _ = plain_series(series)
+    missing = series.is_null()
+    if series.dtype.is_float():
+        missing = missing | series.is_nan().fill_null(False)
+    return missing.to_numpy().astype(bool)
 
 
 def array_of_objects(values):

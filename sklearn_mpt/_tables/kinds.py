@@ -126,6 +126,8 @@ def kinds_of(likelihood, X, allowed):
     problems = []
     for j, column in enumerate(columns_of(X)):
         try:
+            if len(column.values) and not len(column.present):
+                _refuse_empty(column)
             if kinds[j] == FROM_DTYPE:
                 kinds[j] = _kind_from_dtype(column, allowed)
             if kinds[j] in CATEGORIES:
@@ -135,6 +137,13 @@ def kinds_of(likelihood, X, allowed):
     if problems:
         raise ColumnErrors(" ".join(problems))
     return kinds
+
+
+def _refuse_empty(column):
+    raise ValueError(
+        f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
+        "column(s)."
+    )
 
 
 def _kind_from_dtype(column, allowed):
@@ -306,10 +315,7 @@ CATEGORIES = {
 def _array_of_several(column, categories):
     """Return an array of one dimension with exactly these values."""
     if len(column.values) and not categories:
-        raise ValueError(
-            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
-            "column(s)."
-        )
+        _refuse_empty(column)
     if len(categories) == 1:
         raise ValueError(
             f"Column {column.name!r} has one category, {plain(categories[0])!r}; "

@@ -207,14 +207,20 @@ def check_numbers(numbers, kind, name):
 
 def _codes(column, categories):
     """Return the indices of values among categories, NaN where missing; (n,)."""
-    known = {value: code for code, value in enumerate(categories.tolist())}
     values = column.values
-    try:
-        codes = np.array([known.get(value, -1) for value in values.tolist()])
-    except TypeError as error:
-        raise TypeError(
-            f"Column {column.name!r} holds objects that are no categories: {error}."
-        ) from error
+    if values.dtype.kind in "fiub" and categories.dtype.kind in "fiub":
+        order = np.argsort(categories)
+        ranks = np.searchsorted(categories, values, sorter=order)
+        codes = order[ranks.clip(max=len(categories) - 1)]
+        codes = np.where(categories[codes] == values, codes, -1)
+    else:
+        known = {value: code for code, value in enumerate(categories.tolist())}
+        try:
+            codes = np.array([known.get(value, -1) for value in values.tolist()])
+        except TypeError as error:
+            raise TypeError(
+                f"Column {column.name!r} holds objects that are no categories: {error}."
+            ) from error
     unseen = set(map(plain, values[(codes == -1) & ~column.missing].tolist()))
     if unseen:
         raise ValueError(
