@@ -221,7 +221,7 @@ def test_numbers_depend_on_neither_workers_nor_blocks(wide, monkeypatch):
     expected = measure(None)
     for value, other in zip(expected, measure(2), strict=True):
         assert_allclose(value, other, rtol=1e-12)
-    monkeypatch.setattr("sklearn_mpt._measure.contract.CACHE_ENTRIES", 60)
+    monkeypatch.setattr("sklearn_mpt._measure.orders.CACHE_ENTRIES", 60)
     for value, other in zip(expected, measure(None), strict=True):
         assert_allclose(value, other, rtol=1e-12)
 
