@@ -285,7 +285,9 @@ def test_draws_for_several_tables_are_of_rows_that_count():
     kept = X[:N_KEPT]
     for table in tables:
         assert np.abs(table[:N_KEPT]).max() < 10
-    with pytest.raises(ValueError, match="fit had sample_weight, and X is another table"):
+    with pytest.raises(
+        ValueError, match="fit had sample_weight, and X is another table"
+    ):
         imputer.transform_multiple(kept)
     again = imputer.transform_multiple(kept, sample_weight=np.ones(N_KEPT))
     assert len(again) == 2

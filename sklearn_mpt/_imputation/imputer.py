@@ -58,10 +58,8 @@ from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, looks_of_strings
 from sklearn_mpt._tables.reader import TableReader
 from sklearn_mpt._tables.weights import check_sample_weight, rows_that_count
 
+# Kinds that all models take which are tried; for others, users give a model.
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
-"""Kinds that all models take which are tried; for others, users give a model."""
-LikelihoodNames = str | list | tuple | dict
-Bound = float | dict | ArrayLike | None
 
 
 class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
@@ -266,9 +264,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         *,
         method: str = "mean",
         n_imputations: int = 10,
-        likelihood: LikelihoodNames = "from_dtype",
-        min_value: Bound = None,
-        max_value: Bound = None,
+        likelihood: str | list | tuple | dict = "from_dtype",
+        min_value: float | dict | ArrayLike | None = None,
+        max_value: float | dict | ArrayLike | None = None,
         missing_values: object = np.nan,
         add_indicator: bool = False,
         keep_empty_features: bool = False,
@@ -332,8 +330,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             weights, self._training_weight = {}, None
             if weight is not None:
                 weights = {"sample_weight": weight}
-                of_rows = np.broadcast_to(np.asarray(sample_weight, float), len(given))
-                self._training_weight = digest_of(given), of_rows
+                self._training_weight = digest_of(given), np.array(sample_weight)
             self._learn_table(X)
             if self.estimator is not None:
                 self.estimator_ = clone(self.estimator).fit(X, **weights)
@@ -355,8 +352,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     def _read(self, X, reset=False):
         """Check a table, and replace `missing_values` in it."""
         X = as_table(X, self, min_samples=2 if reset else 1)
-        named = with_distinct_names(X)
-        validate_data(self, named, reset=reset, skip_check_array=True)
+        validate_data(self, with_distinct_names(X), reset=reset, skip_check_array=True)
         if not reset:
             names = getattr(self, "feature_names_in_", column_names(X))
             check_kind_of_table(X, self._reader, list(names))

@@ -60,10 +60,16 @@ class Trial(NamedTuple):
 
 
 def hide(rows, rng):
-    """Draw entries to hide, at most half of each column; one, if a column has two."""
+    """Draw entries to hide, at most half of each column and of each row."""
+    # At least one if a column has two, in rows without others if there are no more.
     known = ~np.isnan(rows)
     keys = np.where(known, rng.random(rows.shape), 2.0)
-    allowed = keys.argsort(axis=0).argsort(axis=0) < known.sum(axis=0) // 2
+    of_columns, of_rows = (
+        keys.argsort(axis).argsort(axis) < known.sum(axis, keepdims=True) // 2
+        for axis in (0, 1)
+    )
+    both = of_columns & of_rows
+    allowed = both if both.any() else of_columns
     return allowed & (keys <= max(HIDDEN_FRACTION, keys[allowed].min(initial=2.0)))
 
 
@@ -154,9 +160,9 @@ class Search:
             return lambda before: fit(coding, *self.table, *args)
 
         def shrunk(shrinkage):
+            start = Gaussians(coding)
             return lambda before: (before or start).shrunk(*self.table, shrinkage)
 
-        start = Gaussians(coding)
         yield [("columns alone", fitted(ColumnsAlone))]
         if len(coding.counts) == 1:
             return
