@@ -385,6 +385,12 @@ def _name(estimators):
 
 def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
+    n_features = getattr(model, "n_features_in_", None)
+    if n_features is not None and np.shape(X)[1:] != (n_features,):
+        raise ValueError(
+            f"The models must have the same features: {name!r} has {n_features}, X has "
+            f"the shape {np.shape(X)}."
+        )
     if ask := getattr(model, "_score_samples_on_masks", None):
         scores = ask(X, options["random_state"], options["n_jobs"])[None]
     elif _is_density_estimator(model):
