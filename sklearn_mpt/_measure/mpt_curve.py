@@ -371,7 +371,8 @@ def mpt_curve(
         "random_state": tuple(np.atleast_1d(seed.entropy).tolist()),
         "n_masks": n_masks,
         "mask_sizes": tuple(sizes.tolist()),
-        "mask_blocks": blocks and (blocks.is_span, *blocks.numbers.tolist()),
+        "mask_blocks": blocks
+        and ("span" if blocks.is_span else blocks.numbers.tolist()),
         "masks for each row": per_row,
         "number of rows": len(rows),
         "number of masks of each size": tuple(noise.degrees.tolist()),

@@ -27,14 +27,14 @@ def check_mask(mask, n_samples, names):
     return mask.reshape(-1, n_features)
 
 
-def check_orders(orders, n_samples, n_features, name="orders"):
+def check_orders(orders, n_samples, n_features):
     """Return orders of shape (n_orders, 1 or n_samples, n_features)."""
     orders = np.asarray(orders)
     allowed = [(n_features,), (n_samples, n_features)]
     is_order = orders.size and orders.dtype.kind in "iu" and orders.shape[1:] in allowed
     if not is_order or (np.sort(orders, axis=-1) != np.arange(n_features)).any():
         raise ValueError(
-            f"{name} must hold each of the {n_features} features once, of shape "
+            f"orders must hold each of the {n_features} features once, of shape "
             f"(n_orders, {n_features}) or (n_orders, {n_samples}, {n_features}), got "
             f"{orders!r}."
         )
@@ -104,10 +104,13 @@ def sums_of_rows(X, weight):
     weight = np.ones(len(X)) if weight is None else weight
     sums = np.zeros(1 + X.shape[1])
     for part in chunk_slices(len(X), X.shape[1], CACHE_ENTRIES):
-        is_gap = np.isnan(X[part])
-        sizes = np.where(is_gap, 0.0, np.abs(X[part]))
-        with np.errstate(over="ignore"):
-            sums += weight[part] @ np.column_stack([~is_gap.all(axis=1), sizes])
+        sizes, of_rows = np.abs(X[part]), weight[part]
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_columns = of_rows @ sizes
+            if not np.isfinite(of_columns).all():
+                of_rows = of_rows * ~np.isnan(sizes).all(axis=1)
+                of_columns = of_rows @ np.nan_to_num(sizes, copy=False, posinf=0)
+            sums += [of_rows.sum(), *of_columns]
     return sums
 
 
